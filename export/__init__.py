@@ -1,0 +1,1 @@
+"""Keymatch export: a checkpoint and a data set become one verified bundle."""

@@ -1,0 +1,1 @@
+"""Keymatch online: the HTTP service around the retrieval core."""

@@ -1,0 +1,1 @@
+"""Keymatch offline: data sets, metrics, evaluation and training."""
