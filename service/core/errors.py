@@ -15,6 +15,7 @@
     │   └── LogLocked           another process is the writer of this state folder
     ├── Unavailable             right now, not for ever
     │   ├── NotReady            starting, draining or failed
+    │   ├── MemoryFull          the configured number of live rows is reached
     │   ├── Overloaded          the queue is full; `retry_after` seconds
     │   └── DeadlineExceeded    the request's own deadline passed
     └── MissingExtra            an optional dependency is absent; says how to install it
@@ -100,6 +101,10 @@ class Unavailable(KeymatchError):
 
 class NotReady(Unavailable):
     """The service is starting, draining or has failed."""
+
+
+class MemoryFull(Unavailable):
+    """The memory takes no more live rows."""
 
 
 class Overloaded(Unavailable):

@@ -1,0 +1,182 @@
+"""Encoder and data set -> bundle: trace, quantize, hold against torch, encode, index, write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from export.encoding import encode_resumably
+from export.onnx import trace
+from export.parity import Parity, Tolerance, draw_sample, measure
+from export.quantize import QUANTIZATIONS, quantize
+from service.core.bundle import BundleContent, write_bundle
+from service.core.encoder import OnnxEncoder
+from service.core.errors import InvalidInput
+from service.core.index import IndexParameters
+from service.core.manifest import EncoderFacts, PredictorFacts
+from service.core.types import Halves, Role
+from training.datasets.dataset import Dataset
+from training.encoder import TorchEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What shapes a bundle beside encoder and data."""
+
+    quantization: str = "int8"
+    index: IndexParameters = field(default_factory=IndexParameters)
+    predictor: PredictorFacts = field(
+        default_factory=lambda: PredictorFacts(tau=0.04, depth=200, memorization=0.5)
+    )
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    parity_sample: int = 2000
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+
+def export_bundle(
+    encoder: TorchEncoder,
+    dataset: Dataset,
+    target: Path,
+    *,
+    options: ExportOptions,
+    console: Console,
+) -> Parity:
+    """Write the bundle at `target` and return how close its encoder is to torch.
+
+    Work that an interruption should not lose is kept beside the target until the bundle stands.
+    Raises `ParityError` beyond the tolerance and `InvalidInput` when the target exists.
+    """
+    if target.exists():
+        raise InvalidInput(f"{target} exists already; choose another folder or remove it first")
+    if not dataset.labels.texts:
+        raise InvalidInput(f"data set {dataset.name} has no labels")
+    work = target.absolute().with_name(f".{target.name}.encoding")
+    work.mkdir(parents=True, exist_ok=True)
+    with _progress(console) as progress:
+        fp32, exported = _graphs(encoder, work, options, progress)
+        step = progress.add_task("compare with torch", total=None)
+        parity = measure(
+            draw_sample(dataset, size=options.parity_sample),
+            reference=encoder,
+            fp32=fp32,
+            exported=exported,
+            threads=options.threads,
+        )
+        parity.check(options.tolerance)
+        progress.update(step, total=1, completed=1)
+        keys = _encode(exported, dataset, work, options, progress)
+        content = _content(encoder, exported, dataset, keys, work, options, parity, target.name)
+        step = progress.add_task("build the index", total=len(keys))
+        write_bundle(content, target, progress=lambda done: progress.update(step, completed=done))
+    shutil.rmtree(work)
+    return parity
+
+
+def _graphs(
+    encoder: TorchEncoder, work: Path, options: ExportOptions, progress: Progress
+) -> tuple[OnnxEncoder, OnnxEncoder]:
+    """The fp32 and the exported graph, each with the tokenizer, in folders below `work`."""
+    step = progress.add_task("trace and quantize", total=2)
+    loaded = []
+    for folder, name in ((work / "fp32", "none"), (work / "exported", options.quantization)):
+        folder.mkdir(exist_ok=True)
+        encoder.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+        if name == "none" and not loaded:
+            trace(encoder, folder / "encoder.onnx")
+        else:
+            quantize(work / "fp32/encoder.onnx", folder / "encoder.onnx", QUANTIZATIONS[name])
+        loaded.append(OnnxEncoder(folder, _facts(encoder, folder, name)))
+        progress.advance(step)
+    return loaded[0], loaded[1]
+
+
+def _facts(encoder: TorchEncoder, folder: Path, quantization: str) -> EncoderFacts:
+    return EncoderFacts(
+        name=encoder.name,
+        fingerprint=_fingerprint(encoder, folder),
+        dimension=encoder.dimension,
+        max_tokens=encoder.max_tokens,
+        quantization=quantization,
+        batch_invariant=QUANTIZATIONS[quantization].batch_invariant,
+        query_prompt=encoder.prompts[Role.QUERY],
+        label_prompt=encoder.prompts[Role.LABEL],
+    )
+
+
+def _fingerprint(encoder: TorchEncoder, folder: Path) -> str:
+    digest = hashlib.sha256(f"{encoder.max_tokens}".encode())
+    for prompt in encoder.prompts.values():
+        digest.update(prompt.encode() + b"\0")
+    for name in ("encoder.onnx", "tokenizer.json"):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _encode(
+    exported: OnnxEncoder, dataset: Dataset, work: Path, options: ExportOptions, progress: Progress
+) -> Halves:
+    """K = [X; Z] in fp16, [N + L, d]."""
+    blocks = []
+    for role, texts in (
+        (Role.QUERY, dataset.train.instances.texts),
+        (Role.LABEL, dataset.labels.texts),
+    ):
+        what = "instances" if role is Role.QUERY else "labels"
+        step = progress.add_task(f"encode {what}", total=len(set(texts)))
+        blocks.append(
+            encode_resumably(
+                exported,
+                texts,
+                role=role,
+                work=work / what,
+                threads=options.threads,
+                progress=lambda done, step=step: progress.update(step, completed=done),
+            )
+        )
+    return np.concatenate(blocks)
+
+
+def _content(
+    encoder: TorchEncoder,
+    exported: OnnxEncoder,
+    dataset: Dataset,
+    keys: Halves,
+    work: Path,
+    options: ExportOptions,
+    parity: Parity,
+    name: str,
+) -> BundleContent:
+    votes = dataset.train.labels_of
+    return BundleContent(
+        name=name,
+        dataset=dataset.name,
+        encoder=_facts(encoder, work / "exported", options.quantization),
+        encoder_onnx=work / "exported/encoder.onnx",
+        tokenizer_json=work / "exported/tokenizer.json",
+        keys=keys,
+        indptr=votes.indptr,
+        indices=votes.indices,
+        instance_texts=dataset.train.instances.texts,
+        label_ids=dataset.labels.uids,
+        label_texts=dataset.labels.texts,
+        predictor=options.predictor,
+        index=options.index,
+        metrics=parity.as_metrics(),
+    )
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+    )

@@ -1,0 +1,78 @@
+"""Encoding of many texts that survives an interruption: what was encoded is not encoded again.
+
+The work folder holds `vectors.npy` (fp16 [n, d], memory-mapped) and `progress.json` with the
+number of finished texts and a key over encoder and texts; another key starts afresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from service.core.durable import write_file
+from service.core.encoder import Encoder, encode_all
+from service.core.types import Halves, Role
+
+_STEP_TEXTS = 8192  # texts between two records of the progress
+
+
+def encode_resumably(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    role: Role,
+    work: Path,
+    threads: int,
+    progress: Callable[[int], None],
+) -> Halves:
+    """Unit vectors [n, d] of `texts` in fp16; equal texts are encoded once."""
+    distinct = sorted(set(texts), key=lambda text: (len(text), text))
+    vectors, done = _open(encoder, distinct, role, work)
+    progress(done)
+    while done < len(distinct):
+        step = distinct[done : done + _STEP_TEXTS]
+        vectors[done : done + len(step)] = encode_all(
+            encoder, step, role=role, threads=threads, progress=_shifted(progress, done)
+        )
+        vectors.flush()
+        done += len(step)
+        _record(work, _key(encoder, distinct, role), done)
+    place = {text: position for position, text in enumerate(distinct)}
+    gathered: Halves = vectors[[place[text] for text in texts]]
+    return gathered
+
+
+def _shifted(progress: Callable[[int], None], start: int) -> Callable[[int], None]:
+    return lambda done: progress(start + done)
+
+
+def _open(encoder: Encoder, texts: Sequence[str], role: Role, work: Path) -> tuple[np.memmap, int]:
+    file, shape = work / "vectors.npy", (len(texts), encoder.dimension)
+    done = _recorded(work, _key(encoder, texts, role)) if file.exists() else 0
+    if done:
+        return np.lib.format.open_memmap(file, mode="r+"), done
+    work.mkdir(parents=True, exist_ok=True)
+    return np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape), 0
+
+
+def _key(encoder: Encoder, texts: Sequence[str], role: Role) -> str:
+    digest = hashlib.sha256(f"{encoder.fingerprint}\0{role.value}\0{len(texts)}".encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _recorded(work: Path, key: str) -> int:
+    try:
+        record = orjson.loads((work / "progress.json").read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return 0
+    return int(record["done"]) if record.get("key") == key else 0
+
+
+def _record(work: Path, key: str, done: int) -> None:
+    write_file(work / "progress.json", orjson.dumps({"key": key, "done": done}))

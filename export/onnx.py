@@ -1,0 +1,65 @@
+"""Torch encoder -> ONNX graph; pooling and normalisation go inside, so serving cannot drift.
+
+Shapes: n texts, t tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+
+from training.encoder import TorchEncoder
+
+INPUTS = ("input_ids", "attention_mask")  # [n, t] int64 each
+OUTPUT = "vectors"  # [n, d] float32
+
+
+class PooledEncoder(torch.nn.Module):
+    """All modules of a sentence-transformers model behind two plain inputs."""
+
+    def __init__(self, encoder: TorchEncoder) -> None:
+        super().__init__()
+        self.model = encoder.model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        pooled = self.model(features)["sentence_embedding"]  # [n, d]
+        return torch.nn.functional.normalize(pooled, dim=-1)
+
+
+def trace(encoder: TorchEncoder, target: Path) -> None:
+    """Write the fp32 graph of `encoder` to `target`, for any number of texts and tokens."""
+    example = encoder.tokenizer(
+        ["a first text", "a second and somewhat longer text"], padding=True, return_tensors="pt"
+    )
+    dynamic = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
+    with _quiet():
+        torch.onnx.export(
+            PooledEncoder(encoder).eval(),
+            tuple(example[name] for name in INPUTS),
+            str(target),
+            input_names=list(INPUTS),
+            output_names=[OUTPUT],
+            dynamic_shapes=dict.fromkeys(INPUTS, dynamic),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keep the exporter's progress notes and deprecation warnings off the user's terminal."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)

@@ -1,0 +1,69 @@
+"""Files and folders that appear whole or not at all.
+
+Everything Keymatch writes goes to a temporary name beside its target, is synced, and is renamed.
+A crash leaves at worst a `.NAME.partial-*` entry, which no reader ever looks at.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.core.errors import InvalidInput
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `target` when the block ends without an exception.
+
+    Raises `InvalidInput` when `target` exists: nothing is ever overwritten.
+    """
+    target = target.absolute()
+    _refuse_existing(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    partial.chmod(0o755)
+    try:
+        yield partial
+        for path in sorted(partial.rglob("*")):
+            sync(path)
+        sync(partial)
+        _refuse_existing(target)
+        partial.rename(target)
+        sync(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Replace `target` by `content` in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(partial).chmod(0o644)
+        Path(partial).replace(target)
+        sync(target.parent)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Force a file or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_existing(target: Path) -> None:
+    if target.exists():
+        raise InvalidInput(f"{target} exists already; choose another folder or remove it first")

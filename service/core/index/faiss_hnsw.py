@@ -1,0 +1,83 @@
+"""HNSW by faiss over fp16 vectors: half the memory of fp32 at equal recall, memory-mapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.core.errors import BundleAltered, MissingExtra
+from service.core.index import IndexParameters, Progress, RowFilter, Segment, batches
+from service.core.types import Floats, Halves, Rows
+
+try:
+    import faiss
+except ImportError as error:  # pragma: no cover - needs an environment without faiss
+    raise MissingExtra("faiss", extra="cpu") from error
+
+_ADD_ROWS = 8192  # a batch of insertions between two progress reports
+
+
+class FaissSegment:
+    """A frozen faiss HNSW index, searched in the calling thread."""
+
+    def __init__(self, index: Any) -> None:
+        """Wrap an open `IndexHNSWSQ`."""
+        self._index = index
+
+    @property
+    def rows(self) -> int:
+        """How many rows the segment holds."""
+        return int(self._index.ntotal)
+
+    def search(
+        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+    ) -> tuple[Floats, Rows]:
+        """See `Segment.search`; the queue is at least `count` long."""
+        parameters = faiss.SearchParametersHNSW(
+            efSearch=max(ef, count), sel=None if among is None else selector(among)
+        )
+        similarities, rows = self._index.search(queries, count, params=parameters)
+        return similarities, rows
+
+
+def selector(among: RowFilter) -> Any:
+    """Translate a row filter into faiss's terms; a search skips what it does not select."""
+    in_range = faiss.IDSelectorRange(among.start, among.stop)
+    if among.alive is None:
+        return in_range
+    return faiss.IDSelectorAnd(in_range, faiss.IDSelectorBitmap(among.alive))
+
+
+def search_in_one_thread() -> None:
+    """Make faiss use one OpenMP thread for calls of this thread (the setting is per thread)."""
+    faiss.omp_set_num_threads(1)
+
+
+def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress) -> None:
+    """See `SegmentLibrary.build`."""
+    rows, dimension = vectors.shape
+    index = faiss.IndexHNSWSQ(
+        dimension,
+        faiss.ScalarQuantizer.QT_fp16,
+        parameters.m,
+        faiss.METRIC_INNER_PRODUCT,
+    )
+    index.hnsw.efConstruction = parameters.ef_construction
+    index.hnsw.efSearch = parameters.ef
+    for batch in batches(rows, _ADD_ROWS):
+        index.add(vectors[batch].astype(np.float32))
+        progress(batch.stop)
+    faiss.write_index(index, str(path))
+
+
+def open(path: Path, *, rows: int, dimension: int) -> Segment:
+    """See `SegmentLibrary.open`; vectors and edges stay in the page cache, shared by processes."""
+    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    if (index.ntotal, index.d) != (rows, dimension):
+        raise BundleAltered(
+            f"{path.name} holds {index.ntotal} rows of {index.d} dimensions;"
+            f" the manifest says {rows} of {dimension}"
+        )
+    return FaissSegment(index)

@@ -1,0 +1,87 @@
+"""HNSW by hnswlib over fp32 vectors, for those who compare with the paper's own library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.core.errors import BundleAltered, MissingExtra
+from service.core.index import IndexParameters, Progress, RowFilter, Segment, batches
+from service.core.types import Floats, Halves, Rows
+
+try:
+    import hnswlib
+except ImportError as error:
+    raise MissingExtra("hnswlib", extra="hnswlib") from error
+
+_ADD_ROWS = 8192
+
+
+class HnswlibSegment:
+    """A frozen hnswlib index; its queue length is a property of the index, not of a search."""
+
+    def __init__(self, index: Any) -> None:
+        """Wrap a loaded `hnswlib.Index`."""
+        self._index = index
+        self._ef = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the segment holds."""
+        return int(self._index.element_count)
+
+    def search(
+        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+    ) -> tuple[Floats, Rows]:
+        """See `Segment.search`; a filter is called back for every visited row, which is slow."""
+        wanted = max(ef, count)
+        if wanted > self._ef:  # only ever raised: a concurrent search may search deeper, never less
+            self._ef = wanted
+            self._index.set_ef(wanted)
+        mask = None if among is None else among.mask()
+        found = min(count, self.rows if mask is None else int(mask.sum()))
+        similarities = np.full((len(queries), count), -np.inf, np.float32)
+        rows = np.full((len(queries), count), -1, np.int64)
+        if found:
+            labels, distances = self._index.knn_query(
+                queries, k=found, num_threads=1, filter=_allows(among, mask)
+            )
+            rows[:, :found] = labels.astype(np.int64)
+            similarities[:, :found] = 1.0 - distances  # the "ip" space returns 1 - s
+        return similarities, rows
+
+
+def _allows(among: RowFilter | None, mask: Any) -> Any:
+    if among is None:
+        return None
+    start, stop = among.start, among.stop
+    return lambda row: start <= row < stop and bool(mask[row - start])
+
+
+def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress) -> None:
+    """See `SegmentLibrary.build`."""
+    rows, dimension = vectors.shape
+    index = hnswlib.Index(space="ip", dim=dimension)
+    index.init_index(
+        max_elements=max(rows, 1), ef_construction=parameters.ef_construction, M=parameters.m
+    )
+    for batch in batches(rows, _ADD_ROWS):
+        index.add_items(vectors[batch].astype(np.float32), np.arange(batch.start, batch.stop))
+        progress(batch.stop)
+    index.save_index(str(path))
+
+
+def open(path: Path, *, rows: int, dimension: int) -> Segment:
+    """See `SegmentLibrary.open`; hnswlib reads the whole file into memory."""
+    index = hnswlib.Index(space="ip", dim=dimension)
+    try:
+        index.load_index(str(path))
+    except RuntimeError as error:
+        raise BundleAltered(f"{path.name} is not an index that hnswlib can read") from error
+    if index.element_count != rows:
+        raise BundleAltered(
+            f"{path.name} holds {index.element_count} rows; the manifest says {rows}"
+        )
+    return HnswlibSegment(index)

@@ -1,0 +1,81 @@
+"""Many short texts in two files, addressed by offset and memory-mapped.
+
+| file               | content                                                     |
+|--------------------|-------------------------------------------------------------|
+| `NAME.bin`         | the texts in UTF-8, one after the other, without separators |
+| `NAME.offsets.npy` | int64 [n + 1]; text i is bytes offsets[i] to offsets[i + 1] |
+| `NAME.order.npy`   | int32 [n], only where texts are looked up: positions of the |
+|                    | texts in ascending order of their UTF-8 bytes               |
+
+The bundle's manifest carries version and checksum of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from service.core.errors import BundleAltered
+
+
+class TextStore:
+    """An immutable sequence of texts on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the files that `write` made under the name `path`."""
+        self._offsets = np.load(path.with_name(f"{path.name}.offsets.npy"), mmap_mode="r")
+        binary = path.with_name(f"{path.name}.bin")
+        size = binary.stat().st_size
+        if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
+            raise BundleAltered(f"{binary.name} has {size} bytes; its offsets say otherwise")
+        # An empty file cannot be mapped.
+        self._bytes = np.memmap(binary, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        order = path.with_name(f"{path.name}.order.npy")
+        self._order = np.load(order, mmap_mode="r") if order.exists() else None
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self._offsets) - 1
+
+    def __getitem__(self, position: int) -> str:
+        """The text at `position`, from 0."""
+        return self._raw(position).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        """All texts in order."""
+        return (self[position] for position in range(len(self)))
+
+    def find(self, text: str) -> int | None:
+        """The position of `text`, by binary search; needs a store written with `lookup`."""
+        if self._order is None:
+            raise TypeError("this store was written without lookup")
+        wanted = text.encode()
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._raw(int(self._order[middle])) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self):
+            return None
+        position = int(self._order[low])
+        return position if self._raw(position) == wanted else None
+
+    def _raw(self, position: int) -> bytes:
+        return self._bytes[self._offsets[position] : self._offsets[position + 1]].tobytes()
+
+
+def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:
+    """Write `texts` under the name `path`; with `lookup` they can be found again by `find`."""
+    encoded = [text.encode() for text in texts]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f"{path.name}.bin").write_bytes(b"".join(encoded))
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    np.save(path.with_name(f"{path.name}.offsets.npy"), offsets)
+    if lookup:
+        order = np.array(sorted(range(len(encoded)), key=encoded.__getitem__), np.int32)
+        np.save(path.with_name(f"{path.name}.order.npy"), order)

