@@ -172,7 +172,7 @@ def read(folder: Path) -> Manifest:
     if content.pop("sha256", None) != _own_digest(content):
         raise BundleAltered(f"{path} differs from its own checksum")
     try:
-        return _ADAPTER.validate_python(content)
+        return _ADAPTER.validate_json(orjson.dumps(content))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -81,18 +81,14 @@ class Predictor:
         watch = Stopwatch()
         vectors = self.encode(queries, watch)
         with watch.stage("retrieve"):
-            retrieved = self._retrieve(view, vectors, options)
+            retrieved = self.retrieve(view, vectors, options)
         with watch.stage("score"):
-            rankings = self._vote(view, retrieved, options)
+            rankings = self.vote(view, retrieved, options)
             predictions = tuple(
                 Prediction(query=query, keywords=self._keywords(view, ranking, options))
                 for query, ranking in zip(queries, rankings, strict=True)
             )
         return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
-
-    def rank(self, view: View, vectors: Floats, options: PredictOptions) -> Iterator[Ranking]:
-        """Rank labels for encoded queries [B, d]; the offline evaluation's entrance."""
-        return self._vote(view, self._retrieve(view, vectors, options), options)
 
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
         """Unit vectors [B, d] of queries, from the cache where it has them."""
@@ -109,9 +105,8 @@ class Predictor:
             self._cache.add(encoded)
         return vectors
 
-    def _retrieve(
-        self, view: View, vectors: Floats, options: PredictOptions
-    ) -> tuple[Floats, Rows]:
+    def retrieve(self, view: View, vectors: Floats, options: PredictOptions) -> tuple[Floats, Rows]:
+        """The keys that may vote for encoded queries [B, d]: similarities and rows, [B, b]."""
         return view.retrieve(
             vectors,
             depth=options.depth,
@@ -119,9 +114,10 @@ class Predictor:
             exact=options.exact,
         )
 
-    def _vote(
+    def vote(
         self, view: View, retrieved: tuple[Floats, Rows], options: PredictOptions
     ) -> Iterator[Ranking]:
+        """The best labels of each query from its retrieved keys."""
         for similarities, rows in zip(*retrieved, strict=True):
             found = rows >= 0
             yield self._ranking(view, similarities[found], rows[found], options)
