@@ -18,6 +18,12 @@
     │   ├── MemoryFull          the configured number of live rows is reached
     │   ├── Overloaded          the queue is full; `retry_after` seconds
     │   └── DeadlineExceeded    the request's own deadline passed
+    ├── RequestRefused          HTTP only: the request never reached the engine
+    │   ├── MalformedRequest    the body is not JSON in UTF-8
+    │   ├── Unauthenticated     no API key, or an unknown one
+    │   ├── Forbidden           a known API key without the route's scope
+    │   ├── BodyTooLarge        more bytes than the limit
+    │   └── UnsupportedMedia    not a content type that the route reads
     └── MissingExtra            an optional dependency is absent; says how to install it
 
 Messages are for the person who must act on them. Those of `InvalidInput` and `Unavailable` may be
@@ -118,6 +124,30 @@ class Overloaded(Unavailable):
 
 class DeadlineExceeded(Unavailable):
     """The request's deadline passed before its answer was there."""
+
+
+class RequestRefused(KeymatchError):
+    """A request that never reached the engine."""
+
+
+class MalformedRequest(RequestRefused):
+    """The body is not what its content type says."""
+
+
+class Unauthenticated(RequestRefused):
+    """No API key, or one that nobody holds."""
+
+
+class Forbidden(RequestRefused):
+    """The API key lacks the scope."""
+
+
+class BodyTooLarge(RequestRefused):
+    """The body exceeds the limit."""
+
+
+class UnsupportedMedia(RequestRefused):
+    """The content type is not one that the route reads."""
 
 
 class MissingExtra(KeymatchError):

@@ -1,0 +1,124 @@
+"""Settings: frozen values, their defaults and ranges, read from a TOML file and the environment.
+
+    [limits]     what one request may ask for; beyond it the answer is 413, 422, 429 or 507
+    [engine]     threads, caches and queues
+    [server]     address and access
+
+Options on the command line stand above the file, the file above the defaults below.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from service.core.errors import InvalidConfig
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+Count = Annotated[int, Field(ge=1)]
+API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Limits:
+    """What one request may ask for."""
+
+    body_bytes: Count = 4_194_304
+    queries: Count = 256  # a request
+    query_characters: Count = 2_048  # after trimming; also a label's text and id
+    top_k: Count = 1_000
+    depth: Count = 2_000
+    deadline_ms: Count = 60_000
+    default_deadline_ms: Count = 1_000
+    labels: Count = 1_000  # a request
+    label_queries: Annotated[int, Field(ge=0)] = 100  # a label
+    metadata_entries: Annotated[int, Field(ge=0)] = 64  # a label
+    metadata_characters: Count = 1_024  # a key or a value
+    page: Count = 1_000  # labels in one answer of GET /labels
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class EngineSettings:
+    """How the engine uses the machine."""
+
+    threads: Count = field(default_factory=lambda: os.cpu_count() or 1)  # answering queries
+    queue_queries: Count = 512  # waiting and running queries; beyond it 429
+    queue_labels: Count = 10_000  # waiting labels; beyond it 429
+    cached_queries: Annotated[int, Field(ge=0)] = 10_000  # encoded texts kept
+    live_rows: Count = 1_000_000  # rows learned since the bundle was written; beyond it 507
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ServerSettings:
+    """Where the server listens and who may use it."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    workers: Count = 1
+    allow_anonymous: bool = False  # serve other addresses than loopback without API keys
+    access_log: bool = True
+    shutdown_seconds: Count = 30  # the most that accepted requests may take after SIGTERM
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Settings:
+    """All settings."""
+
+    limits: Limits = field(default_factory=Limits)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+
+
+def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
+    """Read settings from a TOML file (or none) with `server` options put above its own.
+
+    Raises `InvalidConfig` naming the file, the key and what is allowed.
+    """
+    source = str(path) if path else "command line"
+    document: dict[str, Any] = {}
+    if path is not None:
+        try:
+            document = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidConfig(f"{path} cannot be read: {error}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidConfig(f"{path} is not TOML: {error}") from error
+    given = {name: value for name, value in server.items() if value is not None}
+    table = document.get("server", {})
+    if isinstance(table, dict):
+        document = {**document, "server": {**table, **given}}
+    try:
+        return TypeAdapter(Settings).validate_python(_nested(document))
+    except ValidationError as error:
+        raise InvalidConfig(f"{source}: {_explain(error)}") from error
+
+
+def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn each table into its dataclass, so that a wrong key is reported with its table."""
+    tables = {field.name: field.type for field in fields(Settings)}
+    unknown = document.keys() - tables.keys()
+    if unknown:
+        raise InvalidConfig(
+            f"{min(unknown)!r} is unknown; tables are {', '.join(sorted(tables))}"
+        )
+    return {
+        name: TypeAdapter(tables[name]).validate_json(_json(value))
+        for name, value in document.items()
+    }
+
+
+def _json(value: Any) -> bytes:
+    import orjson
+
+    return orjson.dumps(value)
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{error.title}: {where}: {first['msg']}"

@@ -1,0 +1,236 @@
+"""The single writer: label log first, then live rows, then one published view.
+
+All jobs that wait when the writer turns to its queue share one commit (group commit). Every job's
+future gets its result or its exception, also when the writer stops.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from service.core.encoder import Encoder, encode
+from service.core.errors import KeymatchError, LogCorrupt, LogError, NotReady, Overloaded
+from service.core.label_log import PUT_LABEL, LabelLog, NewEvent
+from service.core.labels import LabelTable
+from service.core.memory import KnowledgeMemory, PutLabel
+from service.core.types import Event, Halves, NewLabel, Role
+from service.telemetry import Telemetry
+
+COMMIT_LABELS = 256  # labels after which a commit takes no further jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLabel:
+    """What became of a label: created, updated or unchanged."""
+
+    id: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The memory version that holds the request's labels, and each label's fate."""
+
+    version: int
+    labels: tuple[WrittenLabel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    labels: tuple[NewLabel, ...]
+    future: Future[Written] = field(default_factory=Future)
+
+
+class Writer:
+    """Owns the log and the right to change the memory."""
+
+    def __init__(
+        self,
+        *,
+        log: LabelLog,
+        memory: KnowledgeMemory,
+        encoder: Encoder,
+        telemetry: Telemetry,
+        queue_labels: int,
+        published: Callable[[], None],
+    ) -> None:
+        """Start the thread; `published` is called from it after each new view."""
+        self._log, self._memory, self._encoder = log, memory, encoder
+        self._telemetry, self._published = telemetry, published
+        self._queue_labels = queue_labels
+        self._waiting = 0
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._admission = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether writes can still succeed."""
+        return self._thread.is_alive()
+
+    @property
+    def lag(self) -> int:
+        """Logged events that the memory does not show yet."""
+        return self._log.last_sequence - self._memory.view.version
+
+    def submit(self, labels: Sequence[NewLabel]) -> Future[Written]:
+        """Queue labels; the future resolves once they are synced and visible.
+
+        Raises `Overloaded` when too many labels wait, `NotReady` when the writer has stopped.
+        """
+        with self._admission:
+            if self._closed or not self.alive:
+                raise NotReady("the writer has stopped; nothing was written")
+            if self._waiting and self._waiting + len(labels) > self._queue_labels:
+                raise Overloaded(f"{self._waiting} labels wait to be written", retry_after=1)
+            job = _Job(labels=tuple(labels))
+            self._waiting += len(labels)
+            self._jobs.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Write what was admitted, then stop."""
+        with self._admission:
+            self._closed = True
+            self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            jobs, running = self._take()
+            if not jobs:
+                continue
+            try:
+                self._write(jobs)
+            except KeymatchError as error:
+                _fail(jobs, error)
+            except Exception:  # a defect: the callers must not hang, and the thread must live on
+                _fail(jobs, LogError("the write failed inside the service; nothing is acknowledged"))
+                threading.excepthook(threading.ExceptHookArgs((*_exc_info(), self._thread)))
+            finally:
+                with self._admission:
+                    self._waiting -= sum(len(job.labels) for job in jobs)
+
+    def _take(self) -> tuple[list[_Job], bool]:
+        """Wait for a job and take along those that wait behind it; False at the end."""
+        jobs: list[_Job] = []
+        labels = 0
+        while labels < COMMIT_LABELS:
+            try:
+                job = self._jobs.get(block=not jobs)
+            except queue.Empty:
+                break
+            if job is None:
+                return jobs, False
+            if job.future.set_running_or_notify_cancel():
+                jobs.append(job)
+                labels += len(job.labels)
+        return jobs, True
+
+    def _write(self, jobs: Sequence[_Job]) -> None:
+        """Log, apply and publish jobs as one commit; then answer each."""
+        changed, fates = changes(jobs, self._memory.view.labels)
+        self._memory.room(sum(1 + len(label.queries) for label in changed))
+        vectors = [encode_label(self._encoder, label) for label in changed]
+        start = perf_counter()
+        events = self._log.append(
+            [
+                NewEvent(kind=PUT_LABEL, body=asdict(label), vectors=rows)
+                for label, rows in zip(changed, vectors, strict=True)
+            ],
+            encoder=self._encoder.fingerprint,
+        )
+        committed = perf_counter()
+        view = self._memory.apply(
+            [
+                PutLabel(sequence=event.sequence, label=label, vectors=rows)
+                for event, label, rows in zip(events, changed, vectors, strict=True)
+            ]
+        )
+        if events:
+            self._telemetry.batch_size.labels("commit").observe(len(events))
+            self._telemetry.observe_stages(
+                {"log_commit": committed - start, "publish": perf_counter() - committed}
+            )
+            self._published()
+        for job, fate in zip(jobs, fates, strict=True):
+            job.future.set_result(Written(version=view.version, labels=fate))
+
+
+def changes(
+    jobs: Sequence[_Job], table: LabelTable
+) -> tuple[list[NewLabel], list[tuple[WrittenLabel, ...]]]:
+    """The labels that change something, in order, and each job's answer."""
+    changed: list[NewLabel] = []
+    pending: dict[str, NewLabel] = {}
+    fates = []
+    for job in jobs:
+        fate = []
+        for label in job.labels:
+            known = pending.get(label.id) or _as_posted(table, label.id)
+            status = "created" if known is None else "updated"
+            if known == label:
+                status = "unchanged"
+            else:
+                changed.append(label)
+                pending[label.id] = label
+            fate.append(WrittenLabel(id=label.id, status=status))
+        fates.append(tuple(fate))
+    return changed, fates
+
+
+def encode_label(encoder: Encoder, label: NewLabel) -> Halves:
+    """The rows of a label, fp16 [1 + queries, d]: its text's, then those of its known queries."""
+    rows = [encode(encoder, [label.text], role=Role.LABEL)]
+    if label.queries:
+        rows.append(encode(encoder, label.queries, role=Role.QUERY))
+    return np.concatenate(rows).astype(np.float16)
+
+
+def replayed(event: Event, encoder: Encoder) -> PutLabel:
+    """An event of the log as a change of the memory; encodes again what another encoder wrote.
+
+    Raises `LogCorrupt` for a body that is not a label.
+    """
+    try:
+        label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
+    except (KeyError, TypeError) as error:
+        raise LogCorrupt(f"event {event.sequence} does not hold a label") from error
+    if event.vectors is not None and event.encoder == encoder.fingerprint:
+        vectors = event.vectors.reshape(1 + len(label.queries), encoder.dimension)
+    else:
+        vectors = encode_label(encoder, label)
+    return PutLabel(sequence=event.sequence, label=label, vectors=vectors)
+
+
+def _as_posted(table: LabelTable, label_id: str) -> NewLabel | None:
+    label = table.get(label_id)
+    if label is None:
+        return None
+    return NewLabel(
+        id=label.id, text=label.text, queries=label.queries, metadata=label.metadata
+    )
+
+
+def _fail(jobs: Sequence[_Job], error: KeymatchError) -> None:
+    for job in jobs:
+        if not job.future.done():
+            job.future.set_exception(error)
+
+
+def _exc_info() -> tuple[type[BaseException], BaseException | None, object]:
+    import sys
+
+    kind, value, trace = sys.exc_info()
+    assert kind is not None
+    return kind, value, trace

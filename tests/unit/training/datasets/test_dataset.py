@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidInput
+from training.datasets import BUILTIN, load_builtin
+from training.datasets.dataset import Dataset, Propensity, Split, Texts
+from training.datasets.sparse_rows import SparseRows
+
+LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
+
+
+def split(rows: int = 2, labels: int = 3, **changes: csr_matrix) -> Split:
+    names = tuple(f"q{row}" for row in range(rows))
+    built = Split(
+        instances=Texts(uids=names, texts=names),
+        labels_of=csr_matrix((rows, labels), dtype=np.float32),
+        filtered=csr_matrix((rows, labels), dtype=bool),
+    )
+    return replace(built, **changes)
+
+
+def test_parts_that_agree() -> None:
+    dataset = Dataset(name="x", train=split(2), test=split(1), labels=LABELS)
+    assert (len(dataset.train), len(dataset.test), len(dataset.labels)) == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"train": split(labels=2)}, "train.labels_of"),
+        ({"test": split(filtered=csr_matrix((1, 3), dtype=bool))}, "test.filtered"),
+        ({"label_metadata": csr_matrix((3, 1))}, "label_metadata"),
+        ({"metadata": LABELS}, "train.metadata_of"),
+        ({"fields": ("body",)}, "fields"),
+    ],
+)
+def test_parts_that_disagree(change: dict, field: str) -> None:
+    parts = {"name": "x", "train": split(), "test": split(), "labels": LABELS}
+    with pytest.raises(InvalidInput) as caught:
+        Dataset(**(parts | change))
+    assert caught.value.field == field
+
+
+def test_texts_need_as_many_uids() -> None:
+    with pytest.raises(InvalidInput, match="1 uids but 2 texts"):
+        Texts(uids=("a",), texts=("A", "B"))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_propensity_is_positive_and_finite(value: float) -> None:
+    with pytest.raises(InvalidInput, match="propensity b must be a positive finite number"):
+        Propensity(a=0.5, b=value)
+
+
+def test_sparse_rows_sort_their_columns() -> None:
+    rows = SparseRows()
+    rows.append([2, 0], [0.5, 4.0])
+    rows.append([])
+    rows.append([1])
+    matrix = rows.matrix(3)
+    assert matrix.toarray().tolist() == [[4.0, 0.0, 0.5], [0, 0, 0], [0, 1.0, 0]]
+    assert matrix.indices.tolist() == [0, 2, 1]
+    assert (matrix.dtype, matrix.indices.dtype, matrix.indptr.dtype) == ("f4", "i4", "i4")
+
+
+def test_an_unknown_builtin_names_the_known() -> None:
+    with pytest.raises(InvalidInput, match=f"there are {', '.join(BUILTIN)}"):
+        load_builtin("amazon")

@@ -1,0 +1,174 @@
+"""What `write` wrote, `read` reads back equal, in both forms, packed and plain."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidData, InvalidInput
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset, Propensity, Split, Texts
+
+# Separators at which str.splitlines would cut, quotes, and what JSON escapes.
+awkward = st.sampled_from(["\u2028", "\x0c", '"', "\\", "\u00e9", "\U0001f600", "\t", " ", "a"])
+one_line = st.text(
+    awkward | st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\ufeff")
+)
+relevances = st.floats(min_value=2.0**-140, max_value=2.0**127, width=32)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> Texts:
+    filled = one_line.filter(lambda text: bool(text.strip()))
+    uids = draw(st.lists(filled, min_size=1, max_size=4, unique=True))
+    return Texts(uids=tuple(uids), texts=tuple(draw(filled) for _ in uids))
+
+
+def matrices(rows: int, columns: int, values: st.SearchStrategy) -> st.SearchStrategy[csr_matrix]:
+    row = st.lists(values | st.none(), min_size=columns, max_size=columns)
+    grid = st.lists(row, min_size=rows, max_size=rows)
+    return grid.map(lambda cells: csr_matrix(np.array(cells, dtype=object) != None))  # noqa: E711
+
+
+@st.composite
+def weighted(draw: st.DrawFn, rows: int, columns: int) -> csr_matrix:
+    pattern = draw(matrices(rows, columns, st.just(1))).astype(np.float32)
+    pattern.data = np.array([draw(relevances) for _ in pattern.data], dtype=np.float32)
+    return pattern
+
+
+@st.composite
+def datasets(draw: st.DrawFn, *, with_metadata: bool) -> Dataset:
+    labels = draw(texts())
+    metadata = draw(texts()) if with_metadata else None
+
+    def linked(rows: int) -> csr_matrix | None:
+        if metadata is None:
+            return None
+        return draw(matrices(rows, len(metadata), st.just(1))).astype(np.float32)
+
+    def split() -> Split:
+        instances = draw(texts())
+        shape = (len(instances), len(labels))
+        return Split(
+            instances=instances,
+            labels_of=draw(weighted(*shape)),
+            filtered=draw(matrices(*shape, st.just(1))),
+            metadata_of=linked(shape[0]),
+        )
+
+    return Dataset(
+        name=draw(st.text(st.characters(exclude_categories=["Cs"]))),
+        train=split(),
+        test=split(),
+        labels=labels,
+        propensity=Propensity(a=0.6, b=2.6),
+        fields=draw(st.sampled_from([("title",), ("title", "content")])),
+        label_metadata=linked(len(labels)),
+        metadata=metadata,
+        source="made up",
+    )
+
+
+def assert_equal(left: Dataset, right: Dataset) -> None:
+    for name in ("name", "labels", "propensity", "fields", "metadata", "source"):
+        assert getattr(left, name) == getattr(right, name), name
+    assert_same_matrix(left.label_metadata, right.label_metadata)
+    for a, b in ((left.train, right.train), (left.test, right.test)):
+        assert a.instances == b.instances
+        assert_same_matrix(a.labels_of, b.labels_of)
+        assert_same_matrix(a.filtered, b.filtered)
+        assert_same_matrix(a.metadata_of, b.metadata_of)
+
+
+def assert_same_matrix(left: csr_matrix | None, right: csr_matrix | None) -> None:
+    if left is None or right is None:
+        assert left is right
+        return
+    assert (left.shape, left.dtype) == (right.shape, right.dtype)
+    assert right.indices.dtype == np.int32
+    assert np.array_equal(left.toarray(), right.toarray())
+
+
+@settings(max_examples=40, deadline=None)
+@given(dataset=datasets(with_metadata=True), compress=st.booleans())
+def test_json_form(dataset: Dataset, compress: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lf_xmc.write(dataset, Path(folder) / "out", compress=compress)
+        assert_equal(dataset, lf_xmc.read(Path(folder) / "out"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(dataset=datasets(with_metadata=False), compress=st.booleans())
+def test_sparse_form(dataset: Dataset, compress: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lf_xmc.write(dataset, Path(folder) / "out", layout="sparse", compress=compress)
+        assert_equal(dataset, lf_xmc.read(Path(folder) / "out"))
+
+
+def small(*, label: str = "keyword", metadata: Texts | None = None) -> Dataset:
+    def split(uid: str) -> Split:
+        one = csr_matrix(np.ones((1, 1), dtype=np.float32))
+        return Split(
+            instances=Texts(uids=(uid,), texts=(f"query {uid}",)),
+            labels_of=one,
+            filtered=csr_matrix((1, 1), dtype=bool),
+            metadata_of=one if metadata else None,
+        )
+
+    return Dataset(
+        name="small",
+        train=split("1"),
+        test=split("2"),
+        labels=Texts(uids=("k",), texts=(label,)),
+        label_metadata=split("1").metadata_of,
+        metadata=metadata,
+    )
+
+
+def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        lf_xmc.write(small(), tmp_path / name)
+    for path in sorted((tmp_path / "one").iterdir()):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_a_missing_parent_is_made(tmp_path: Path) -> None:
+    lf_xmc.write(small(), tmp_path / "new" / "set")
+    assert lf_xmc.read(tmp_path / "new" / "set").name == "small"
+
+
+def test_an_existing_target_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("keep")
+    with pytest.raises(InvalidData, match="exists already"):
+        lf_xmc.write(small(), tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "mine"]
+
+
+def test_a_parent_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidData, match="cannot be written"):
+        lf_xmc.write(small(), tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("uid_or_text", ["a\nb", "a\rb"])
+def test_a_failed_write_leaves_nothing(tmp_path: Path, uid_or_text: str) -> None:
+    with pytest.raises(InvalidInput, match="label row 0 holds a line break"):
+        lf_xmc.write(small(label=uid_or_text), tmp_path / "out", layout="sparse")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_json_form_keeps_line_breaks(tmp_path: Path) -> None:
+    lf_xmc.write(small(label="a\r\nb"), tmp_path / "out")
+    assert lf_xmc.read(tmp_path / "out").labels.texts == ("a\r\nb",)
+
+
+def test_the_sparse_form_refuses_metadata(tmp_path: Path) -> None:
+    metadata = Texts(uids=("m",), texts=("tag",))
+    with pytest.raises(InvalidInput, match="no place for metadata"):
+        lf_xmc.write(small(metadata=metadata), tmp_path / "out", layout="sparse")

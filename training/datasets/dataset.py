@@ -1,0 +1,121 @@
+"""What every reader yields and every trainer takes: one data set of short texts and their labels.
+
+Shapes: N instances of a split, L labels, M metadata items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidInput
+
+ALLOWED_FIELDS = (("title",), ("title", "content"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propensity:
+    """The constants A and B of Jain et al. (2016); part of a data set's description.
+
+    The public repository uses .5/.4 for Wikipedia, .6/2.6 for Amazon and .55/1.5 otherwise.
+    """
+
+    a: float
+    b: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("a", self.a), ("b", self.b)):
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(
+                    f"propensity {name} must be a positive finite number, not {value!r}",
+                    field=f"propensity.{name}",
+                )
+
+
+DEFAULT_PROPENSITY = Propensity(a=0.55, b=1.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Texts and their unique ids, in row order."""
+
+    uids: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.uids) != len(self.texts):
+            raise InvalidInput(f"{len(self.uids)} uids but {len(self.texts)} texts", field="uids")
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """The train or the test side of a data set."""
+
+    instances: Texts  # N
+    labels_of: csr_matrix  # [N, L] float32, the relevance Y
+    filtered: csr_matrix  # [N, L] bool, pairs that do not count: removed before ranking
+    metadata_of: csr_matrix | None = None  # [N, M] float32, ones
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """A data set; its parts agree in shape, or building it raises `InvalidInput`.
+
+    `fields` are those of the source that were joined to a text, `source` says where it came from.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    labels: Texts  # L; a label seen in neither split is allowed
+    propensity: Propensity = DEFAULT_PROPENSITY
+    fields: tuple[str, ...] = ("title", "content")
+    label_metadata: csr_matrix | None = None  # [L, M] float32, ones
+    metadata: Texts | None = None  # M
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self.fields)
+        for side, split in (("train", self.train), ("test", self.test)):
+            shape = (len(split), len(self.labels))
+            _check_shape(f"{side}.labels_of", split.labels_of, shape)
+            _check_shape(f"{side}.filtered", split.filtered, shape)
+            self._check_metadata(f"{side}.metadata_of", split.metadata_of, len(split))
+        self._check_metadata("label_metadata", self.label_metadata, len(self.labels))
+
+    def _check_metadata(self, name: str, matrix: csr_matrix | None, rows: int) -> None:
+        if (matrix is None) != (self.metadata is None):
+            raise InvalidInput(f"{name} and metadata must be given together", field=name)
+        if self.metadata is not None:
+            _check_shape(name, matrix, (rows, len(self.metadata)))
+
+
+def check_fields(fields: tuple[str, ...]) -> None:
+    """Refuse fields that no text is made of."""
+    if tuple(fields) not in ALLOWED_FIELDS:
+        allowed = " or ".join(", ".join(names) for names in ALLOWED_FIELDS)
+        raise InvalidInput(f"fields must be {allowed}, not {fields!r}", field="fields")
+
+
+def pairs_matrix(pairs: Iterable[tuple[int, int]], *, shape: tuple[int, int]) -> csr_matrix:
+    """Mark pairs (row, column) in a bool matrix of `shape`; a repeated pair is marked once."""
+    entries = np.array(list(pairs), dtype=np.int32).reshape(-1, 2)  # [P, 2]
+    ones = np.ones(len(entries), dtype=np.bool_)
+    matrix = csr_matrix((ones, (entries[:, 0], entries[:, 1])), shape=shape, dtype=np.bool_)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _check_shape(name: str, matrix: csr_matrix, shape: tuple[int, int]) -> None:
+    if tuple(matrix.shape) != shape:
+        raise InvalidInput(f"{name} is {tuple(matrix.shape)}, expected {shape}", field=name)

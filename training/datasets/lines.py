@@ -1,0 +1,74 @@
+"""Numbered lines of a text file, plain or gzip, with errors that say where.
+
+Lines end at a line feed only (a carriage return before it is dropped): texts may hold U+2028 and
+other characters at which `str.splitlines` would cut.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from service.core.errors import InvalidData
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """Return the file `name` or `name`.gz of `folder`, None where neither is there.
+
+    Raises `InvalidData` where both are: nothing says which one is meant.
+    """
+    plain, packed = folder / name, folder / f"{name}.gz"
+    if plain.exists() and packed.exists():
+        raise InvalidData(folder, f"holds both {plain.name} and {packed.name}; remove one")
+    return plain if plain.exists() else packed if packed.exists() else None
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text without line end); a byte order mark is dropped.
+
+    Raises `InvalidData` for a file that cannot be opened, a gzip stream that is damaged or cut
+    short, and bytes that are not UTF-8.
+    """
+    number = 0
+    try:
+        with _open(path) as stream:
+            for number, raw in enumerate(stream, start=1):
+                yield number, _text(raw, path=path, line=number)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InvalidData(
+            path, "the gzip stream is damaged or cut short", line=number + 1
+        ) from error
+    except OSError as error:
+        raise InvalidData(path, error.strerror or str(error)) from error
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line, object) of a file with one JSON object a line."""
+    for line, text in numbered_lines(path):
+        try:
+            row = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise InvalidData(path, f"not valid JSON: {error}", line=line) from error
+        if not isinstance(row, dict):
+            raise InvalidData(path, f"expected an object, not {type(row).__name__}", line=line)
+        yield line, row
+
+
+def _open(path: Path) -> BinaryIO:
+    # GzipFile reads like a binary file; its stub only does not say so.
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _text(raw: bytes, *, path: Path, line: int) -> str:
+    encoding = "utf-8-sig" if line == 1 else "utf-8"
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start + 1} of the line"
+        raise InvalidData(path, f"not valid UTF-8 at {where}", line=line) from error
+    return text.removesuffix("\n").removesuffix("\r")
