@@ -17,6 +17,7 @@ from export.onnx import trace
 from export.parity import Parity, Tolerance, draw_sample, measure
 from export.quantize import QUANTIZATIONS, quantize
 from service.core.bundle import BundleContent, write_bundle
+from service.core.durable import refuse_existing
 from service.core.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.index import IndexParameters
@@ -53,8 +54,7 @@ def export_bundle(
     Work that an interruption should not lose is kept beside the target until the bundle stands.
     Raises `ParityError` beyond the tolerance and `InvalidInput` when the target exists.
     """
-    if target.exists():
-        raise InvalidInput(f"{target} exists already; choose another folder or remove it first")
+    refuse_existing(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
     work = target.absolute().with_name(f".{target.name}.encoding")

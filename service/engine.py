@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import Enum
@@ -120,7 +120,7 @@ class Engine:
         def answer() -> Answer:
             barrier.wait()
             return self._predictor.predict(
-                self._memory.view, ["warm-up"], self.options(PredictOptions())
+                self._memory.view, ["warm-up"], self._with_defaults(PredictOptions(), {})
             )
 
         for future in [self._pool.submit(answer) for _ in range(self._settings.threads)]:
@@ -146,10 +146,15 @@ class Engine:
     @property
     def bundle_name(self) -> str:
         """The name of the served bundle."""
+        self._require_ready()
         return self._bundle.manifest.name
 
     def options(self, base: PredictOptions, **given: Any) -> PredictOptions:
         """Options with the bundle's defaults for lambda and b where the request gave none."""
+        self._require_ready()
+        return self._with_defaults(base, given)
+
+    def _with_defaults(self, base: PredictOptions, given: Mapping[str, Any]) -> PredictOptions:
         facts = self._bundle.manifest.predictor
         defaults = {"memorization": facts.memorization, "depth": facts.depth}
         chosen = {name: value for name, value in given.items() if value is not None}

@@ -126,7 +126,7 @@ class RequestModels:
         self.labels: type[LabelsBody] = create_model(
             "LabelsRequest",
             __base__=LabelsBody,
-            labels=(list[label], Field(min_length=1, max_length=limits.labels)),
+            labels=(list[label], Field(min_length=1, max_length=limits.labels)),  # type: ignore[valid-type]
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -93,32 +94,23 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     if isinstance(table, dict):
         document = {**document, "server": {**table, **given}}
     try:
-        return TypeAdapter(Settings).validate_python(_nested(document))
+        return TypeAdapter(Settings).validate_json(orjson.dumps(document))
     except ValidationError as error:
         raise InvalidConfig(f"{source}: {_explain(error)}") from error
 
 
-def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn each table into its dataclass, so that a wrong key is reported with its table."""
-    tables = {field.name: field.type for field in fields(Settings)}
-    unknown = document.keys() - tables.keys()
-    if unknown:
-        raise InvalidConfig(
-            f"{min(unknown)!r} is unknown; tables are {', '.join(sorted(tables))}"
-        )
-    return {
-        name: TypeAdapter(tables[name]).validate_json(_json(value))
-        for name, value in document.items()
-    }
-
-
-def _json(value: Any) -> bytes:
-    import orjson
-
-    return orjson.dumps(value)
-
-
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{error.title}: {where}: {first['msg']}"
+    """The first wrong key with its table, and what would be right."""
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"]]
+    where, message = ".".join(path), first["msg"]
+    if first["type"] != "unexpected_keyword_argument":
+        return f"{where}: {message}"
+    tables = {field.name: field for field in fields(Settings)}
+    known = tables if len(path) == 1 else fields_of(tables[path[0]].default_factory)
+    return f"{where} is unknown; known are {', '.join(known)}"
+
+
+def fields_of(table: Any) -> list[str]:
+    """The names of a settings table's keys."""
+    return [field.name for field in fields(table)]

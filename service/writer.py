@@ -6,6 +6,7 @@ future gets its result or its exception, also when the writer stops.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from service.core.labels import LabelTable
 from service.core.memory import KnowledgeMemory, PutLabel
 from service.core.types import Event, Halves, NewLabel, Role
 from service.telemetry import Telemetry
+
+log = logging.getLogger("keymatch")
 
 COMMIT_LABELS = 256  # labels after which a commit takes no further jobs
 
@@ -114,9 +117,9 @@ class Writer:
                 self._write(jobs)
             except KeymatchError as error:
                 _fail(jobs, error)
-            except Exception:  # a defect: the callers must not hang, and the thread must live on
-                _fail(jobs, LogError("the write failed inside the service; nothing is acknowledged"))
-                threading.excepthook(threading.ExceptHookArgs((*_exc_info(), self._thread)))
+            except Exception:  # a defect: callers must not hang, and the thread must live on
+                log.exception("defect in the writer")
+                _fail(jobs, LogError("the write failed inside the service"))
             finally:
                 with self._admission:
                     self._waiting -= sum(len(job.labels) for job in jobs)
@@ -217,20 +220,10 @@ def _as_posted(table: LabelTable, label_id: str) -> NewLabel | None:
     label = table.get(label_id)
     if label is None:
         return None
-    return NewLabel(
-        id=label.id, text=label.text, queries=label.queries, metadata=label.metadata
-    )
+    return NewLabel(id=label.id, text=label.text, queries=label.queries, metadata=label.metadata)
 
 
 def _fail(jobs: Sequence[_Job], error: KeymatchError) -> None:
     for job in jobs:
         if not job.future.done():
             job.future.set_exception(error)
-
-
-def _exc_info() -> tuple[type[BaseException], BaseException | None, object]:
-    import sys
-
-    kind, value, trace = sys.exc_info()
-    assert kind is not None
-    return kind, value, trace

@@ -10,9 +10,11 @@ from rich.console import Console
 
 from service.core.errors import KeymatchError
 from training import data
+from training.evaluate import evaluate
 
 app = App(name="training", help="Keymatch offline: data sets, training and evaluation.")
 app.command(data.app)
+app.command(evaluate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

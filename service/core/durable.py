@@ -20,19 +20,23 @@ from service.core.errors import InvalidInput
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the block ends without an exception.
 
-    Raises `InvalidInput` when `target` exists: nothing is ever overwritten.
+    Raises `InvalidInput` when `target` exists (nothing is ever overwritten) or its parent cannot
+    be written.
     """
     target = target.absolute()
-    _refuse_existing(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-    partial.chmod(0o755)
+    refuse_existing(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    except OSError as error:
+        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
+    partial.chmod(0o755)  # mkdtemp's own 0o700 would keep other readers out
     try:
         yield partial
         for path in sorted(partial.rglob("*")):
             sync(path)
         sync(partial)
-        _refuse_existing(target)
+        refuse_existing(target)
         partial.rename(target)
         sync(target.parent)
     finally:
@@ -64,6 +68,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_existing(target: Path) -> None:
-    if target.exists():
+def refuse_existing(target: Path) -> None:
+    """Raise `InvalidInput` when `target` is taken; for long work, ask before it starts."""
+    if target.exists() or target.is_symlink():
         raise InvalidInput(f"{target} exists already; choose another folder or remove it first")

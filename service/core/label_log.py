@@ -214,7 +214,9 @@ def _event(row: sa.Row[Any], path: Path) -> Event:
 
 
 def _checksum(sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
-    return zlib.crc32(b"\0".join([b"%d" % sequence, kind.encode(), body, vectors, encoder.encode()]))
+    return zlib.crc32(
+        b"\0".join([b"%d" % sequence, kind.encode(), body, vectors, encoder.encode()])
+    )
 
 
 def _reason(error: sa.exc.SQLAlchemyError) -> str:

@@ -24,8 +24,7 @@ from service.core.errors import InvalidData
 from training.datasets import filter_pairs
 from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.description import Description
-from training.datasets.lines import find, json_rows
-from training.datasets.new_folder import write_lines
+from training.datasets.lines import find, json_rows, write_lines
 from training.datasets.sparse_rows import SparseRows, is_relevance
 from training.datasets.text_rows import TextRows
 

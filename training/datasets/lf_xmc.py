@@ -11,12 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from service.core.durable import new_folder
 from service.core.errors import InvalidData
 from training.datasets import filter_pairs, json_text, sparse_text
 from training.datasets.dataset import Dataset, Propensity, check_fields
 from training.datasets.description import FILE, description_bytes, read_description
-from training.datasets.lines import find
-from training.datasets.new_folder import new_folder, write_lines
+from training.datasets.lines import find, write_lines
 
 Layout = Literal["json", "sparse"]
 

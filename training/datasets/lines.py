@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -72,3 +72,16 @@ def _text(raw: bytes, *, path: Path, line: int) -> str:
         where = f"byte {error.start + 1} of the line"
         raise InvalidData(path, f"not valid UTF-8 at {where}", line=line) from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write `lines`, each with a line feed, as gzip where `path` ends in .gz.
+
+    The same lines give the same bytes: the gzip header carries neither time nor name.
+    """
+    with path.open("wb") as raw:
+        if path.suffix != ".gz":
+            raw.writelines(line + b"\n" for line in lines)
+            return
+        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed:
+            packed.writelines(line + b"\n" for line in lines)

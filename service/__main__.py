@@ -1,0 +1,153 @@
+"""`python -m service`: serve a bundle, or check one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+from cyclopts import App
+from rich.console import Console
+
+from service.access import Access, read_keys, require_keys_beyond_loopback
+from service.app import build_app
+from service.core.bundle import open_bundle
+from service.core.encoder import OnnxEncoder
+from service.core.errors import InvalidConfig, KeymatchError
+from service.core.memory import KnowledgeMemory
+from service.core.predictor import Predictor
+from service.core.types import PredictOptions
+from service.engine import Engine
+from service.logs import configure_logs
+from service.settings import API_KEYS_VARIABLE, ServerSettings, load_settings
+from service.telemetry import Telemetry
+
+app = App(name="service", help="Answer queries from a bundle over HTTP, and learn new labels.")
+
+
+@app.command
+def serve(
+    *,
+    bundle: Path,
+    state: Path,
+    host: str | None = None,
+    port: int | None = None,
+    workers: int | None = None,
+    config: Path | None = None,
+    allow_anonymous: bool | None = None,
+    access_log: bool | None = None,
+) -> int:
+    """Serve a bundle until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder, as `python -m export bundle` writes it.
+    state
+        The folder of the label log; made if it is not there.
+    host
+        Address to listen on; default 127.0.0.1. Others need API keys (KEYMATCH_API_KEYS names
+        their file) or --allow-anonymous.
+    port
+        Port to listen on; default 8000, 0 for any free one.
+    workers
+        Worker processes; this version runs 1, which uses all cores.
+    config
+        A TOML file with the tables [limits], [engine] and [server].
+    allow_anonymous
+        Serve everybody without API keys.
+    access_log
+        Log a line a request; default yes.
+    """
+    settings = load_settings(
+        config,
+        {
+            "host": host,
+            "port": port,
+            "workers": workers,
+            "allow_anonymous": allow_anonymous,
+            "access_log": access_log,
+        },
+    )
+    keys = os.environ.get(API_KEYS_VARIABLE)
+    access = read_keys(Path(keys)) if keys else Access()
+    server = settings.server
+    require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
+    if server.workers != 1:
+        raise InvalidConfig("workers must be 1: one process uses all cores, and one writes the log")
+    configure_logs(access=server.access_log)
+    telemetry = Telemetry()
+    engine = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
+    uvicorn_server = uvicorn.Server(_uvicorn_config(server))
+
+    def stop() -> None:
+        uvicorn_server.should_exit = True
+
+    uvicorn_server.config.app = build_app(
+        engine, settings=settings, access=access, telemetry=telemetry, failed=stop
+    )
+    uvicorn_server.run()
+    if engine.failure is not None:
+        raise engine.failure
+    return 0 if uvicorn_server.started else 1
+
+
+@app.command
+def check(*, bundle: Path) -> int:
+    """Verify every byte of a bundle and answer one query from it.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder.
+    """
+    opened = open_bundle(bundle)
+    facts = opened.manifest
+    predictor = Predictor(OnnxEncoder(bundle, facts.encoder), tau=facts.predictor.tau)
+    query = opened.label_texts[0]
+    options = PredictOptions(
+        top_k=1, memorization=facts.predictor.memorization, depth=facts.predictor.depth
+    )
+    answer = predictor.predict(KnowledgeMemory(opened).view, [query], options)
+    best = answer.predictions[0].keywords
+    Console().print(
+        f"{bundle}: format {facts.version}, {len(facts.files)} files verified;"
+        f" {facts.memory.instances:,} instances and {facts.memory.labels:,} labels of"
+        f" {facts.dataset}; encoder {facts.encoder.name}, {facts.encoder.quantization},"
+        f" d={facts.encoder.dimension}; {query!r} -> {best[0].text if best else None!r}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def main() -> int:
+    """Run the command line; errors made on purpose are one line on stderr and exit status 2."""
+    try:
+        result = app(result_action="return_value")
+    except KeymatchError as error:
+        console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"error: {error}")
+        return 2
+    return result if isinstance(result, int) else 0
+
+
+def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app="",
+        host=server.host,
+        port=server.port,
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=server.shutdown_seconds,
+        server_header=False,
+        date_header=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

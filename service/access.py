@@ -1,0 +1,98 @@
+"""Who may do what: API keys with scopes, from a file of `name:scopes:sha256(key)` lines.
+
+Scopes are `read`, `write` and `admin`, separated by commas. A client sends its key as
+`Authorization: Bearer KEY`. Keys are compared by their hashes, in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.core.errors import Forbidden, InvalidConfig, Unauthenticated
+
+SCOPES = ("read", "write", "admin")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """One line of the file."""
+
+    name: str
+    scopes: frozenset[str]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Decides on requests; without keys everybody may do everything."""
+
+    keys: tuple[ApiKey, ...] = ()
+
+    def check(self, authorization: str | None, scope: str) -> None:
+        """Raise `Unauthenticated` or `Forbidden` unless the header's key has the scope."""
+        if not self.keys:
+            return
+        scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
+        digest = hashlib.sha256(given.strip().encode()).hexdigest()
+        # Every key is compared, whichever matches, so that time tells nothing.
+        holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
+        if not holders:
+            raise Unauthenticated("this API key is unknown")
+        if not any(scope in key.scopes for key in holders):
+            raise Forbidden(f"this API key lacks the scope {scope!r}")
+
+
+def read_keys(path: Path) -> Access:
+    """Read the file; raises `InvalidConfig` naming file and line."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"API keys file {path} cannot be read: {error}") from error
+    keys = tuple(
+        _parse(line.strip(), f"{path}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.startswith("#")
+    )
+    if not keys:
+        raise InvalidConfig(f"API keys file {path} holds no key")
+    return Access(keys=keys)
+
+
+def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: bool) -> None:
+    """Refuse to serve strangers by accident; raises `InvalidConfig`."""
+    if access.keys or allow_anonymous or is_loopback(host):
+        return
+    raise InvalidConfig(
+        f"{host} can be reached from other machines and no API keys are set: name a keys file in"
+        " KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address stays on this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _parse(line: str, where: str) -> ApiKey:
+    parts = line.split(":")
+    if len(parts) != 3 or not parts[0]:
+        raise InvalidConfig(f"{where}: expected name:scopes:sha256(key)")
+    name, scopes, digest = parts[0], frozenset(parts[1].split(",")), parts[2].lower()
+    if not scopes <= set(SCOPES):
+        raise InvalidConfig(f"{where}: scopes are {', '.join(SCOPES)}")
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidConfig(f"{where}: the key's SHA-256 must be 64 hexadecimal digits")
+    return ApiKey(name=name, scopes=scopes, digest=digest)

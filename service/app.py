@@ -1,0 +1,93 @@
+"""The FastAPI application around one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from service import problems
+from service.access import Access
+from service.core.errors import KeymatchError
+from service.engine import Engine
+from service.middleware import Watch
+from service.routes import build_router
+from service.routes.parts import Parts
+from service.settings import Settings
+from service.telemetry import Telemetry
+
+log = logging.getLogger("keymatch")
+
+
+def build_app(
+    engine: Engine,
+    *,
+    settings: Settings,
+    access: Access,
+    telemetry: Telemetry,
+    failed: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The application; it opens the engine in the background, so that probes answer meanwhile.
+
+    `failed` is called when the engine cannot be opened.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async def open_engine() -> None:
+            try:
+                await asyncio.to_thread(engine.open)
+            except Exception as error:
+                if not isinstance(error, KeymatchError):
+                    log.error("defect", exc_info=error)
+                failed()
+
+        opening = asyncio.create_task(open_engine())
+        yield
+        await opening
+        await asyncio.to_thread(engine.close)
+
+    app = FastAPI(title="Keymatch", lifespan=lifespan, redoc_url=None)
+    app.include_router(
+        build_router(
+            Parts(engine=engine, limits=settings.limits, access=access, telemetry=telemetry)
+        )
+    )
+    app.add_middleware(Watch, telemetry=telemetry)
+
+    @app.exception_handler(KeymatchError)
+    async def refused(_request: Request, error: KeymatchError) -> Response:
+        reason = problems.reason(error)
+        if reason:
+            telemetry.rejected.labels(reason).inc()
+        return problems.from_error(error)
+
+    @app.exception_handler(ValidationError)
+    async def invalid_body(_request: Request, error: ValidationError) -> Response:
+        telemetry.rejected.labels("invalid").inc()
+        return problems.from_validation(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid_parameters(_request: Request, error: RequestValidationError) -> Response:
+        telemetry.rejected.labels("invalid").inc()
+        fields = [
+            {"field": ".".join(str(part) for part in found["loc"][1:]), "message": found["msg"]}
+            for found in error.errors()
+        ]
+        return problems.problem(
+            422, problems.INVALID, f"{len(fields)} field(s) are not as documented", fields=fields
+        )
+
+    @app.exception_handler(HTTPException)
+    async def unrouted(_request: Request, error: HTTPException) -> Response:
+        answer = problems.from_status(error.status_code)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    return app

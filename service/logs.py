@@ -1,0 +1,34 @@
+"""Log lines as JSON on stderr, one event a line."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import orjson
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """Time, level, message, and whatever was passed as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
+        }
+        if record.exc_info:
+            document["trace"] = self.formatException(record.exc_info)
+        return orjson.dumps(document, default=str).decode()
+
+
+def configure_logs(*, access: bool) -> None:
+    """Send our logs and uvicorn's to stderr; uvicorn's own access log gives way to ours."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("keymatch").setLevel(logging.INFO)
+    logging.getLogger("keymatch.access").setLevel(logging.INFO if access else logging.WARNING)

@@ -1,0 +1,119 @@
+"""Errors on the wire: RFC 9457 problem details, from one table of exception to status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from service.core import errors
+from service.core.errors import KeymatchError, Overloaded
+
+MEDIA_TYPE = "application/problem+json"
+INVALID = "Invalid field"
+
+# The first class that an exception is an instance of decides. The fourth column says whether the
+# exception's own message may be sent: only where it was written for the client.
+STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
+    (errors.MalformedRequest, 400, "Malformed JSON", True),
+    (errors.Unauthenticated, 401, "API key needed", True),
+    (errors.Forbidden, 403, "Scope missing", True),
+    (errors.UnknownLabel, 404, "Unknown label", True),
+    (errors.BodyTooLarge, 413, "Body too large", True),
+    (errors.UnsupportedMedia, 415, "Unsupported content type", True),
+    (errors.InvalidInput, 422, INVALID, True),
+    (errors.Overloaded, 429, "Too many requests wait", True),
+    (errors.NotReady, 503, "Not ready", True),
+    (errors.LogError, 503, "The label log cannot be written", False),
+    (errors.DeadlineExceeded, 504, "Deadline passed", True),
+    (errors.MemoryFull, 507, "Memory full", True),
+)
+REASONS = {
+    errors.Overloaded: "queue_full",
+    errors.DeadlineExceeded: "deadline",
+    errors.NotReady: "not_ready",
+    errors.MemoryFull: "memory_full",
+    errors.InvalidInput: "invalid",
+    errors.RequestRefused: "refused",
+}
+
+log = logging.getLogger("keymatch")
+
+
+def problem(
+    status: int,
+    title: str,
+    detail: str = "",
+    *,
+    fields: Sequence[dict[str, str]] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """One problem document."""
+    document: dict[str, Any] = {
+        "type": f"urn:keymatch:problem:{title.lower().replace(' ', '-')}",
+        "title": title,
+        "status": status,
+        "detail": detail or title,
+    }
+    if fields:
+        document["errors"] = list(fields)
+    return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
+
+
+def from_error(error: KeymatchError) -> Response:
+    """The answer to a refused or failed request."""
+    row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
+    if row is None:
+        return from_defect(error)
+    _, status, title, speaks = row
+    if not speaks:
+        log.error(title, extra={"cause": str(error)})
+    field = getattr(error, "field", "")
+    return problem(
+        status,
+        title,
+        str(error) if speaks else "",
+        fields=[{"field": field, "message": str(error)}] if field and speaks else (),
+        headers=_headers(error),
+    )
+
+
+def from_validation(error: ValidationError, *, within: str = "") -> Response:
+    """The answer to a body whose fields are not as documented; names each, echoes none."""
+    fields = [
+        {
+            "field": ".".join(str(part) for part in (*within.split(), *found["loc"])),
+            "message": found["msg"],
+        }
+        for found in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    return problem(422, INVALID, f"{len(fields)} field(s) are not as documented", fields=fields)
+
+
+def from_status(status: int) -> Response:
+    """The answer where the web framework itself said no (unknown route, wrong method)."""
+    return problem(status, HTTPStatus(status).phrase)
+
+
+def from_defect(error: Exception) -> Response:
+    """The answer to a defect of ours: logged whole, sent without a word of it."""
+    log.error("defect", exc_info=error)
+    return problem(500, "Internal error")
+
+
+def reason(error: KeymatchError) -> str | None:
+    """The label of `keymatch_rejected_total`, None where nothing is counted."""
+    return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
+
+
+def _headers(error: KeymatchError) -> dict[str, str] | None:
+    if isinstance(error, Overloaded):
+        return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, errors.Unauthenticated):
+        return {"WWW-Authenticate": 'Bearer realm="keymatch"'}
+    return None

@@ -1,0 +1,62 @@
+"""/labels: the keywords that the memory holds, and new ones."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service import schemas
+from service.answers import json_response, label_answer, labels_answer
+from service.body import read_json
+from service.routes.parts import Parts, body, problems
+
+
+def build_router(parts: Parts) -> APIRouter:
+    """The routes over the parts' engine."""
+    router = APIRouter()
+    models = schemas.RequestModels(parts.limits)
+
+    @router.post(
+        "/labels",
+        summary="Create or replace labels",
+        dependencies=[parts.scope("write")],
+        response_model=schemas.LabelsAnswer,
+        responses=problems(400, 401, 403, 413, 415, 422, 429, 503, 507),
+        openapi_extra=body(models.labels),
+    )
+    async def put_labels(request: Request) -> Response:
+        asked = await read_json(request, models.labels, limit=parts.limits.body_bytes)
+        written = await parts.engine.put_labels([label.to_label() for label in asked.labels])
+        return json_response(labels_answer(written))
+
+    @router.get(
+        "/labels",
+        summary="List live labels",
+        dependencies=[parts.scope("read")],
+        response_model=schemas.LabelPage,
+        responses=problems(401, 403, 422, 503),
+    )
+    async def list_labels(page: Annotated[schemas.Page, Query()]) -> Response:
+        view = parts.engine.view
+        wanted = min(page.limit, parts.limits.page)
+        behind = [label for label in view.labels.live_by_id if label.id > page.after]
+        return json_response(
+            {
+                "version": view.version,
+                "labels": [label_answer(label) for label in behind[:wanted]],
+                "next": behind[wanted - 1].id if len(behind) > wanted else None,
+            }
+        )
+
+    @router.get(
+        "/labels/{label_id:path}",
+        summary="Show one label",
+        dependencies=[parts.scope("read")],
+        response_model=schemas.LabelAnswer,
+        responses=problems(401, 403, 404, 503),
+    )
+    async def get_label(label_id: str) -> Response:
+        return json_response(label_answer(parts.engine.view.labels.require(label_id)))
+
+    return router

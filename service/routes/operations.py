@@ -1,0 +1,51 @@
+"""Probes, /info and /metrics: for those who run the service."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
+
+from service.answers import json_response
+from service.problems import problem
+from service.routes.parts import Parts, problems
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def build_router(parts: Parts) -> APIRouter:
+    """The routes over the parts' engine."""
+    router = APIRouter()
+
+    @router.get("/health/live", summary="The process runs")
+    async def live() -> Response:
+        return json_response({"status": "live"})
+
+    @router.get(
+        "/health/ready",
+        summary="Queries are answered and writes accepted",
+        responses=problems(503),
+    )
+    async def ready() -> Response:
+        if parts.engine.ready():
+            return json_response({"status": "ready"})
+        return problem(503, "Not ready", f"the service is {parts.engine.state.value}")
+
+    @router.get(
+        "/info",
+        summary="Bundle, counts and limits",
+        dependencies=[parts.scope("read")],
+        responses=problems(401, 403, 503),
+    )
+    async def info() -> Response:
+        return json_response({**parts.engine.describe(), "limits": vars(parts.limits)})
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics() -> Response:
+        parts.engine.measure()
+        return Response(parts.telemetry.render(), media_type=METRICS_TYPE)
+
+    @router.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("/docs")
+
+    return router

@@ -1,0 +1,46 @@
+"""POST /predict."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from fastapi import APIRouter, Request, Response
+
+from service import schemas
+from service.answers import json_response, predict_answer
+from service.body import read_json
+from service.core.types import PredictOptions
+from service.routes.parts import Parts, body, problems
+
+
+def build_router(parts: Parts) -> APIRouter:
+    """The route over the parts' engine."""
+    router = APIRouter()
+    models = schemas.RequestModels(parts.limits)
+
+    @router.post(
+        "/predict",
+        summary="Match queries to keywords",
+        dependencies=[parts.scope("read")],
+        response_model=schemas.PredictAnswer,
+        responses=problems(400, 401, 403, 413, 415, 422, 429, 503, 504),
+        openapi_extra=body(models.predict),
+    )
+    async def predict(request: Request) -> Response:
+        started = monotonic()
+        asked = await read_json(request, models.predict, limit=parts.limits.body_bytes)
+        answer = await parts.engine.predict(
+            asked.queries,
+            parts.engine.options(
+                PredictOptions(top_k=asked.top_k, explain=asked.explain),
+                memorization=asked.memorization,
+                depth=asked.depth,
+            ),
+            deadline=started + asked.deadline_ms / 1000,
+            min_version=asked.min_version,
+        )
+        return json_response(
+            predict_answer(answer, bundle=parts.engine.bundle_name, explain=asked.explain)
+        )
+
+    return router
