@@ -25,7 +25,7 @@ help: ## Show the targets
 serve: $(VENV)/.serve | $(BUNDLE) ## Serve the Moby thesaurus on http://127.0.0.1:8000
 	$(BIN)/python -m service serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
 
-test: $(VENV)/.test ## Run the linters and all tests
+test: $(VENV)/.test ## Run all tests
 	$(BIN)/python -m pytest $(PYTEST)
 
 lint: $(VENV)/.test ## Run ruff, mypy and import-linter
@@ -54,7 +54,7 @@ $(VENV)/.serve: EXTRAS := cpu,export,demo
 $(VENV)/.load: EXTRAS := cpu,export,demo,load
 $(VENV)/.test: EXTRAS := cpu,export,training,demo,load,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --progress-bar on $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(BIN)/python:
