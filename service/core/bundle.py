@@ -120,12 +120,12 @@ def open_bundle(folder: Path) -> Bundle:
     bundle = Bundle(
         folder=folder,
         manifest=facts,
-        keys=np.load(folder / "keys.npy", mmap_mode="r"),
+        keys=texts.mapped(folder / "keys.npy"),
         segment=index.library(facts.index.library).open(
             folder / BASE_SEGMENT, rows=instances + labels, dimension=facts.encoder.dimension
         ),
-        indptr=np.load(folder / "values/indptr.npy", mmap_mode="r"),
-        indices=np.load(folder / "values/indices.npy", mmap_mode="r"),
+        indptr=texts.mapped(folder / "values/indptr.npy"),
+        indices=texts.mapped(folder / "values/indices.npy"),
         instance_texts=TextStore(folder / "instances/texts"),
         label_ids=TextStore(folder / "labels/ids"),
         label_texts=TextStore(folder / "labels/texts"),

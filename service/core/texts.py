@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.core.errors import BundleAltered
 
@@ -25,15 +27,15 @@ class TextStore:
 
     def __init__(self, path: Path) -> None:
         """Map the files that `write` made under the name `path`."""
-        self._offsets = np.load(path.with_name(f"{path.name}.offsets.npy"), mmap_mode="r")
+        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy"))
         binary = path.with_name(f"{path.name}.bin")
         size = binary.stat().st_size
         if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
             raise BundleAltered(f"{binary.name} has {size} bytes; its offsets say otherwise")
         # An empty file cannot be mapped.
-        self._bytes = np.memmap(binary, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
         order = path.with_name(f"{path.name}.order.npy")
-        self._order = np.load(order, mmap_mode="r") if order.exists() else None
+        self._order = mapped(order) if order.exists() else None
 
     def __len__(self) -> int:
         """How many texts there are."""
@@ -65,7 +67,12 @@ class TextStore:
         return position if self._raw(position) == wanted else None
 
     def _raw(self, position: int) -> bytes:
-        return self._bytes[self._offsets[position] : self._offsets[position + 1]].tobytes()
+        return bytes(self._bytes[self._offsets[position] : self._offsets[position + 1]])
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """A memory-mapped `.npy` file as a plain array; indexing `np.memmap` itself is slow."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:

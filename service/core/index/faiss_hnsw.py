@@ -74,7 +74,12 @@ def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Pr
 
 def open(path: Path, *, rows: int, dimension: int) -> Segment:
     """See `SegmentLibrary.open`; vectors and edges stay in the page cache, shared by processes."""
-    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:  # faiss's only exception, whatever the file lacks
+        raise BundleAltered(f"{path.name} is not an index that faiss can read") from error
+    if not isinstance(index, faiss.IndexHNSWSQ):
+        raise BundleAltered(f"{path.name} holds a {type(index).__name__}, expected IndexHNSWSQ")
     if (index.ntotal, index.d) != (rows, dimension):
         raise BundleAltered(
             f"{path.name} holds {index.ntotal} rows of {index.d} dimensions;"
