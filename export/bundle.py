@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from export.encoding import encode_resumably
 from export.onnx import trace
@@ -74,7 +82,7 @@ def export_bundle(
         keys = _encode(exported, dataset, work, options, progress)
         content = _content(encoder, exported, dataset, keys, work, options, parity, target.name)
         step = progress.add_task("build the index", total=len(keys))
-        write_bundle(content, target, progress=lambda done: progress.update(step, completed=done))
+        write_bundle(content, target, progress=_completed(progress, step))
     shutil.rmtree(work)
     return parity
 
@@ -84,7 +92,7 @@ def _graphs(
 ) -> tuple[OnnxEncoder, OnnxEncoder]:
     """The fp32 and the exported graph, each with the tokenizer, in folders below `work`."""
     step = progress.add_task("trace and quantize", total=2)
-    loaded = []
+    loaded: list[OnnxEncoder] = []
     for folder, name in ((work / "fp32", "none"), (work / "exported", options.quantization)):
         folder.mkdir(exist_ok=True)
         encoder.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
@@ -137,7 +145,7 @@ def _encode(
                 role=role,
                 work=work / what,
                 threads=options.threads,
-                progress=lambda done, step=step: progress.update(step, completed=done),
+                progress=_completed(progress, step),
             )
         )
     return np.concatenate(blocks)
@@ -170,6 +178,10 @@ def _content(
         index=options.index,
         metrics=parity.as_metrics(),
     )
+
+
+def _completed(progress: Progress, step: TaskID) -> Callable[[int], None]:
+    return lambda done: progress.update(step, completed=done)
 
 
 def _progress(console: Console) -> Progress:

@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ INPUTS = ("input_ids", "attention_mask")  # [n, t] int64 each
 OUTPUT = "vectors"  # [n, d] float32
 
 
-class PooledEncoder(torch.nn.Module):
+class PooledEncoder(torch.nn.Module):  # type: ignore[misc]
     """All modules of a sentence-transformers model behind two plain inputs."""
 
     def __init__(self, encoder: TorchEncoder) -> None:
@@ -53,7 +54,7 @@ def trace(encoder: TorchEncoder, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Keep the exporter's progress notes and deprecation warnings off the user's terminal."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
