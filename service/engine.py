@@ -57,6 +57,7 @@ class Engine:
         self._settings, self._telemetry = settings, telemetry
         self.state = State.STARTING
         self.failure: KeymatchError | None = None
+        self._log: LabelLog | None = None
         self._waiting = 0  # queries; touched on the event loop only
         self._published = _Published()
         self._counted = (0, 0)  # cache hits and misses that telemetry knows
@@ -71,8 +72,11 @@ class Engine:
         start = perf_counter()
         try:
             self._open()
-        except KeymatchError as error:
-            self.state, self.failure = State.FAILED, error
+        except BaseException as error:
+            self.state = State.FAILED
+            self.failure = error if isinstance(error, KeymatchError) else None
+            if self._log is not None:
+                self._log.close()
             raise
         self.state = State.READY
         log.info("ready", extra={"seconds": round(perf_counter() - start, 2)})
@@ -88,7 +92,7 @@ class Engine:
             self._bundle, MemoryLimits(live_rows=self._settings.live_rows)
         )
         self._log = LabelLog(self._state_folder)
-        self._replay()
+        self._replay(self._log)
         self._pool = ThreadPoolExecutor(
             self._settings.threads, "answer", initializer=search_in_one_thread
         )
@@ -103,9 +107,9 @@ class Engine:
         )
         self._telemetry.build_info.labels(library_version("keymatch"), facts.name).set(1)
 
-    def _replay(self) -> None:
+    def _replay(self, label_log: LabelLog) -> None:
         changes = []
-        for event in self._log.read():
+        for event in label_log.read():
             changes.append(replayed(event, self._encoder))
             if len(changes) == _REPLAY_EVENTS:
                 self._memory.apply(changes)
@@ -133,7 +137,8 @@ class Engine:
             return
         self._writer.close()
         self._pool.shutdown()
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
 
     # Reading -----------------------------------------------------------------------------
 

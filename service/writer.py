@@ -17,7 +17,14 @@ from time import perf_counter
 import numpy as np
 
 from service.core.encoder import Encoder, encode
-from service.core.errors import KeymatchError, LogCorrupt, LogError, NotReady, Overloaded
+from service.core.errors import (
+    KeymatchError,
+    LogCorrupt,
+    LogError,
+    MemoryFull,
+    NotReady,
+    Overloaded,
+)
 from service.core.label_log import PUT_LABEL, LabelLog, NewEvent
 from service.core.labels import LabelTable
 from service.core.memory import KnowledgeMemory, PutLabel
@@ -142,8 +149,8 @@ class Writer:
 
     def _write(self, jobs: Sequence[_Job]) -> None:
         """Log, apply and publish jobs as one commit; then answer each."""
+        jobs = self._with_room(jobs)
         changed, fates = changes(jobs, self._memory.view.labels)
-        self._memory.room(sum(1 + len(label.queries) for label in changed))
         vectors = [encode_label(self._encoder, label) for label in changed]
         start = perf_counter()
         events = self._log.append(
@@ -168,6 +175,20 @@ class Writer:
             self._published()
         for job, fate in zip(jobs, fates, strict=True):
             job.future.set_result(Written(version=view.version, labels=fate))
+
+    def _with_room(self, jobs: Sequence[_Job]) -> list[_Job]:
+        """The jobs whose rows the memory still takes; each of the others fails alone."""
+        taken, fitting = 0, []
+        for job in jobs:
+            rows = sum(1 + len(label.queries) for label in job.labels)
+            try:
+                self._memory.room(taken + rows)
+            except MemoryFull as error:
+                job.future.set_exception(error)
+            else:
+                taken += rows
+                fitting.append(job)
+        return fitting
 
 
 def changes(
