@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
+import numpy as np
+
 from service.core import manifest
 from service.core.bundle import Bundle, open_bundle
 from service.core.encoder import OnnxEncoder
@@ -29,6 +31,7 @@ from service.telemetry import Telemetry
 from service.writer import Writer, Written, replayed
 
 TASK_QUERIES = 8  # queries that one task answers, so that a large request cannot hold a thread long
+WARM_UP_SEARCHES = 64  # a thread, spread over all keys
 _REPLAY_EVENTS = 1000
 
 log = logging.getLogger("keymatch")
@@ -118,14 +121,16 @@ class Engine:
         log.info("log replayed", extra={"version": self._memory.view.version})
 
     def _warm_up(self) -> None:
-        """Answer on every thread once: first calls allocate, and a broken model shows here."""
+        """Answer on every thread: first calls allocate, first searches fault pages in, and a
+        broken model shows here."""
         barrier = threading.Barrier(self._settings.threads)
+        view, options = self._memory.view, self._with_defaults(PredictOptions(), {})
+        spread = self._bundle.keys[:: max(1, len(self._bundle.keys) // WARM_UP_SEARCHES)]
 
-        def answer() -> Answer:
+        def answer() -> None:
             barrier.wait()
-            return self._predictor.predict(
-                self._memory.view, ["warm-up"], self._with_defaults(PredictOptions(), {})
-            )
+            self._predictor.predict(view, ["warm-up"], options)
+            view.retrieve(spread.astype(np.float32), depth=options.depth)
 
         for future in [self._pool.submit(answer) for _ in range(self._settings.threads)]:
             future.result()

@@ -128,8 +128,11 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """SHA-256 of files below `folder`; hashing releases the interpreter lock, so in threads."""
 
     def digest(name: str) -> tuple[str, str]:
-        with (folder / name).open("rb") as file:
-            return name, hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with (folder / name).open("rb") as file:
+                return name, hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise BundleMissing(f"{folder / name} cannot be read: {error.strerror}") from error
 
     with ThreadPoolExecutor() as pool:
         return dict(pool.map(digest, names))
@@ -161,6 +164,8 @@ def read(folder: Path) -> Manifest:
         content: Any = orjson.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BundleMissing(f"{path} is missing: {folder} is not a bundle") from error
+    except OSError as error:
+        raise BundleMissing(f"{path} cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
         raise BundleAltered(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
