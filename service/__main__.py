@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
+import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import uvicorn
@@ -23,7 +27,12 @@ from service.logs import configure_logs
 from service.settings import API_KEYS_VARIABLE, ServerSettings, load_settings
 from service.telemetry import Telemetry
 
-app = App(name="service", help="Answer queries from a bundle over HTTP, and learn new labels.")
+app = App(
+    name="service",
+    help="Answer queries from a bundle over HTTP, and learn new labels.",
+    version=lambda: version("keymatch"),
+)
+log = logging.getLogger("keymatch")
 
 
 @app.command
@@ -77,6 +86,7 @@ def serve(
     if server.workers != 1:
         raise InvalidConfig("workers must be 1: one process uses all cores, and one writes the log")
     configure_logs(access=server.access_log)
+    listening = _listen(server)
     telemetry = Telemetry()
     engine = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
     uvicorn_server = uvicorn.Server(_uvicorn_config(server))
@@ -87,10 +97,14 @@ def serve(
     uvicorn_server.config.app = build_app(
         engine, settings=settings, access=access, telemetry=telemetry, failed=stop
     )
-    uvicorn_server.run()
-    if engine.failure is not None:
+    # uvicorn puts these back and raises its signal once more when it has drained; left to the
+    # default, that would turn an orderly end into a death by SIGTERM.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+    uvicorn_server.run(sockets=[listening])
+    if isinstance(engine.failure, KeymatchError):
         raise engine.failure
-    return 0 if uvicorn_server.started else 1
+    return 0 if uvicorn_server.started and engine.failure is None else 1
 
 
 @app.command
@@ -134,11 +148,23 @@ def main() -> int:
     return result if isinstance(result, int) else 0
 
 
+def _listen(server: ServerSettings) -> socket.socket:
+    """Take the port before anything is opened, so that a taken one shows at once."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    try:
+        listening = socket.create_server((server.host, server.port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidConfig(
+            f"cannot listen on {server.host} port {server.port}: {error.strerror}"
+        ) from error
+    host, port = listening.getsockname()[:2]
+    log.info("listening", extra={"host": host, "port": port})
+    return listening
+
+
 def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app="",
-        host=server.host,
-        port=server.port,
         loop="uvloop",
         http="httptools",
         access_log=False,

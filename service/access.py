@@ -59,7 +59,7 @@ def read_keys(path: Path) -> Access:
     keys = tuple(
         _parse(line.strip(), f"{path}:{number}")
         for number, line in enumerate(lines, start=1)
-        if line.strip() and not line.startswith("#")
+        if line.strip() and not line.lstrip().startswith("#")
     )
     if not keys:
         raise InvalidConfig(f"API keys file {path} holds no key")

@@ -53,7 +53,8 @@ def build_app(
         await opening
         await asyncio.to_thread(engine.close)
 
-    app = FastAPI(title="Keymatch", lifespan=lifespan, redoc_url=None)
+    # A path with a stray slash is unknown: a redirect would be an answer that nobody documents.
+    app = FastAPI(title="Keymatch", lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.include_router(
         build_router(
             Parts(engine=engine, limits=settings.limits, access=access, telemetry=telemetry)
@@ -76,13 +77,7 @@ def build_app(
     @app.exception_handler(RequestValidationError)
     async def invalid_parameters(_request: Request, error: RequestValidationError) -> Response:
         telemetry.rejected.labels("invalid").inc()
-        fields = [
-            {"field": ".".join(str(part) for part in found["loc"][1:]), "message": found["msg"]}
-            for found in error.errors()
-        ]
-        return problems.problem(
-            422, problems.INVALID, f"{len(fields)} field(s) are not as documented", fields=fields
-        )
+        return problems.invalid([(found["loc"][1:], found["msg"]) for found in error.errors()])
 
     @app.exception_handler(HTTPException)
     async def unrouted(_request: Request, error: HTTPException) -> Response:

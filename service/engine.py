@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import Enum
@@ -19,16 +19,18 @@ import numpy as np
 from service.core import manifest
 from service.core.bundle import Bundle, open_bundle
 from service.core.encoder import OnnxEncoder
-from service.core.errors import DeadlineExceeded, KeymatchError, NotReady, Overloaded
+from service.core.errors import DeadlineExceeded, NotReady, Overloaded
+from service.core.events import replayed
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.label_log import LabelLog
 from service.core.memory import KnowledgeMemory, MemoryLimits, View
 from service.core.predictor import Predictor
 from service.core.query_cache import QueryCache
 from service.core.types import Answer, NewLabel, PredictOptions
+from service.publication import Publication
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
-from service.writer import Writer, Written, replayed
+from service.writer import Writer, Written
 
 TASK_QUERIES = 8  # queries that one task answers, so that a large request cannot hold a thread long
 WARM_UP_SEARCHES = 64  # a thread, spread over all keys
@@ -59,10 +61,10 @@ class Engine:
         self._bundle_folder, self._state_folder = bundle, state
         self._settings, self._telemetry = settings, telemetry
         self.state = State.STARTING
-        self.failure: KeymatchError | None = None
+        self.failure: BaseException | None = None
         self._log: LabelLog | None = None
         self._waiting = 0  # queries; touched on the event loop only
-        self._published = _Published()
+        self._published = Publication()
         self._counted = (0, 0)  # cache hits and misses that telemetry knows
 
     # Opening and closing -----------------------------------------------------------------
@@ -76,8 +78,7 @@ class Engine:
         try:
             self._open()
         except BaseException as error:
-            self.state = State.FAILED
-            self.failure = error if isinstance(error, KeymatchError) else None
+            self.state, self.failure = State.FAILED, error
             if self._log is not None:
                 self._log.close()
             raise
@@ -298,33 +299,3 @@ class Engine:
         if self._waiting and self._waiting + queries > self._settings.queue_queries:
             raise Overloaded(f"{self._waiting} queries are waiting", retry_after=1)
         self._waiting += queries
-
-
-class _Published:
-    """Wakes coroutines that wait for a view, from the writer's thread."""
-
-    def __init__(self) -> None:
-        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-        self._lock = threading.Lock()
-
-    def announce(self) -> None:
-        """A new view is there."""
-        with self._lock:
-            waiters = list(self._waiters.items())
-        for event, loop in waiters:
-            loop.call_soon_threadsafe(event.set)
-
-    async def wait(self, reached: Callable[[], bool]) -> None:
-        """Return once `reached()`; looked at now and after each announcement."""
-        if reached():
-            return
-        event = asyncio.Event()
-        with self._lock:
-            self._waiters[event] = asyncio.get_running_loop()
-        try:
-            while not reached():
-                await event.wait()
-                event.clear()
-        finally:
-            with self._lock:
-                del self._waiters[event]

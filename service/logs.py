@@ -30,5 +30,6 @@ def configure_logs(*, access: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("keymatch").setLevel(logging.INFO)
+    for name in ("keymatch", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("keymatch.access").setLevel(logging.INFO if access else logging.WARNING)

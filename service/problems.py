@@ -16,6 +16,8 @@ from service.core.errors import KeymatchError, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Invalid field"
+SHOWN_FIELDS = 100  # wrong fields that one answer lists
+SHOWN_CHARACTERS = 200  # of a field's name, which may be the client's own
 
 # The first class that an exception is an instance of decides. The fourth column says whether the
 # exception's own message may be sent: only where it was written for the client.
@@ -83,16 +85,19 @@ def from_error(error: KeymatchError) -> Response:
     )
 
 
-def from_validation(error: ValidationError, *, within: str = "") -> Response:
-    """The answer to a body whose fields are not as documented; names each, echoes none."""
+def from_validation(error: ValidationError) -> Response:
+    """The answer to a body whose fields are not as documented; names them, echoes no value."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return invalid([(one["loc"], one["msg"]) for one in found])
+
+
+def invalid(found: Sequence[tuple[tuple[int | str, ...], str]]) -> Response:
+    """The answer to wrong fields, given as (path, message); a small request gets a small answer."""
     fields = [
-        {
-            "field": ".".join(str(part) for part in (*within.split(), *found["loc"])),
-            "message": found["msg"],
-        }
-        for found in error.errors(include_url=False, include_context=False, include_input=False)
+        {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or "body", "message": message}
+        for path, message in found[:SHOWN_FIELDS]
     ]
-    return problem(422, INVALID, f"{len(fields)} field(s) are not as documented", fields=fields)
+    return problem(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
 
 
 def from_status(status: int) -> Response:

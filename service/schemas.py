@@ -8,6 +8,7 @@ import unicodedata
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -96,6 +97,7 @@ class RequestModels:
             StringConstraints(
                 strip_whitespace=True, min_length=1, max_length=limits.query_characters
             ),
+            AfterValidator(_not_blank),
         ]
         short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
         label = create_model(
@@ -216,6 +218,13 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[dict[str, str]] | None = None
+
+
+def _not_blank(text: str) -> str:
+    """Refuse what only Python takes for spaces (U+001C to U+001F): its id would be empty."""
+    if not text.strip():
+        raise ValueError("consists of spaces only")
+    return text
 
 
 def normalised(text: str) -> str:

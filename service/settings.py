@@ -7,6 +7,7 @@
 Options on the command line stand above the file, the file above the defaults below.
 """
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -94,7 +94,8 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     if isinstance(table, dict):
         document = {**document, "server": {**table, **given}}
     try:
-        return TypeAdapter(Settings).validate_json(orjson.dumps(document))
+        # As JSON, since strict dataclasses take no dictionaries; TOML's dates become strings.
+        return TypeAdapter(Settings).validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidConfig(f"{source}: {_explain(error)}") from error
 

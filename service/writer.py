@@ -9,26 +9,24 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
 
-import numpy as np
-
-from service.core.encoder import Encoder, encode
+from service.core.encoder import Encoder
 from service.core.errors import (
     KeymatchError,
-    LogCorrupt,
     LogError,
     MemoryFull,
     NotReady,
     Overloaded,
 )
-from service.core.label_log import PUT_LABEL, LabelLog, NewEvent
+from service.core.events import encode_label, label_event
+from service.core.label_log import LabelLog
 from service.core.labels import LabelTable
 from service.core.memory import KnowledgeMemory, PutLabel
-from service.core.types import Event, Halves, NewLabel, Role
+from service.core.types import NewLabel
 from service.telemetry import Telemetry
 
 log = logging.getLogger("keymatch")
@@ -115,21 +113,40 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        jobs: list[_Job] = []
         running = True
-        while running:
-            jobs, running = self._take()
-            if not jobs:
-                continue
-            try:
-                self._write(jobs)
-            except KeymatchError as error:
-                _fail(jobs, error)
-            except Exception:  # a defect: callers must not hang, and the thread must live on
-                log.exception("defect in the writer")
-                _fail(jobs, LogError("the write failed inside the service"))
-            finally:
-                with self._admission:
-                    self._waiting -= sum(len(job.labels) for job in jobs)
+        try:
+            while running:
+                jobs, running = self._take()
+                running = self._serve(jobs) and running
+        finally:  # also when the thread dies: nobody may wait for it
+            with self._admission:
+                self._closed = True
+            _fail([*jobs, *self._left()], NotReady("the writer has stopped"))
+
+    def _serve(self, jobs: Sequence[_Job]) -> bool:
+        """Write jobs and answer each; False where the writer must not go on."""
+        try:
+            self._write(jobs)
+        except KeymatchError as error:
+            _fail(jobs, error)
+        except Exception:  # a defect: callers must not hang
+            log.exception("defect in the writer")
+            _fail(jobs, LogError("the write failed inside the service"))
+            # What is logged but was not applied would be missing from every later version;
+            # only a restart, which replays the log, can mend that.
+            return not self.lag
+        finally:
+            with self._admission:
+                self._waiting -= sum(len(job.labels) for job in jobs)
+        return True
+
+    def _left(self) -> Iterator[_Job]:
+        """The jobs that nobody will write."""
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            if job is not None:
+                yield job
 
     def _take(self) -> tuple[list[_Job], bool]:
         """Wait for a job and take along those that wait behind it; False at the end."""
@@ -154,10 +171,7 @@ class Writer:
         vectors = [encode_label(self._encoder, label) for label in changed]
         start = perf_counter()
         events = self._log.append(
-            [
-                NewEvent(kind=PUT_LABEL, body=asdict(label), vectors=rows)
-                for label, rows in zip(changed, vectors, strict=True)
-            ],
+            [label_event(label, rows) for label, rows in zip(changed, vectors, strict=True)],
             encoder=self._encoder.fingerprint,
         )
         committed = perf_counter()
@@ -211,30 +225,6 @@ def changes(
             fate.append(WrittenLabel(id=label.id, status=status))
         fates.append(tuple(fate))
     return changed, fates
-
-
-def encode_label(encoder: Encoder, label: NewLabel) -> Halves:
-    """The rows of a label, fp16 [1 + queries, d]: its text's, then those of its known queries."""
-    rows = [encode(encoder, [label.text], role=Role.LABEL)]
-    if label.queries:
-        rows.append(encode(encoder, label.queries, role=Role.QUERY))
-    return np.concatenate(rows).astype(np.float16)
-
-
-def replayed(event: Event, encoder: Encoder) -> PutLabel:
-    """An event of the log as a change of the memory; encodes again what another encoder wrote.
-
-    Raises `LogCorrupt` for a body that is not a label.
-    """
-    try:
-        label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
-    except (KeyError, TypeError) as error:
-        raise LogCorrupt(f"event {event.sequence} does not hold a label") from error
-    if event.vectors is not None and event.encoder == encoder.fingerprint:
-        vectors = event.vectors.reshape(1 + len(label.queries), encoder.dimension)
-    else:
-        vectors = encode_label(encoder, label)
-    return PutLabel(sequence=event.sequence, label=label, vectors=vectors)
 
 
 def _as_posted(table: LabelTable, label_id: str) -> NewLabel | None:

@@ -7,7 +7,7 @@
 | `body`     | JSON: the texts; a new encoder can be applied to them                         |
 | `vectors`  | fp16 [n, d] of those texts, row by row, so that a restart need not encode     |
 | `encoder`  | fingerprint of the encoder that made the vectors                              |
-| `checksum` | CRC-32 over all other columns                                                 |
+| `checksum` | CRC-32 over all columns above                                                 |
 | `written`  | Unix time in seconds                                                          |
 
 Table `log_format` holds one row with the format version, 1. The database is SQLite in WAL mode with
@@ -50,6 +50,10 @@ _events = sa.Table(
     sa.Column("checksum", sa.BigInteger, nullable=False),
     sa.Column("written", sa.Float, nullable=False),
 )
+# The columns as they are stored: a value of another type fails its checksum, not its conversion.
+_stored: list[sa.ColumnElement[Any]] = [
+    sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in _events.c
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +71,8 @@ class LabelLog:
     def __init__(self, folder: Path) -> None:
         """Open or create the log in `folder` and become its writer.
 
-        Raises `LogLocked` when another process is, `LogError` when the folder or database cannot
-        be used, and `LogCorrupt` when what it holds is not a log of this format.
+        Raises `LogLocked` when another process is, and `LogError` when the folder or database
+        cannot be used or is not a log of this format.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +144,7 @@ class LabelLog:
 
     def _page(self, after: int) -> Sequence[sa.Row[Any]]:
         query = (
-            sa.select(_events)
+            sa.select(*_stored)
             .where(_events.c.sequence > after)
             .order_by(_events.c.sequence)
             .limit(_PAGE_EVENTS)
@@ -171,7 +175,7 @@ class LabelLog:
 
 
 def _connect(path: Path) -> sa.Engine:
-    engine = sa.create_engine(f"sqlite:///{path}")
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
@@ -201,7 +205,10 @@ def _row(event: Event) -> dict[str, Any]:
 
 
 def _event(row: sa.Row[Any], path: Path) -> Event:
-    expected = _checksum(row.sequence, row.kind, row.body, row.vectors, row.encoder)
+    try:
+        expected = _checksum(row.sequence, row.kind, row.body, row.vectors, row.encoder)
+    except (AttributeError, TypeError):  # text where bytes were written, or the other way round
+        expected = -1
     if row.checksum != expected or row.kind not in EVENT_KINDS:
         raise LogCorrupt(f"{path}: event {row.sequence} is not as it was written")
     return Event(

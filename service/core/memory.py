@@ -11,10 +11,11 @@ Shapes: B queries, b keys a query, N instances, L labels, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from rpds import HashTrieMap
 
 from service.core.bundle import Bundle
 from service.core.errors import MemoryFull
@@ -37,13 +38,18 @@ from service.core.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The memory at one version; nothing in it ever changes."""
+    """The memory at one version; nothing in it ever changes.
+
+    `own_rows` are the live rows of each label that was put, by its column: those that its next
+    form replaces.
+    """
 
     version: int
     bundle: Bundle
     base_alive: Bits | None
     live: tuple[LiveRows, ...]
     labels: LabelTable
+    own_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
 
     @property
     def base_rows(self) -> int:
@@ -184,7 +190,6 @@ class KnowledgeMemory:
     def __init__(self, bundle: Bundle, limits: MemoryLimits | None = None) -> None:
         """Start from a bundle, at version 0."""
         self._limits = limits or MemoryLimits()
-        self._rows_of_label: dict[int, tuple[int, ...]] = {}
         self._view = View(
             version=0,
             bundle=bundle,
@@ -207,7 +212,7 @@ class KnowledgeMemory:
             )
 
     def apply(self, changes: Sequence[PutLabel]) -> View:
-        """Apply changes in the order of the log and publish one new view."""
+        """Apply changes in the order of the log and publish one new view, or none on failure."""
         view = self._view
         for change in changes:
             view = self._put(view, change)
@@ -218,12 +223,11 @@ class KnowledgeMemory:
         new = change.label
         known = view.labels.column(new.id)
         column = view.labels.columns if known is None else known
-        view = self._bury(view, column)
+        view = _bury(view, column)
         votes = np.array([column], np.int32)
         rows = [NewRow(kind=RowKind.LABEL, text=new.text, votes=votes)]
         rows += [NewRow(kind=RowKind.INSTANCE, text=text, votes=votes) for text in new.queries]
         view, numbers = self._append(view, rows, change.vectors)
-        self._rows_of_label[column] = numbers
         label = Label(
             index=column,
             id=new.id,
@@ -233,15 +237,12 @@ class KnowledgeMemory:
             novel=column >= view.bundle.labels,
             version=change.sequence,
         )
-        return replace(view, version=change.sequence, labels=view.labels.put(label))
-
-    def _bury(self, view: View, column: int) -> View:
-        """Mark the rows of the label's last form dead; instances that voted for it stay."""
-        base = column < view.bundle.labels
-        default = (view.bundle.instances + column,) if base else ()
-        for row in self._rows_of_label.pop(column, default):
-            view = _bury_base(view, row) if row < view.base_rows else _bury_live(view, row)
-        return view
+        return replace(
+            view,
+            version=change.sequence,
+            labels=view.labels.put(label),
+            own_rows=view.own_rows.insert(column, numbers),
+        )
 
     def _append(
         self, view: View, rows: list[NewRow], vectors: Halves
@@ -265,6 +266,15 @@ class KnowledgeMemory:
         )
         first = live[-1].first + live[-1].count if live else view.base_rows
         return LiveRows(store=store, first=first, count=0)
+
+
+def _bury(view: View, column: int) -> View:
+    """Mark the rows of the label's last form dead; instances that voted for it stay."""
+    base = column < view.bundle.labels
+    rows = view.own_rows.get(column, (view.bundle.instances + column,) if base else ())
+    for row in rows:
+        view = _bury_base(view, row) if row < view.base_rows else _bury_live(view, row)
+    return view
 
 
 def _bury_base(view: View, row: int) -> View:

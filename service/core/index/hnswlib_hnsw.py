@@ -80,8 +80,16 @@ def open(path: Path, *, rows: int, dimension: int) -> Segment:
         index.load_index(str(path))
     except RuntimeError as error:
         raise BundleAltered(f"{path.name} is not an index that hnswlib can read") from error
-    if index.element_count != rows:
+    stored = _stored_dimension(path)
+    if (index.element_count, stored) != (rows, dimension):
         raise BundleAltered(
-            f"{path.name} holds {index.element_count} rows; the manifest says {rows}"
+            f"{path.name} holds {index.element_count} rows of {stored} dimensions;"
+            f" the manifest says {rows} of {dimension}"
         )
     return HnswlibSegment(index)
+
+
+def _stored_dimension(path: Path) -> int:
+    """The dimension in the file's header; hnswlib itself takes any and would read out of bounds."""
+    _, _, _, _, label_offset, data_offset = np.fromfile(path, np.uintp, 6).tolist()
+    return int(label_offset - data_offset) // np.dtype(np.float32).itemsize
