@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from service.core.errors import KeymatchError, MissingExtra
+from service.core.command_line import run
+from service.core.errors import MissingExtra
 
 app = App(
     name="export", help="Turn an encoder and a data set into a bundle that the service opens."
@@ -101,15 +102,5 @@ def bundle(
     )
 
 
-def main() -> int:
-    """Run the command line; errors made on purpose are one line on stderr and exit status 2."""
-    try:
-        app()
-    except KeymatchError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(app))

@@ -17,6 +17,7 @@ from rich.console import Console
 from service.access import Access, read_keys, require_keys_beyond_loopback
 from service.app import build_app
 from service.core.bundle import open_bundle
+from service.core.command_line import run
 from service.core.encoder import OnnxEncoder
 from service.core.errors import InvalidConfig, KeymatchError
 from service.core.memory import KnowledgeMemory
@@ -137,17 +138,6 @@ def check(*, bundle: Path) -> int:
     return 0
 
 
-def main() -> int:
-    """Run the command line; errors made on purpose are one line on stderr and exit status 2."""
-    try:
-        result = app(result_action="return_value")
-    except KeymatchError as error:
-        console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"error: {error}")
-        return 2
-    return result if isinstance(result, int) else 0
-
-
 def _listen(server: ServerSettings) -> socket.socket:
     """Take the port before anything is opened, so that a taken one shows at once."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
@@ -176,4 +166,4 @@ def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(app))

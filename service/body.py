@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import orjson
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from service.core.errors import BodyTooLarge, MalformedRequest, UnsupportedMedia
 
@@ -37,10 +37,13 @@ async def _read(request: Request, limit: int) -> bytes:
     if declared.isdecimal() and int(declared) > limit:
         raise BodyTooLarge(f"the body has {declared} bytes; at most {limit} are read")
     content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > limit:
-            raise BodyTooLarge(f"the body has more than {limit} bytes")
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > limit:
+                raise BodyTooLarge(f"the body has more than {limit} bytes")
+    except ClientDisconnect as error:  # nobody reads the answer, but it is no defect of ours
+        raise MalformedRequest("the client left before its body was whole") from error
     return bytes(content)
 
 

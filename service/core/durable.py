@@ -29,7 +29,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     except OSError as error:
-        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
+        raise InvalidInput(f"{target}: cannot be written: {error.strerror}") from error
     partial.chmod(0o755)  # mkdtemp's own 0o700 would keep other readers out
     try:
         yield partial
@@ -71,4 +71,4 @@ def sync(path: Path) -> None:
 def refuse_existing(target: Path) -> None:
     """Raise `InvalidInput` when `target` is taken; for long work, ask before it starts."""
     if target.exists() or target.is_symlink():
-        raise InvalidInput(f"{target} exists already; choose another folder or remove it first")
+        raise InvalidInput(f"{target}: exists already; name a new folder or remove this one first")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from service import schemas
 from service.answers import json_response, label_answer, labels_answer
@@ -12,8 +13,15 @@ from service.body import read_json
 from service.routes.parts import Parts, body, problems
 
 
+class LabelId(PathConvertor):
+    """Any text; the framework's own `path` stops at a line break."""
+
+    regex = "(?s:.*)"
+
+
 def build_router(parts: Parts) -> APIRouter:
     """The routes over the parts' engine."""
+    register_url_convertor("label_id", LabelId())
     router = APIRouter()
     models = schemas.RequestModels(parts.limits)
 
@@ -50,7 +58,7 @@ def build_router(parts: Parts) -> APIRouter:
         )
 
     @router.get(
-        "/labels/{label_id:path}",
+        "/labels/{label_id:label_id}",
         summary="Show one label",
         dependencies=[parts.scope("read")],
         response_model=schemas.LabelAnswer,

