@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidData
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the block ends without an exception.
 
-    Raises `InvalidInput` when `target` exists (nothing is ever overwritten) or its parent cannot
+    Raises `InvalidData` when `target` exists (nothing is ever overwritten) or its parent cannot
     be written.
     """
     target = target.absolute()
@@ -29,7 +29,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     except OSError as error:
-        raise InvalidInput(f"{target}: cannot be written: {error.strerror}") from error
+        raise InvalidData(target, f"cannot be written: {error.strerror}") from error
     partial.chmod(0o755)  # mkdtemp's own 0o700 would keep other readers out
     try:
         yield partial
@@ -69,6 +69,6 @@ def sync(path: Path) -> None:
 
 
 def refuse_existing(target: Path) -> None:
-    """Raise `InvalidInput` when `target` is taken; for long work, ask before it starts."""
+    """Raise `InvalidData` when `target` is taken; for long work, ask before it starts."""
     if target.exists() or target.is_symlink():
-        raise InvalidInput(f"{target}: exists already; name a new folder or remove this one first")
+        raise InvalidData(target, "exists already; name a new folder or remove this one first")
