@@ -31,7 +31,8 @@ def encode_resumably(
 ) -> Halves:
     """Unit vectors [n, d] of `texts` in fp16; equal texts are encoded once."""
     distinct = sorted(set(texts), key=lambda text: (len(text), text))
-    vectors, done = _open(encoder, distinct, role, work)
+    key = _key(encoder, distinct, role)
+    vectors, done = _open(work, key, shape=(len(distinct), encoder.dimension))
     progress(done)
     while done < len(distinct):
         step = distinct[done : done + _STEP_TEXTS]
@@ -40,7 +41,7 @@ def encode_resumably(
         )
         vectors.flush()
         done += len(step)
-        _record(work, _key(encoder, distinct, role), done)
+        _record(work, key, done)
     place = {text: position for position, text in enumerate(distinct)}
     gathered: Halves = vectors[[place[text] for text in texts]]
     return gathered
@@ -50,12 +51,12 @@ def _shifted(progress: Callable[[int], None], start: int) -> Callable[[int], Non
     return lambda done: progress(start + done)
 
 
-def _open(encoder: Encoder, texts: Sequence[str], role: Role, work: Path) -> tuple[np.memmap, int]:
-    file, shape = work / "vectors.npy", (len(texts), encoder.dimension)
-    done = _recorded(work, _key(encoder, texts, role)) if file.exists() else 0
+def _open(work: Path, key: str, *, shape: tuple[int, int]) -> tuple[np.memmap, int]:
+    file = work / "vectors.npy"
+    done = _recorded(work, key) if file.exists() else 0
     if done:
         return np.lib.format.open_memmap(file, mode="r+"), done
-    work.mkdir(parents=True, exist_ok=True)
+    _record(work, key, 0)  # before the vectors go, or an older record would vouch for the new file
     return np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape), 0
 
 
@@ -69,9 +70,9 @@ def _key(encoder: Encoder, texts: Sequence[str], role: Role) -> str:
 def _recorded(work: Path, key: str) -> int:
     try:
         record = orjson.loads((work / "progress.json").read_bytes())
-    except (FileNotFoundError, orjson.JSONDecodeError):
+        return int(record["done"]) if record["key"] == key else 0
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no record, or none of ours
         return 0
-    return int(record["done"]) if record.get("key") == key else 0
 
 
 def _record(work: Path, key: str, done: int) -> None:

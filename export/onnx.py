@@ -40,17 +40,25 @@ def trace(encoder: TorchEncoder, target: Path) -> None:
     )
     dynamic = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
     with _quiet():
-        torch.onnx.export(
+        program = torch.onnx.export(
             PooledEncoder(encoder).eval(),
             tuple(example[name] for name in INPUTS),
-            str(target),
             input_names=list(INPUTS),
             output_names=[OUTPUT],
             dynamic_shapes=dict.fromkeys(INPUTS, dynamic),
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+        _forget_origins(program)
+        program.save(target, external_data=False)
+
+
+def _forget_origins(program: torch.onnx.ONNXProgram) -> None:
+    """Drop each node's stack trace: it holds paths of this machine and changes the fingerprint."""
+    for graph in (program.model.graph, *program.model.functions.values()):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
 
 
 @contextlib.contextmanager

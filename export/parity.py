@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.encoder import Encoder, encode_all
-from service.core.errors import ParityError
+from service.core.errors import InvalidInput, ParityError
 from service.core.types import Floats, Role
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder
@@ -79,9 +79,14 @@ class Parity:
 
 
 def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
-    """Draw `size` / 4 labelled test queries, their labels, and other labels up to `size`."""
+    """Draw `size` / 4 labelled test queries, their labels, and other labels up to `size`.
+
+    Raises `InvalidInput` for a data set without any labelled test query.
+    """
     rng = np.random.default_rng(seed)
     labelled = np.flatnonzero(np.diff(dataset.test.labels_of.indptr))
+    if len(labelled) == 0:
+        raise InvalidInput(f"data set {dataset.name} has no labelled test row to check parity with")
     rows = rng.permutation(labelled)[: max(1, size // 4)]
     positives = [dataset.test.labels_of[row].indices for row in rows]
     own = rng.permutation(np.unique(np.concatenate([np.zeros(0, np.int64), *positives])))
@@ -105,8 +110,10 @@ def measure(
     torch_queries = reference.encode(sample.queries, role=Role.QUERY)  # [n, d]
     torch_keys = reference.encode(sample.keys, role=Role.LABEL)  # [k, d]
     fp32_queries = encode_all(fp32, sample.queries, role=Role.QUERY, threads=threads)
+    fp32_keys = encode_all(fp32, sample.keys, role=Role.LABEL, threads=threads)
     queries = encode_all(exported, sample.queries, role=Role.QUERY, threads=threads)
     keys = encode_all(exported, sample.keys, role=Role.LABEL, threads=threads)
+    differences = [fp32_queries - torch_queries, fp32_keys - torch_keys]
     torch_best = best_keys(torch_queries, torch_keys)
     best = best_keys(queries, keys)
     cosines = np.concatenate(
@@ -117,7 +124,7 @@ def measure(
         for ours, theirs in zip(best.tolist(), torch_best.tolist(), strict=True)
     ]
     return Parity(
-        component=float(np.abs(fp32_queries - torch_queries).max()),
+        component=float(np.abs(np.concatenate(differences)).max()),
         cosine=float(cosines.mean()),
         overlap=float(np.mean(overlaps)),
         torch_precision=precision_at_1(torch_best, sample.positives),

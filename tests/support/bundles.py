@@ -1,0 +1,125 @@
+"""Tiny but real bundles: a catalogue of outdoor goods, written by `write_bundle`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.core import manifest
+from service.core.bundle import BundleContent, write_bundle
+from service.core.encoder import Encoder, OnnxEncoder, encode
+from service.core.index import IndexParameters
+from service.core.manifest import EncoderFacts, PredictorFacts
+from service.core.types import Role
+from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
+
+LABELS = {
+    "boots": "hiking boots",
+    "bottle": "water bottle",
+    "lamp": "head lamp",
+    "shoes": "running shoes",
+    "stove": "gas stove",
+    "tent": "camping tent",
+}
+INSTANCES = {
+    "shoes for running": ("shoes",),
+    "trail footwear": ("shoes", "boots"),
+    "shelter for two": ("tent",),
+    "light for a tent": ("lamp", "tent"),
+    "nothing was clicked": (),
+    "cook outdoors": ("stove",),
+    "drinks on the trail": ("bottle",),
+    "warm winter boots": ("boots",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """Labels by id, and queries with the ids of the labels that they were clicked for."""
+
+    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
+    instances: Mapping[str, Sequence[str]] = field(default_factory=lambda: INSTANCES)
+
+    def votes(self) -> list[list[int]]:
+        """The columns that each instance votes for."""
+        column = {label_id: place for place, label_id in enumerate(self.labels)}
+        return [[column[label_id] for label_id in voted] for voted in self.instances.values()]
+
+
+def make_bundle(
+    target: Path,
+    catalogue: Catalogue | None = None,
+    *,
+    encoder: Encoder | None = None,
+    tau: float = 0.1,
+    depth: int = 10,
+    index: IndexParameters | None = None,
+    **encoder_facts: Any,
+) -> Path:
+    """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own."""
+    with TemporaryDirectory() as source:
+        write_tiny_encoder(Path(source))
+        facts = tiny_facts(**encoder_facts)
+        content = _content(
+            catalogue or Catalogue(),
+            Path(source),
+            facts,
+            encoder or OnnxEncoder(Path(source), facts),
+        )
+        content = replace(
+            content,
+            name=target.name,
+            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
+            index=index or content.index,
+        )
+        write_bundle(content, target, progress=lambda done: None)
+    return target
+
+
+def _content(
+    catalogue: Catalogue, source: Path, facts: EncoderFacts, encoder: Encoder
+) -> BundleContent:
+    votes = catalogue.votes()
+    keys = [
+        encode(encoder, list(catalogue.instances), role=Role.QUERY),
+        encode(encoder, list(catalogue.labels.values()), role=Role.LABEL),
+    ]
+    return BundleContent(
+        name="tiny",
+        dataset="outdoor goods",
+        encoder=facts,
+        encoder_onnx=source / "encoder.onnx",
+        tokenizer_json=source / "tokenizer.json",
+        keys=np.concatenate(keys).astype(np.float16),
+        indptr=np.cumsum([0, *(len(columns) for columns in votes)]),
+        indices=np.array([column for columns in votes for column in columns], np.int32),
+        instance_texts=list(catalogue.instances),
+        label_ids=list(catalogue.labels),
+        label_texts=list(catalogue.labels.values()),
+        predictor=PredictorFacts(tau=0.1, depth=10, memorization=0.5),
+        index=IndexParameters(m=8, ef_construction=40, ef=64),
+        metrics={"parity.cosine_mean": 1.0},
+    )
+
+
+def sign_again(folder: Path) -> None:
+    """Make the manifest agree with files that a test exchanged on purpose."""
+    path = folder / manifest.FILE_NAME
+    document = orjson.loads(path.read_bytes())
+    path.unlink()
+    document["files"] = {
+        name: {"bytes": facts.bytes, "sha256": facts.sha256}
+        for name, facts in manifest.file_facts(folder).items()
+    }
+    write_document(folder, document)
+
+
+def write_document(folder: Path, document: dict[str, Any]) -> None:
+    """Write a manifest as it stands, with a checksum of its own that holds."""
+    document.pop("sha256", None)
+    document["sha256"] = manifest._own_digest(document)
+    (folder / manifest.FILE_NAME).write_bytes(orjson.dumps(document))

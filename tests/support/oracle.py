@@ -1,0 +1,94 @@
+"""Prediction and retrieval by the most obvious means: dense matrices and full sorting.
+
+Shapes: R rows of the memory, L labels, d dimensions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from service.core.encoder import Encoder, encode
+from service.core.types import Floats, NewLabel, Role, RowKind
+from tests.support.bundles import Catalogue
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleRow:
+    """One row of the memory, with the labels that it votes for."""
+
+    kind: RowKind
+    text: str
+    vector: Floats  # [d], as stored: fp16, read as fp32
+    voted: tuple[str, ...]
+
+
+@dataclass
+class Oracle:
+    """A dictionary of labels and a list of instance rows, changed in place."""
+
+    encoder: Encoder
+    instances: list[OracleRow]
+    labels: dict[str, tuple[OracleRow, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
+        oracle = cls(encoder, [])
+        for text, voted in catalogue.instances.items():
+            oracle.instances.append(oracle._row(RowKind.INSTANCE, text, tuple(voted)))
+        for label_id, text in catalogue.labels.items():
+            oracle.put(NewLabel(id=label_id, text=text))
+        return oracle
+
+    def put(self, label: NewLabel) -> None:
+        """The label's own row and its own queries replace those that it had."""
+        self.labels[label.id] = (
+            self._row(RowKind.LABEL, label.text, (label.id,)),
+            *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
+        )
+
+    def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
+        """All rows that a search may return, of one kind or of both."""
+        own = [row for rows in self.labels.values() for row in rows]
+        return [row for row in self.instances + own if kind in (None, row.kind)]
+
+    def similarities(self, query: str, kind: RowKind | None = None) -> Floats:
+        """Inner products with all rows of a kind, descending."""
+        rows = self.rows(kind)
+        vectors = np.array([row.vector for row in rows]).reshape(len(rows), -1)
+        return -np.sort(-(vectors @ self._query(query)))
+
+    def scores(
+        self, query: str, *, tau: float, memorization: float, depth: int | None = None
+    ) -> dict[str, float]:
+        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I] in full."""
+        kind = {0.0: RowKind.LABEL, 1.0: RowKind.INSTANCE}.get(memorization)
+        rows = self.rows(kind)
+        if not rows:
+            return {}
+        keys = np.array([row.vector for row in rows], np.float64)  # [R, d]
+        similarities = keys @ self._query(query)  # [R]
+        if depth is not None:
+            cut = np.argsort(-similarities, kind="stable")[depth:]
+            similarities[cut] = -np.inf
+        weights = np.exp(similarities / tau) / np.exp(similarities / tau).sum()
+        ids = sorted(self.labels)
+        block = {RowKind.INSTANCE: memorization, RowKind.LABEL: 1.0 - memorization}
+        values = np.array(
+            [[block[row.kind] * (label_id in row.voted) for label_id in ids] for row in rows]
+        )  # [R, L]
+        return dict(zip(ids, (weights @ values).tolist(), strict=True))
+
+    def _row(self, kind: RowKind, text: str, voted: tuple[str, ...]) -> OracleRow:
+        role = Role.LABEL if kind is RowKind.LABEL else Role.QUERY
+        stored = encode(self.encoder, [text], role=role)[0].astype(np.float16)
+        return OracleRow(kind=kind, text=text, vector=stored.astype(np.float32), voted=voted)
+
+    def _query(self, text: str) -> Floats:
+        return encode(self.encoder, [text], role=Role.QUERY)[0]
+
+
+def ranked(scores: Mapping[str, float], *, top_k: int) -> Sequence[tuple[str, float]]:
+    """The best labels that have any score, descending; ties in order of label id."""
+    voted = [(label_id, score) for label_id, score in scores.items() if score > 0.0]
+    return sorted(voted, key=lambda pair: (-pair[1], pair[0]))[:top_k]

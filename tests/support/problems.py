@@ -1,0 +1,34 @@
+"""How every refusal looks on the wire: RFC 9457, and nothing of our insides."""
+
+from typing import Any
+
+import httpx
+
+INSIDES = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", "0x")
+
+
+def assert_problem(
+    answer: httpx.Response, status: int, *, field: str | None = None
+) -> dict[str, Any]:
+    """The answer is a problem document of this status, and names `field` among its errors."""
+    assert answer.status_code == status, answer.text[:500]
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-request-id"]
+    problem = answer.json()
+    assert {"type", "title", "status", "detail"} <= problem.keys() <= {
+        "type", "title", "status", "detail", "errors"
+    }  # fmt: skip
+    assert problem["status"] == status
+    assert problem["type"].startswith("urn:keymatch:problem:")
+    assert problem["title"] and problem["detail"]
+    found = problem.get("errors", [])
+    assert all(one["message"] for one in found)
+    if field is not None:
+        assert field in [one["field"] for one in found], problem
+    return problem
+
+
+def assert_no_insides(answer: httpx.Response) -> None:
+    """A body tells nothing of files, modules or exceptions."""
+    for word in INSIDES:
+        assert word not in answer.text, answer.text[:500]

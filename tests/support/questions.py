@@ -1,0 +1,26 @@
+"""Asking a predictor one question, and what its answer is held against."""
+
+import numpy as np
+
+from service.core.encoder import Encoder, encode
+from service.core.memory import View
+from service.core.predictor import Predictor
+from service.core.types import Keyword, PredictOptions, Role
+from tests.support.bundles import INSTANCES, LABELS
+
+ALL = len(INSTANCES) + len(LABELS)  # as deep as the tiny bundle has rows
+
+
+def ask(predictor: Predictor, view: View, query: str, **options: object) -> tuple[Keyword, ...]:
+    chosen = {"top_k": 50, "depth": ALL} | options
+    return predictor.predict(view, [query], PredictOptions(**chosen)).predictions[0].keywords
+
+
+def scores(keywords: tuple[Keyword, ...]) -> dict[str, float]:
+    return {keyword.id: keyword.score for keyword in keywords}
+
+
+def similarity_to(query: str, texts: list[str], encoder: Encoder) -> np.ndarray:
+    """Inner products with keys as they are stored, in fp16."""
+    keys = encode(encoder, texts, role=Role.LABEL).astype(np.float16).astype(np.float64)
+    return keys @ encode(encoder, [query], role=Role.QUERY)[0]

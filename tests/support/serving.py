@@ -1,0 +1,152 @@
+"""The service under test: within this process and without sockets, or as a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from service.access import Access
+from service.app import build_app
+from service.engine import Engine
+from service.settings import EngineSettings, Limits, Settings
+from service.telemetry import Telemetry
+
+READY_WITHIN = 60  # seconds; a busy machine must not fail a test
+POLL_SECONDS = 0.01
+
+
+class LocalService:
+    """The application on an event loop of its own; requests may come from any thread."""
+
+    def __init__(self, engine: Engine, telemetry: Telemetry, portal: BlockingPortal) -> None:
+        self.engine, self.telemetry = engine, telemetry
+        self._portal = portal
+        self.client: httpx.AsyncClient
+
+    def request(self, method: str, path: str, **how: Any) -> httpx.Response:
+        return self._portal.call(partial(self.client.request, method, path, **how))
+
+    def get(self, path: str, **how: Any) -> httpx.Response:
+        return self.request("GET", path, **how)
+
+    def post(self, path: str, document: Any = None, **how: Any) -> httpx.Response:
+        return self.request("POST", path, **({} if document is None else {"json": document}), **how)
+
+    def wait_ready(self) -> None:
+        wait_for(self.engine.ready)
+
+
+@contextmanager
+def local_service(
+    bundle: Path,
+    state: Path,
+    *,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    wait: bool = True,
+    **engine: Any,
+) -> Iterator[LocalService]:
+    """Serve `bundle` within this process; `engine` are keys of `EngineSettings`."""
+    settings = Settings(
+        engine=EngineSettings(**{"threads": 2, **engine}), limits=limits or Limits()
+    )
+    telemetry = Telemetry()
+    core = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
+    app = build_app(core, settings=settings, access=access or Access(), telemetry=telemetry)
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+        portal.wrap_async_context_manager(
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
+        ) as client,
+    ):
+        service = LocalService(core, telemetry, portal)
+        service.client = client
+        if wait:
+            service.wait_ready()
+        yield service
+
+
+class ServerProcess:
+    """`python -m service serve` on a free port, logging to a file."""
+
+    def __init__(
+        self, bundle: Path, state: Path, log: Path, *options: str, env: Mapping[str, str]
+    ) -> None:
+        self._log = log
+        places = ("--bundle", str(bundle), "--state", str(state))
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "service", "serve", *places, "--port", "0", *options],
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env={**os.environ, **env},
+            )
+        self.port: int = wait_for(self._listening)[0]["port"]
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.client.get("/health/ready").status_code == 200)
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """The log's lines with this message."""
+        lines = self._log.read_bytes().splitlines(keepends=True)
+        whole = [orjson.loads(line) for line in lines if line[:1] == b"{" and line[-1:] == b"\n"]
+        return [line for line in whole if line["message"] == message]
+
+    def _listening(self) -> list[dict[str, Any]]:
+        if self.process.poll() is not None:
+            raise AssertionError(f"the server ended: {self._log.read_text()}")
+        return self.logged("listening")
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(READY_WITHIN)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        self.process.kill()
+        self.process.wait(READY_WITHIN)
+
+
+@contextmanager
+def server_process(
+    bundle: Path,
+    state: Path,
+    log: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    wait: bool = True,
+) -> Iterator[ServerProcess]:
+    """A server process that does not outlive its test."""
+    server = ServerProcess(bundle, state, log, *options, env=env or {})
+    try:
+        if wait:
+            server.wait_ready()
+        yield server
+    finally:
+        server.client.close()
+        if server.process.poll() is None:
+            server.kill()
+
+
+def wait_for(condition: Any) -> Any:
+    """The condition's first true value; fails when there is none in time."""
+    deadline = time.monotonic() + READY_WITHIN
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(POLL_SECONDS)
+    raise AssertionError("the awaited condition did not come true")

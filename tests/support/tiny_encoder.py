@@ -1,0 +1,126 @@
+"""Two encoders small enough for any test.
+
+`write_tiny_encoder` writes a real ONNX graph with a real tokenizer: a table of letter embeddings,
+their mean, and the L2 norm. `TrigramEncoder` needs no files and counts what it encodes.
+
+Shapes: n texts, t tokens, d dimensions, v entries of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import ascii_lowercase, digits
+from zlib import crc32
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from service.core.manifest import EncoderFacts
+from service.core.types import Floats, Role
+
+DIMENSION = 16
+SPECIAL = ("[UNK]", "[CLS]", "[SEP]")
+VOCABULARY = {
+    token: number
+    for number, token in enumerate(
+        [*SPECIAL, *ascii_lowercase, *digits, *(f"##{sign}" for sign in ascii_lowercase + digits)]
+    )
+}
+
+
+def write_tiny_encoder(folder: Path, *, dimension: int = DIMENSION, seed: int = 0) -> None:
+    """Write `encoder.onnx` and `tokenizer.json`; another seed is another encoder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = np.random.default_rng(seed).standard_normal((len(VOCABULARY), dimension))
+    save(_graph(letters.astype(np.float32)), folder / "encoder.onnx")
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Cuts words into letters and stands them between [CLS] and [SEP]."""
+    tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(token, VOCABULARY[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def tiny_facts(*, dimension: int = DIMENSION, max_tokens: int = 32, **changed) -> EncoderFacts:
+    """The manifest's words for the tiny encoder."""
+    facts = {
+        "name": "tiny",
+        "fingerprint": "f" * 64,
+        "quantization": "none",
+        "batch_invariant": True,
+    }
+    return EncoderFacts(dimension=dimension, max_tokens=max_tokens, **{**facts, **changed})
+
+
+def _graph(letters: Floats):
+    """The ONNX model: gather [n, t, d], mean over the mask [n, d], L2 norm [n, d]."""
+
+    def constant(name, value):
+        return numpy_helper.from_array(value, name)
+
+    nodes = [
+        helper.make_node("Gather", ["letters", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask_per_token"]),
+        helper.make_node("Mul", ["embedded", "mask_per_token"], ["counted"]),
+        helper.make_node("ReduceSum", ["counted", "token_axis"], ["sum"], keepdims=0),
+        helper.make_node("ReduceSum", ["mask", "token_axis"], ["tokens"], keepdims=1),
+        helper.make_node("Div", ["sum", "tokens"], ["mean"]),
+        helper.make_node("LpNormalization", ["mean"], ["vectors"], axis=-1, p=2),
+    ]
+    text_by_token = ["texts", "tokens_per_text"]
+    graph = helper.make_graph(
+        nodes,
+        "tiny-encoder",
+        inputs=[
+            helper.make_tensor_value_info(name, TensorProto.INT64, text_by_token)
+            for name in ("input_ids", "attention_mask")
+        ],
+        outputs=[
+            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["texts", letters.shape[1]])
+        ],
+        initializer=[
+            constant("letters", letters),
+            constant("last_axis", np.array([-1], np.int64)),
+            constant("token_axis", np.array([1], np.int64)),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    return model
+
+
+class TrigramEncoder:
+    """Text -> the normalised sum of one random direction for each of its character trigrams.
+
+    Equal texts have equal vectors, texts that share trigrams lie near each other. `encoded`
+    counts the texts that were embedded.
+    """
+
+    def __init__(self, *, dimension: int = DIMENSION, fingerprint: str = "trigrams") -> None:
+        self.dimension = dimension
+        self.fingerprint = fingerprint
+        self.encoded = 0
+        self._directions = np.random.default_rng(7).standard_normal((1024, dimension))
+
+    def tokenize(self, texts: Sequence[str], *, role: Role) -> list[list[int]]:
+        return [_trigrams(f"  {text}  ") for text in texts]
+
+    def embed(self, tokens: list[list[int]]) -> Floats:
+        self.encoded += len(tokens)
+        vectors = np.empty((len(tokens), self.dimension), np.float32)
+        for row, trigrams in enumerate(tokens):
+            total = self._directions[trigrams].sum(axis=0)
+            vectors[row] = total / np.linalg.norm(total)
+        return vectors
+
+
+def _trigrams(text: str) -> list[int]:
+    return [crc32(text[i : i + 3].encode()) % 1024 for i in range(len(text) - 2)]

@@ -1,0 +1,181 @@
+"""Every index library beside a full scan: what it finds, what it leaves out, what it refuses."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core import index
+from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
+from service.core.index import IndexParameters, RowFilter, Segment, SegmentLibrary
+
+ROWS, DIMENSION = 60, 8
+PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
+
+
+@pytest.fixture(params=["faiss", "hnswlib"])
+def library(request: pytest.FixtureRequest) -> SegmentLibrary:
+    if find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return index.library(request.param)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    drawn = np.random.default_rng(1).standard_normal((ROWS, DIMENSION))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def queries() -> np.ndarray:
+    drawn = np.random.default_rng(2).standard_normal((5, DIMENSION))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def path(library: SegmentLibrary, vectors: np.ndarray, tmp_path: Path) -> Path:
+    file = tmp_path / "base.index"
+    library.build(vectors, IndexParameters(**PARAMETERS), file, lambda done: None)
+    return file
+
+
+@pytest.fixture
+def segment(library: SegmentLibrary, path: Path) -> Segment:
+    return library.open(path, rows=ROWS, dimension=DIMENSION)
+
+
+def nearest_of(vectors: np.ndarray, queries: np.ndarray, rows: list[int], count: int):
+    """Rows and inner products of a full scan over some rows."""
+    similarities = queries @ vectors[rows].astype(np.float32).T
+    order = np.argsort(-similarities, axis=1)[:, :count]
+    return np.array(rows)[order], np.take_along_axis(similarities, order, 1)
+
+
+def bitmap(dead: set[int]) -> np.ndarray:
+    return np.packbits([row not in dead for row in range(ROWS)], bitorder="little")
+
+
+def test_a_segment_finds_what_a_full_scan_finds(
+    segment: Segment, vectors: np.ndarray, queries: np.ndarray
+) -> None:
+    similarities, rows = segment.search(queries, count=10, ef=80, among=None)
+    expected_rows, expected = nearest_of(vectors, queries, list(range(ROWS)), 10)
+    assert segment.rows == ROWS
+    assert rows.tolist() == expected_rows.tolist()
+    assert similarities == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "dead"),
+    [
+        (0, ROWS, {0, 1, 2, 30, 59}),
+        (0, 20, set()),
+        (20, ROWS, set()),
+        (13, 47, {13, 20, 46}),
+        (59, 60, set()),
+    ],
+)
+def test_a_filter_is_obeyed_and_costs_no_row(
+    segment: Segment,
+    vectors: np.ndarray,
+    queries: np.ndarray,
+    start: int,
+    stop: int,
+    dead: set[int],
+) -> None:
+    among = RowFilter(start=start, stop=stop, alive=bitmap(dead) if dead else None)
+    allowed = [row for row in range(start, stop) if row not in dead]
+    _, rows = segment.search(queries, count=5, ef=80, among=among)
+    expected, _ = nearest_of(vectors, queries, allowed, 5)
+    assert rows[:, : expected.shape[1]].tolist() == expected.tolist()
+    assert np.all(rows[:, expected.shape[1] :] == -1)
+
+
+def test_places_without_a_row_hold_minus_one(segment: Segment, queries: np.ndarray) -> None:
+    _, rows = segment.search(queries, count=ROWS + 3, ef=80, among=None)
+    assert rows.shape == (len(queries), ROWS + 3)
+    assert sorted(rows[0, :ROWS].tolist()) == list(range(ROWS))
+    assert np.all(rows[:, ROWS:] == -1)
+
+
+def test_a_filter_that_admits_nothing_finds_nothing(segment: Segment, queries: np.ndarray) -> None:
+    for among in (
+        RowFilter(start=7, stop=7),
+        RowFilter(start=3, stop=5, alive=bitmap({3, 4})),
+    ):
+        _, rows = segment.search(queries, count=4, ef=80, among=among)
+        assert np.all(rows == -1)
+
+
+def test_progress_counts_the_rows(
+    library: SegmentLibrary, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    done: list[int] = []
+    library.build(vectors, IndexParameters(**PARAMETERS), tmp_path / "index", done.append)
+    assert done[-1] == ROWS
+
+
+@pytest.mark.parametrize(("rows", "dimension"), [(ROWS + 1, DIMENSION), (ROWS, DIMENSION * 2)])
+def test_another_size_than_the_manifests_is_refused(
+    library: SegmentLibrary, path: Path, rows: int, dimension: int
+) -> None:
+    with pytest.raises(BundleAltered, match=r"base\.index"):
+        library.open(path, rows=rows, dimension=dimension)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"not an index at all" * 40])
+def test_a_file_that_is_no_index_is_refused(
+    library: SegmentLibrary, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "base.index").write_bytes(content)
+    with pytest.raises(BundleAltered, match=r"base\.index"):
+        library.open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+
+
+def test_a_truncated_index_is_refused(library: SegmentLibrary, path: Path) -> None:
+    whole = path.read_bytes()
+    for size in (1, 50, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(BundleAltered, match=r"base\.index"):
+            library.open(path, rows=ROWS, dimension=DIMENSION)
+
+
+def test_an_index_of_another_kind_is_refused(tmp_path: Path, vectors: np.ndarray) -> None:
+    faiss = pytest.importorskip("faiss")
+    flat = faiss.IndexFlatIP(DIMENSION)
+    flat.add(vectors.astype(np.float32))
+    faiss.write_index(flat, str(tmp_path / "base.index"))
+    with pytest.raises(BundleAltered, match=r"base\.index"):
+        index.library("faiss").open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+
+
+def test_a_missing_index_is_refused(library: SegmentLibrary, tmp_path: Path) -> None:
+    with pytest.raises(BundleAltered, match=r"base\.index"):
+        library.open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+
+
+def test_an_unknown_library_is_refused_by_name() -> None:
+    with pytest.raises(BundleUnsupported, match=r"'annoy' is unknown .* faiss, hnswlib"):
+        index.library("annoy")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("library", "annoy"), ("m", 3), ("ef_construction", 7), ("ef", 4097)]
+)
+def test_parameters_that_no_library_could_build_are_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        IndexParameters(**{field: value})
+    assert caught.value.field == field
+
+
+def test_batches_cover_every_row_once() -> None:
+    cut = list(index.batches(7, 3))
+    assert cut == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(index.batches(0, 3)) == []
+
+
+def test_a_filters_mask_by_hand() -> None:
+    alive = np.array([0b11110111], np.uint8)  # row 3 is dead
+    assert RowFilter(start=2, stop=5, alive=alive).mask().tolist() == [True, False, True]
+    assert RowFilter(start=2, stop=4).mask().tolist() == [True, True]

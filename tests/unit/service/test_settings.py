@@ -1,0 +1,79 @@
+"""Settings: defaults, a file above them, the command line above the file, and clear objections."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidConfig
+from service.settings import Settings, load_settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keymatch.toml"
+
+
+def test_no_file_means_the_defaults() -> None:
+    settings = load_settings(None, {"port": None})
+    assert settings == Settings()
+    assert settings.limits.queries == 256
+    assert settings.limits.query_characters == 2048
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8000)
+
+
+def test_the_command_line_stands_above_the_file_and_that_above_the_defaults(file: Path) -> None:
+    file.write_text("[server]\nport = 9000\nworkers = 3\n[engine]\nqueue_queries = 7\n")
+    settings = load_settings(file, {"port": 9001, "host": None})
+    assert (settings.server.port, settings.server.workers) == (9001, 3)
+    assert settings.engine.queue_queries == 7
+    assert settings.server.host == "127.0.0.1"
+
+
+def test_an_empty_file_changes_nothing(file: Path) -> None:
+    file.write_text("")
+    assert load_settings(file, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[limit]", "limit is unknown; known are limits, engine, server"),
+        ("[engine]\nthread = 2", "engine.thread is unknown; known are threads, queue_queries, "),
+        ("[server]\nprot = 1", "server.prot is unknown; known are host, port, "),
+        ("[limits]\ntop_k = '3'", "limits.top_k: Input should be a valid integer"),
+        ("[limits]\ntop_k = 3.0", "limits.top_k: Input should be a valid integer"),
+        ("[limits]\ntop_k = true", "limits.top_k: Input should be a valid integer"),
+        ("[limits]\ntop_k = 2026-01-01", "limits.top_k: Input should be a valid integer"),
+        ("[limits]\ntop_k = nan", "limits.top_k: Input should be a valid integer"),
+        ("[limits]\ntop_k = 0", "limits.top_k: Input should be greater than or equal to 1"),
+        ("[server]\nport = 65536", "server.port: Input should be less than or equal to 65535"),
+        ("[server]\nport = 99999999999999999999", "server.port: Input should be less than"),
+        ("[server]\nhost = 1", "server.host: Input should be a valid string"),
+        ("[server]\nallow_anonymous = 1", "server.allow_anonymous: Input should be a valid bool"),
+        ("server = 3", "server: "),
+        ("limits = []", "limits: "),
+        ("[limits", "is not TOML: "),
+        ("[limits]\n[limits]", "is not TOML: "),
+    ],
+)
+def test_objections_name_file_key_and_what_is_allowed(file: Path, content: str, said: str) -> None:
+    file.write_text(content)
+    with pytest.raises(InvalidConfig) as objection:
+        load_settings(file, {})
+    assert str(objection.value).startswith(str(file))
+    assert said in str(objection.value)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(file: Path, content: bytes | None) -> None:
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidConfig, match=rf"{file} cannot be read"):
+        load_settings(file, {})
+
+
+@pytest.mark.parametrize("option", [{"port": -1}, {"workers": 0}])
+def test_objections_to_options_name_the_command_line(option: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=r"^command line: server\."):
+        load_settings(None, option)
