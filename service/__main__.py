@@ -87,7 +87,6 @@ def serve(
     if server.workers != 1:
         raise InvalidConfig("workers must be 1: one process uses all cores, and one writes the log")
     configure_logs(access=server.access_log)
-    listening = _listen(server)
     telemetry = Telemetry()
     engine = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
     uvicorn_server = uvicorn.Server(_uvicorn_config(server))
@@ -102,7 +101,7 @@ def serve(
     # default, that would turn an orderly end into a death by SIGTERM.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop())
-    uvicorn_server.run(sockets=[listening])
+    uvicorn_server.run(sockets=[_listen(server)])
     if isinstance(engine.failure, KeymatchError):
         raise engine.failure
     return 0 if uvicorn_server.started and engine.failure is None else 1

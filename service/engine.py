@@ -23,10 +23,11 @@ from service.core.errors import DeadlineExceeded, NotReady, Overloaded
 from service.core.events import replayed
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.label_log import LabelLog
-from service.core.memory import KnowledgeMemory, MemoryLimits, View
+from service.core.memory import KnowledgeMemory, MemoryLimits
 from service.core.predictor import Predictor
 from service.core.query_cache import QueryCache
 from service.core.types import Answer, NewLabel, PredictOptions
+from service.core.view import View
 from service.publication import Publication
 from service.settings import EngineSettings
 from service.telemetry import Telemetry

@@ -83,7 +83,7 @@ class Writer:
     @property
     def alive(self) -> bool:
         """Whether writes can still succeed."""
-        return self._thread.is_alive()
+        return not self._closed and self._thread.is_alive()
 
     @property
     def lag(self) -> int:
@@ -96,7 +96,7 @@ class Writer:
         Raises `Overloaded` when too many labels wait, `NotReady` when the writer has stopped.
         """
         with self._admission:
-            if self._closed or not self.alive:
+            if not self.alive:
                 raise NotReady("the writer has stopped; nothing was written")
             if self._waiting and self._waiting + len(labels) > self._queue_labels:
                 raise Overloaded(f"{self._waiting} labels wait to be written", retry_after=1)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from service.core.bundle import Bundle
 from service.core.encoder import OnnxEncoder, encode_all
 from service.core.errors import InvalidInput
-from service.core.memory import KnowledgeMemory, View
+from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor, voting_kind
 from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
+from service.core.view import View
 from training.datasets.dataset import Dataset
 from training.metrics import evaluate as measure
 from training.propensity import inverse_propensity

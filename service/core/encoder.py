@@ -5,7 +5,7 @@ Shapes: n texts, t tokens of the longest text in a batch, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,18 +40,19 @@ class Encoder(Protocol):
         """Token ids of each text, truncated to the encoder's maximum."""
         ...
 
-    def embed(self, tokens: Tokens) -> Floats:
-        """Unit vectors [n, d] of tokenized texts."""
+    def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
+        """Unit vectors [n, d] of tokenized texts, one text a call unless `together`."""
         ...
 
 
 class OnnxEncoder:
     """An encoder graph on one ONNX thread a call; several threads may call at once.
 
-    A graph in dynamic int8 picks one activation scale for a whole batch, so a text's vector would
-    change with its neighbours (by up to 0.03 in a component, measured on MiniLM). Such a graph is
-    run one text at a time: the same text then has the same vector, bit for bit, at export, in a
-    live insert, after a restart and in a query. Other graphs run in batches of similar length.
+    What is served is run one text at a time, so that a text has the same vector, bit for bit,
+    whoever asks beside it: in a query, in a live insert and after a restart. A graph in dynamic
+    int8 picks one activation scale for a whole batch, which moves a vector by up to 0.03 in a
+    component (measured on MiniLM), so it is run so everywhere. Others, where a batch changes the
+    last bits of fp32 only, are run in batches of similar length when many texts are exported.
     """
 
     def __init__(self, folder: Path, facts: EncoderFacts) -> None:
@@ -83,21 +84,15 @@ class OnnxEncoder:
         encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts])
         return [encoding.ids for encoding in encodings]
 
-    def embed(self, tokens: Tokens) -> Floats:
+    def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
         """See `Encoder.embed`."""
+        size = _BUCKET_TEXTS if together and self._facts.batch_invariant else 1
         vectors = np.empty((len(tokens), self._facts.dimension), np.float32)
-        for batch in self._batches(tokens):
+        by_length = sorted(range(len(tokens)), key=lambda position: len(tokens[position]))
+        for start in range(0, len(tokens), size):
+            batch = by_length[start : start + size]
             vectors[batch] = self._run([tokens[position] for position in batch])
         return vectors
-
-    def _batches(self, tokens: Tokens) -> Iterator[list[int]]:
-        """Positions to run together: alone, or in buckets of similar length."""
-        if not self._facts.batch_invariant:
-            yield from ([position] for position in range(len(tokens)))
-            return
-        by_length = sorted(range(len(tokens)), key=lambda position: len(tokens[position]))
-        for start in range(0, len(by_length), _BUCKET_TEXTS):
-            yield by_length[start : start + _BUCKET_TEXTS]
 
     def _run(self, tokens: Tokens) -> Floats:
         longest = max(len(ids) for ids in tokens)
@@ -133,7 +128,8 @@ def encode_all(
     chunks = [by_length[i : i + _CHUNK_TEXTS] for i in range(0, len(texts), _CHUNK_TEXTS)]
 
     def run(chunk: list[int]) -> int:
-        vectors[chunk] = encode(encoder, [texts[position] for position in chunk], role=role)
+        tokens = encoder.tokenize([texts[position] for position in chunk], role=role)
+        vectors[chunk] = encoder.embed(tokens, together=True)
         return len(chunk)
 
     with ThreadPoolExecutor(threads) as pool:

@@ -6,6 +6,7 @@ one, so every view keeps its own labels at little cost.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -72,8 +73,12 @@ class LabelTable:
             deleted=self.deleted.discard(label.index),
         )
 
+    def page(self, *, after: str, size: int) -> list[Label]:
+        """The first `size` live labels whose ids come after `after`, in order of their ids."""
+        start = bisect_right(self._live_ids, after)
+        return [self.require(label_id) for label_id in self._live_ids[start : start + size]]
+
     @cached_property
-    def live_by_id(self) -> tuple[Label, ...]:
-        """The live labels in order of their ids, sorted once a table."""
-        alive = (label for label in self.live.values() if label.index not in self.deleted)
-        return tuple(sorted(alive, key=lambda label: label.id))
+    def _live_ids(self) -> list[str]:
+        """Sorted once a table."""
+        return sorted(label.id for label in self.live.values() if label.index not in self.deleted)

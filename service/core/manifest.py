@@ -28,8 +28,8 @@ class EncoderFacts:
     """The encoder: where it came from and how it is called.
 
     `fingerprint` is the SHA-256 over graph and tokenizer. `batch_invariant` is false where a
-    text's vector would depend on its neighbours in a batch (dynamic int8: one activation scale
-    spans the whole batch); such an encoder is run one text at a time.
+    text's vector would depend on its neighbours in a batch by more than the last bits (dynamic
+    int8: one activation scale spans the whole batch); such an encoder never runs batches.
     """
 
     name: str

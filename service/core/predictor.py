@@ -10,7 +10,6 @@ from time import perf_counter
 import numpy as np
 
 from service.core.encoder import Encoder
-from service.core.memory import View
 from service.core.query_cache import QueryCache
 from service.core.scoring import (
     best_candidates,
@@ -31,6 +30,7 @@ from service.core.types import (
     RowKind,
     Rows,
 )
+from service.core.view import View
 
 EVIDENCE_ROWS = 10  # the most that one keyword's explanation lists
 

@@ -123,8 +123,9 @@ class Label:
 class Event:
     """One entry of the label log.
 
-    `vectors` are the fp16 embeddings [n, d] of the event's texts, so that a restart need not
-    encode again; they hold only for the encoder whose fingerprint is `encoder`.
+    `vectors` are the fp16 embeddings of the event's texts, [n, d] as appended and flat as read
+    back, so that a restart need not encode again; they hold only for the encoder whose
+    fingerprint is `encoder`.
     """
 
     sequence: int

@@ -10,6 +10,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from service import schemas
 from service.answers import json_response, label_answer, labels_answer
 from service.body import read_json
+from service.core.errors import InvalidInput
 from service.routes.parts import Parts, body, problems
 
 
@@ -46,14 +47,16 @@ def build_router(parts: Parts) -> APIRouter:
         responses=problems(401, 403, 422, 503),
     )
     async def list_labels(page: Annotated[schemas.Page, Query()]) -> Response:
+        if page.limit > parts.limits.page:
+            raise InvalidInput(f"must be at most {parts.limits.page}", field="limit")
         view = parts.engine.view
-        wanted = min(page.limit, parts.limits.page)
-        behind = [label for label in view.labels.live_by_id if label.id > page.after]
+        found = view.labels.page(after=page.after, size=page.limit + 1)
+        shown = found[: page.limit]
         return json_response(
             {
                 "version": view.version,
-                "labels": [label_answer(label) for label in behind[:wanted]],
-                "next": behind[wanted - 1].id if len(behind) > wanted else None,
+                "labels": [label_answer(label) for label in shown],
+                "next": shown[-1].id if len(found) > len(shown) else None,
             }
         )
 
@@ -62,7 +65,7 @@ def build_router(parts: Parts) -> APIRouter:
         summary="Show one label",
         dependencies=[parts.scope("read")],
         response_model=schemas.LabelAnswer,
-        responses=problems(401, 403, 404, 503),
+        responses=problems(401, 403, 404, 422, 503),  # the framework would add its own 422
     )
     async def get_label(label_id: str) -> Response:
         return json_response(label_answer(parts.engine.view.labels.require(label_id)))

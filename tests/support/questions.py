@@ -3,9 +3,9 @@
 import numpy as np
 
 from service.core.encoder import Encoder, encode
-from service.core.memory import View
 from service.core.predictor import Predictor
 from service.core.types import Keyword, PredictOptions, Role
+from service.core.view import View
 from tests.support.bundles import INSTANCES, LABELS
 
 ALL = len(INSTANCES) + len(LABELS)  # as deep as the tiny bundle has rows

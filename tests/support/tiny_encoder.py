@@ -113,7 +113,7 @@ class TrigramEncoder:
     def tokenize(self, texts: Sequence[str], *, role: Role) -> list[list[int]]:
         return [_trigrams(f"  {text}  ") for text in texts]
 
-    def embed(self, tokens: list[list[int]]) -> Floats:
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> Floats:
         self.encoded += len(tokens)
         vectors = np.empty((len(tokens), self.dimension), np.float32)
         for row, trigrams in enumerate(tokens):

@@ -17,6 +17,8 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise MissingExtra("faiss", extra="cpu") from error
 
 _ADD_ROWS = 8192  # a batch of insertions between two progress reports
+_SCAN_ROWS = 50_000  # rows of 384 that are scanned exactly in the time of one walk at ef 500
+_LONGEST_QUEUE = 4096
 
 
 class FaissSegment:
@@ -25,6 +27,7 @@ class FaissSegment:
     def __init__(self, index: Any) -> None:
         """Wrap an open `IndexHNSWSQ`."""
         self._index = index
+        self._vectors = faiss.downcast_index(index.storage)
 
     @property
     def rows(self) -> int:
@@ -34,11 +37,38 @@ class FaissSegment:
     def search(
         self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
     ) -> tuple[Floats, Rows]:
-        """See `Segment.search`; the queue is at least `count` long."""
+        """See `Segment.search`; the queue is at least `count` long.
+
+        Subtle: faiss ends a walk after `ef` candidates whether or not the filter lets them pass,
+        so a filter that leaves few rows, or rows far from the query, would lose most of them. Few
+        rows are therefore scanned; for more, the queue grows as the filter narrows; and what the
+        walk could not fill is scanned after all.
+        """
+        if among is None:
+            return self._walk(queries, count=count, ef=ef, among=None)
+        selected = among.stop - among.start
+        if selected <= _SCAN_ROWS:
+            return self._scan(queries, count=count, among=among)
+        wider = min(ef * self.rows // selected, _LONGEST_QUEUE)
+        similarities, rows = self._walk(queries, count=count, ef=wider, among=among)
+        short = (rows < 0).any(axis=1)
+        if short.any():
+            similarities[short], rows[short] = self._scan(queries[short], count=count, among=among)
+        return similarities, rows
+
+    def _walk(
+        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+    ) -> tuple[Floats, Rows]:
         parameters = faiss.SearchParametersHNSW(
             efSearch=max(ef, count), sel=None if among is None else selector(among)
         )
         similarities, rows = self._index.search(queries, count, params=parameters)
+        return similarities, rows
+
+    def _scan(self, queries: Floats, *, count: int, among: RowFilter) -> tuple[Floats, Rows]:
+        """Every selected row, in the graph's own memory-mapped vectors."""
+        parameters = faiss.SearchParameters(sel=selector(among))
+        similarities, rows = self._vectors.search(queries, count, params=parameters)
         return similarities, rows
 
 

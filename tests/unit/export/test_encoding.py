@@ -29,10 +29,10 @@ class Interrupted(TrigramEncoder):
         super().__init__(**facts)
         self.after = after
 
-    def embed(self, tokens: list[list[int]]) -> np.ndarray:
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
         if self.encoded >= self.after:
             raise PowerCut
-        return super().embed(tokens)
+        return super().embed(tokens, together=together)
 
 
 @pytest.fixture(autouse=True)

@@ -107,8 +107,8 @@ class Noisy(TrigramEncoder):
         super().__init__()
         self.noise = noise
 
-    def embed(self, tokens: list[list[int]]) -> np.ndarray:
-        vectors = super().embed(tokens)
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+        vectors = super().embed(tokens, together=together)
         drawn = np.random.default_rng(len(tokens)).uniform(-1, 1, vectors.shape)
         vectors = (vectors + self.noise * drawn).astype(np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -125,8 +125,8 @@ class LabelsAstray(TrigramEncoder):
 class NotANumber(TrigramEncoder):
     """A graph that divides by zero for short texts."""
 
-    def embed(self, tokens: list[list[int]]) -> np.ndarray:
-        vectors = super().embed(tokens)
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+        vectors = super().embed(tokens, together=together)
         vectors[[len(trigrams) < 20 for trigrams in tokens]] = np.nan
         return vectors
 

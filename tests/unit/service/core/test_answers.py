@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from service.core.bundle import Bundle, open_bundle
 from service.core.encoder import OnnxEncoder, encode
-from service.core.memory import KnowledgeMemory, PutLabel, View
+from service.core.memory import KnowledgeMemory, PutLabel
 from service.core.predictor import EVIDENCE_ROWS, Predictor, Stopwatch
 from service.core.query_cache import QueryCache
 from service.core.types import NewLabel, PredictOptions, Role, RowKind
+from service.core.view import View
 from tests.support.bundles import INSTANCES, Catalogue
 from tests.support.questions import ALL, ask, scores, similarity_to
 from tests.support.tiny_encoder import TrigramEncoder

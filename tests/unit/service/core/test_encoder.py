@@ -113,10 +113,11 @@ def test_a_batch_is_its_texts_one_by_one_in_their_order(
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_a_graph_that_depends_on_its_batch_is_run_text_by_text(
+def test_only_many_texts_for_a_graph_that_bears_it_run_together(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for batch_invariant, sizes in ((True, [5]), (False, [1, 1, 1, 1, 1])):
+    cases = ((True, True, [5]), (False, True, [1] * 5), (True, False, [1] * 5))
+    for batch_invariant, together, sizes in cases:
         encoder = opened(batch_invariant=batch_invariant)
         seen: list[int] = []
         run = encoder._run
@@ -125,7 +126,7 @@ def test_a_graph_that_depends_on_its_batch_is_run_text_by_text(
             "_run",
             lambda tokens, run=run, seen=seen: (seen.append(len(tokens)), run(tokens))[1],
         )
-        encode(encoder, TEXTS, role=Role.QUERY)
+        encoder.embed(encoder.tokenize(TEXTS, role=Role.QUERY), together=together)
         assert seen == sizes
 
 
@@ -133,8 +134,13 @@ def test_buckets_hold_texts_of_similar_length(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "_BUCKET_TEXTS", 2)
-    lengths = [[1] * 5, [1], [1] * 9, [1] * 2]
-    assert list(opened()._batches(lengths)) == [[1, 3], [0, 2]]
+    encoder = opened(batch_invariant=True)
+    run, seen = encoder._run, []
+    monkeypatch.setattr(
+        encoder, "_run", lambda tokens: (seen.append([len(ids) for ids in tokens]), run(tokens))[1]
+    )
+    encoder.embed([[1] * 5, [1], [1] * 9, [1] * 2], together=True)
+    assert seen == [[1, 2], [5, 9]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -152,7 +158,7 @@ def test_encode_all_keeps_the_order_and_reports_every_text(
 
 def test_a_failure_in_a_thread_reaches_the_caller() -> None:
     class Broken(TrigramEncoder):
-        def embed(self, tokens: list[list[int]]) -> np.ndarray:
+        def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
             raise MemoryError
 
     with pytest.raises(MemoryError):

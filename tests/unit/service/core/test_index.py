@@ -179,3 +179,21 @@ def test_a_filters_mask_by_hand() -> None:
     alive = np.array([0b11110111], np.uint8)  # row 3 is dead
     assert RowFilter(start=2, stop=5, alive=alive).mask().tolist() == [True, False, True]
     assert RowFilter(start=2, stop=4).mask().tolist() == [True, True]
+
+
+def test_a_filter_finds_rows_that_a_walk_would_not_reach(
+    library: SegmentLibrary, tmp_path: Path
+) -> None:
+    """Few selected rows, all far from the query: a walk ends among the others."""
+    drawn = np.random.default_rng(3)
+    aside = 4 * np.eye(1, DIMENSION)
+    others = drawn.standard_normal((3000, DIMENSION)) + aside
+    few = drawn.standard_normal((50, DIMENSION)) - aside
+    rows = np.concatenate([others, few])
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+    library.build(rows, IndexParameters(**PARAMETERS), tmp_path / "i", lambda done: None)
+    segment = library.open(tmp_path / "i", rows=3050, dimension=DIMENSION)
+    query = np.eye(1, DIMENSION, dtype=np.float32)
+    _, found = segment.search(query, count=20, ef=80, among=RowFilter(start=3000, stop=3050))
+    wanted, _ = nearest_of(rows, query, list(range(3000, 3050)), 20)
+    assert found.tolist() == wanted.tolist()

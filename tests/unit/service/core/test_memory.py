@@ -11,8 +11,9 @@ from rpds import HashTrieSet
 from service.core.bundle import Bundle, open_bundle
 from service.core.encoder import encode
 from service.core.errors import MemoryFull
-from service.core.memory import KnowledgeMemory, MemoryLimits, PutLabel, View
+from service.core.memory import KnowledgeMemory, MemoryLimits, PutLabel
 from service.core.types import NewLabel, Role, RowKind
+from service.core.view import View
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.oracle import Oracle
 from tests.support.tiny_encoder import TrigramEncoder

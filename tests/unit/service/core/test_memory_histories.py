@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from service.core.bundle import Bundle
 from service.core.encoder import encode
-from service.core.memory import KnowledgeMemory, MemoryLimits, PutLabel, View
+from service.core.memory import KnowledgeMemory, MemoryLimits, PutLabel
 from service.core.predictor import Predictor
 from service.core.types import NewLabel, PredictOptions, Role, RowKind
+from service.core.view import View
 from tests.support.bundles import LABELS, Catalogue
 from tests.support.oracle import Oracle
 from tests.support.tiny_encoder import TrigramEncoder

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle import Bundle, open_bundle
-from service.core.memory import KnowledgeMemory, View
+from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor, voting_kind
 from service.core.types import RowKind
+from service.core.view import View
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.oracle import Oracle, ranked
 from tests.support.questions import ALL, ask, scores, similarity_to

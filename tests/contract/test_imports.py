@@ -1,0 +1,85 @@
+"""Imports point one way: the service never sees torch, training or export."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+FORBIDDEN = {"torch", "transformers", "sentence_transformers", "onnx", "training", "export"}
+SERVE_AND_PREDICT = """
+import sys
+from pathlib import Path
+from threading import Thread
+import httpx, uvicorn
+import service.__main__
+
+class Observed(uvicorn.Server):
+    def run(self, sockets):
+        port = sockets[0].getsockname()[1]
+        Thread(target=ask, args=(self, port)).start()
+        super().run(sockets)
+
+def ask(server, port):
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        while client.get("/health/ready").status_code != 200:
+            pass
+        client.post("/labels", json={"labels": [{"text": "ice axe"}]}).raise_for_status()
+        asked = {"queries": ["ice axe"], "explain": True, "min_version": 1}
+        client.post("/predict", json=asked).raise_for_status()
+        client.get("/docs").raise_for_status()
+        client.get("/openapi.json").raise_for_status()
+        client.get("/metrics").raise_for_status()
+    server.should_exit = True
+
+uvicorn.Server = Observed
+bundle, state = map(Path, sys.argv[1:])
+assert service.__main__.serve(bundle=bundle, state=state, port=0, access_log=False) == 0
+print("answered")
+print(*sys.modules)
+"""
+
+
+def in_a_new_process(code: str, *arguments: object) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=REPOSITORY,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_import_contracts_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    ended = subprocess.run(
+        [linter, "--no-cache"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=REPOSITORY,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "0 broken" in ended.stdout
+
+
+def test_importing_the_service_brings_nothing_of_torch() -> None:
+    modules = in_a_new_process("import sys, service.__main__; print(*sys.modules)").split()
+    assert "service.core.predictor" in modules
+    assert not FORBIDDEN & set(modules)
+
+
+def test_serving_brings_nothing_of_torch(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    said = in_a_new_process(SERVE_AND_PREDICT, tiny_bundle_folder, tmp_path / "state")
+    first, modules = said.splitlines()
+    assert first == "answered"
+    assert "onnxruntime" in modules.split()
+    assert not FORBIDDEN & set(modules.split())
+
+
+def test_importing_a_package_does_nothing() -> None:
+    code = "import service.__main__, threading; print(threading.active_count())"
+    assert in_a_new_process(code) == "1\n"

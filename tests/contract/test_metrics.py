@@ -1,0 +1,73 @@
+"""The metrics of the contract, of the code and of the README are the same ones."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client import Counter, Histogram
+
+from service.telemetry import ROW_KINDS, STAGES, Telemetry
+
+README = Path(__file__).parents[2] / "README.md"
+CONTRACT = {
+    "keymatch_requests_total": {"route", "status"},
+    "keymatch_request_seconds": {"route"},
+    "keymatch_stage_seconds": {"stage"},
+    "keymatch_queue_depth": set(),
+    "keymatch_batch_size": {"kind"},
+    "keymatch_memory_rows": {"kind"},
+    "keymatch_memory_version": set(),
+    "keymatch_log_lag_events": set(),
+    "keymatch_encode_cache_hits_total": set(),
+    "keymatch_encode_cache_misses_total": set(),
+    "keymatch_rejected_total": {"reason"},
+    "keymatch_build_info": {"version", "bundle"},
+}
+
+
+@pytest.fixture
+def exported() -> dict[str, set[str]]:
+    """Name -> label names of every metric that the code registers."""
+    collectors = Telemetry().registry._collector_to_names
+    return {
+        metric._name + ("_total" if isinstance(metric, Counter) else ""): set(metric._labelnames)
+        for metric in collectors
+    }
+
+
+def documented() -> dict[str, set[str]]:
+    """Name -> label names in the first column of the README's table of metrics."""
+    _, _, behind = README.read_text().partition("# Metrics\n")
+    section = re.split(r"^#+ ", behind, maxsplit=1, flags=re.MULTILINE)[0]
+    first_column = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    found = re.findall(r"(keymatch_\w+)(?:\{([^}]*)\})?", "\n".join(first_column))
+    # A label may list its values: `stage=queue|tokenize`, with \| in a table.
+    return {
+        name: {label.split("=")[0].strip() for label in labels.split(",") if label.strip()}
+        for name, labels in found
+    }
+
+
+def test_the_code_exports_the_contracts_metrics(exported: dict[str, set[str]]) -> None:
+    assert exported == CONTRACT
+
+
+def test_the_readme_documents_the_same_metrics(exported: dict[str, set[str]]) -> None:
+    assert documented() == exported
+
+
+def test_label_values_come_from_the_contracts_sets() -> None:
+    assert STAGES == ("queue", "tokenize", "encode", "retrieve", "score", "log_commit", "publish")
+    assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
+
+
+def test_seconds_are_counted_in_geometric_buckets_from_50_microseconds() -> None:
+    telemetry = Telemetry()
+    for histogram in (telemetry.request_seconds, telemetry.stage_seconds):
+        assert isinstance(histogram, Histogram)
+        bounds = histogram._upper_bounds[:-1]
+        assert bounds[0] == pytest.approx(50e-6)
+        ratios = {round(b / a, 9) for a, b in pairwise(bounds)}
+        assert len(ratios) == 1
+        assert bounds[-1] > 5

@@ -1,0 +1,131 @@
+"""The OpenAPI document says what the contract says: routes, limits, problems."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.serving import LocalService
+
+MISSING = pytest.mark.xfail(reason="promised by the contract, not served yet", strict=True)
+ROUTES = {
+    ("post", "/predict"): {400, 401, 403, 413, 415, 422, 429, 503, 504},
+    ("post", "/labels"): {400, 401, 403, 413, 415, 422, 429, 503, 507},
+    ("get", "/labels"): {401, 403, 422, 503},
+    ("get", "/labels/{label_id}"): {401, 403, 404, 422, 503},
+    ("get", "/health/live"): set(),
+    ("get", "/health/ready"): {503},
+    ("get", "/info"): {401, 403, 503},
+    ("get", "/metrics"): set(),
+}
+PROMISED = [
+    ("delete", "/labels/{label_id}"),
+    ("post", "/instances"),
+    ("post", "/admin/snapshot"),
+    ("post", "/admin/reload"),
+]
+
+
+@pytest.fixture(scope="module")
+def openapi(service: LocalService) -> dict[str, Any]:
+    return service.get("/openapi.json").json()
+
+
+def request_schema(openapi: dict[str, Any], path: str) -> dict[str, Any]:
+    content = openapi["paths"][path]["post"]["requestBody"]["content"]
+    return content["application/json"]["schema"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [*ROUTES, *(pytest.param(*route, marks=MISSING) for route in PROMISED)]
+)
+def test_every_route_of_the_contract_is_documented(
+    openapi: dict[str, Any], method: str, path: str
+) -> None:
+    assert openapi["paths"][path][method]["summary"]
+
+
+def test_no_route_stands_beside_the_contract(openapi: dict[str, Any]) -> None:
+    served = {(method, path) for path, item in openapi["paths"].items() for method in item}
+    assert served <= {*ROUTES, *PROMISED}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_refusals_are_documented_as_problems(
+    openapi: dict[str, Any], method: str, path: str
+) -> None:
+    answers = openapi["paths"][path][method]["responses"]
+    refusals = {int(status) for status in answers if int(status) >= 400}
+    assert refusals == ROUTES[method, path]
+    for status in refusals:
+        [(media_type, documented)] = answers[str(status)]["content"].items()
+        assert media_type == "application/problem+json"
+        required = set(documented["schema"]["required"])
+        assert required == {"type", "title", "status", "detail"}
+
+
+def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
+    schema = request_schema(openapi, "/predict")
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["queries"]
+    fields = schema["properties"]
+    assert fields.keys() == {
+        "queries", "top_k", "memorization", "depth", "explain", "min_version", "deadline_ms"
+    }  # fmt: skip
+    assert (fields["queries"]["minItems"], fields["queries"]["maxItems"]) == (1, 256)
+    query = fields["queries"]["items"]
+    assert (query["minLength"], query["maxLength"]) == (1, 2048)
+    assert bounds(fields["top_k"]) == (1, 1000, 10)
+    assert bounds(fields["memorization"]) == (0, 1, None)
+    assert bounds(fields["depth"]) == (1, 2000, None)
+    assert bounds(fields["deadline_ms"]) == (1, 60_000, 1000)
+    assert fields["min_version"]["minimum"] == 0
+    assert fields["explain"]["default"] is False
+
+
+def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
+    schema = request_schema(openapi, "/labels")
+    assert schema["additionalProperties"] is False
+    labels = schema["properties"]["labels"]
+    assert (labels["minItems"], labels["maxItems"]) == (1, 1000)
+    label = labels["items"]
+    assert label["additionalProperties"] is False
+    assert label["required"] == ["text"]
+    assert (label["properties"]["text"]["minLength"], label["properties"]["text"]["maxLength"]) == (
+        1,
+        2048,
+    )
+    assert label["properties"]["queries"]["maxItems"] == 100
+
+
+def test_answers_are_documented(openapi: dict[str, Any]) -> None:
+    for path, method, model in (
+        ("/predict", "post", "PredictAnswer"),
+        ("/labels", "post", "LabelsAnswer"),
+        ("/labels", "get", "LabelPage"),
+        ("/labels/{label_id}", "get", "LabelAnswer"),
+    ):
+        answer = openapi["paths"][path][method]["responses"]["200"]["content"]["application/json"]
+        assert answer["schema"]["$ref"] == f"#/components/schemas/{model}"
+        assert openapi["components"]["schemas"][model]["required"]
+
+
+def test_references_resolve(openapi: dict[str, Any]) -> None:
+    def check(part: Any) -> None:
+        if isinstance(part, list):
+            for element in part:
+                check(element)
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                found: Any = openapi
+                for name in part["$ref"].removeprefix("#/").split("/"):
+                    found = found[name]
+            for element in part.values():
+                check(element)
+
+    check(openapi)
+
+
+def bounds(field: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Minimum, maximum and default; an optional number states its bounds within `anyOf`."""
+    number = next((one for one in field.get("anyOf", []) if one["type"] != "null"), field)
+    return number["minimum"], number["maximum"], field.get("default")

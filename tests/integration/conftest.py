@@ -1,0 +1,73 @@
+"""Running services: one shared by tests that only read, fresh ones for all others."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from tests.support.commands import WIDE, Refused, one_line, status_of
+from tests.support.serving import LocalService, ServerProcess, local_service, server_process
+
+
+@pytest.fixture(scope="module")
+def reader(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalService]:
+    """A service within this process that nobody writes to."""
+    with local_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
+        yield service
+
+
+@pytest.fixture
+def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., LocalService]]:
+    """`serve(**settings)` starts a service within this process, on the test's own state."""
+    with ExitStack() as running:
+        yield lambda **settings: running.enter_context(
+            local_service(tiny_bundle_folder, tmp_path / "state", **settings)
+        )
+
+
+@pytest.fixture
+def service(serve: Callable[..., LocalService]) -> LocalService:
+    """A fresh service within this process."""
+    return serve()
+
+
+@pytest.fixture
+def start(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """`start(*options)` starts a server process; each one in a test continues the same state."""
+    with ExitStack() as running:
+        yield lambda *options, **how: running.enter_context(
+            server_process(
+                tiny_bundle_folder, tmp_path / "state", tmp_path / "stderr", *options, **how
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server process that nobody writes to; its bodies may have 100,000 bytes."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "keymatch.toml"
+    config.write_text("[limits]\nbody_bytes = 100_000\n")
+    options = ("--config", str(config))
+    with server_process(tiny_bundle_folder, folder / "state", folder / "stderr", *options) as up:
+        yield up
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """`refused(app, *arguments)` runs a command in this process and returns its complaint."""
+    for name, value in WIDE.items():
+        monkeypatch.setenv(name, value)
+
+    def refuse(app: App, *arguments: object) -> str:
+        capsys.readouterr()
+        status = status_of(app, *arguments)
+        return one_line(status, capsys.readouterr().err)
+
+    return refuse

@@ -1,0 +1,100 @@
+"""`python -m export` and `python -m training evaluate`: mistakes are one clear line on stderr."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from export.__main__ import app as export
+from tests.support.bundles import INSTANCES, LABELS
+from tests.support.commands import Refused, complaint, run, status_of
+from training.__main__ import app as training
+
+CLICKS = [(query, label_id) for query, voted in INSTANCES.items() for label_id in voted]
+
+
+def write_data(folder: Path, name: str, texts: dict[str, str]) -> Path:
+    """The tiny bundle's clicks as a data set; `texts` gives each label id its text."""
+    rows = [(f"seek {text}", label_id) for label_id, text in texts.items()] + CLICKS
+    lines = [f"{query}\t{label_id}\t{texts[label_id]}\n" for query, label_id in rows]
+    table = folder / "clicks.tsv"
+    table.write_text("query\tid\tlabel\n" + "".join(lines))
+    columns = ("--query", "query", "--label", "label", "--label-id", "id")
+    out = folder / name
+    assert status_of(training, "data", "pairs", "--input", table, *columns, "--out", out) == 0
+    return out
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data set with the tiny bundle's labels."""
+    return write_data(tmp_path, "clicks", LABELS)
+
+
+@pytest.fixture
+def bundle(tiny_bundle_folder: Path) -> tuple[object, ...]:
+    return ("--bundle", tiny_bundle_folder)
+
+
+def test_help_is_there() -> None:
+    for command in (("export", "bundle"), ("training", "evaluate")):
+        ended = run(*command, "--help")
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "--data" in ended.stdout
+
+
+def test_export_names_what_is_missing_or_unknown(refused: Refused, tmp_path: Path) -> None:
+    places = ("--encoder", "nowhere", "--data", tmp_path / "data", "--out", tmp_path / "out")
+    assert "--data" in complaint(run("export", "bundle", "--encoder", "nowhere"))
+    assert "--encodre" in refused(export, "bundle", *places, "--encodre", "x")
+    assert "int4" in refused(export, "bundle", *places, "--quantize", "int4")
+    assert "annoy" in refused(export, "bundle", *places, "--library", "annoy")
+    assert refused(export, "bundle", *places, "--m", "1") == "m must lie in 4..256"
+    assert refused(export, "bundle", *places) == f"{tmp_path / 'data'}: is not a folder"
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_names_an_unknown_encoder(refused: Refused, data: Path, tmp_path: Path) -> None:
+    places = ("--data", data, "--out", tmp_path / "out")
+    said = refused(export, "bundle", "--encoder", "package:no-such-package", *places)
+    assert "no-such-package" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluate_measures_the_bundle(
+    bundle: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures.json"
+    options = ("--memorization", "0", "0.5", "--json", figures)
+    ended = run("training", "evaluate", *bundle, "--data", data, *options)
+    assert ended.returncode == 0, ended.stderr
+    document = orjson.loads(figures.read_bytes())
+    assert (document["bundle"], document["exact"]) == ("tiny", False)
+    assert [row["memorization"] for row in document["rows"]] == [0, 0.5]
+    assert all(0 <= row["metrics"]["P@1"] <= 100 for row in document["rows"])
+
+
+def test_evaluate_refuses_data_of_another_bundle(
+    bundle: tuple[object, ...], tmp_path: Path
+) -> None:
+    others = {f"other {label_id}": text for label_id, text in LABELS.items()}
+    clicked = {**others, **LABELS}
+    elsewhere = write_data(tmp_path, "elsewhere", clicked)
+    said = complaint(run("training", "evaluate", *bundle, "--data", elsewhere))
+    assert said == (
+        "bundle tiny was made from 'outdoor goods'; its labels are not those of 'elsewhere'"
+    )
+
+
+def test_evaluate_names_what_is_wrong(
+    refused: Refused, bundle: tuple[object, ...], data: Path, tmp_path: Path
+) -> None:
+    places = (*bundle, "--data", data)
+    assert "--data" in complaint(run("training", "evaluate", *bundle))
+    assert "--dpeth" in refused(training, "evaluate", *places, "--dpeth", "3")
+    assert "many" in refused(training, "evaluate", *places, "--depth", "many")
+    assert "0..1" in refused(training, "evaluate", *places, "--memorization", "1.1")
+    assert "1..2000" in refused(training, "evaluate", *places, "--depth", "0")
+    nowhere = tmp_path / "nowhere"
+    assert str(nowhere) in refused(training, "evaluate", *bundle, "--data", nowhere)
+    assert str(nowhere) in refused(training, "evaluate", "--bundle", nowhere, "--data", data)

@@ -1,0 +1,165 @@
+"""`python -m service`: every mistake is a non-zero exit and one clear line on stderr."""
+
+import shutil
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from service.__main__ import app
+from tests.support.commands import Refused, complaint, run
+from tests.support.serving import ServerProcess
+
+PORT = ("--port", "0")
+
+
+@pytest.fixture
+def places(tiny_bundle_folder: Path, tmp_path: Path) -> tuple[object, ...]:
+    """What `serve` must be told."""
+    return ("--bundle", tiny_bundle_folder, "--state", tmp_path / "state")
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("check",)])
+def test_help_names_every_option(command: tuple[str, ...]) -> None:
+    ended = run("service", *command, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    options = {
+        (): ["serve", "check"],
+        ("serve",): ["--bundle", "--state", "--host", "--port", "--workers", "--config",
+                     "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS"],
+        ("check",): ["--bundle"],
+    }  # fmt: skip
+    for option in options[command]:
+        assert option in ended.stdout
+
+
+def test_version_is_the_distributions() -> None:
+    assert run("service", "--version").stdout.strip() == version("keymatch")
+
+
+def test_check_answers_from_a_whole_bundle(tiny_bundle_folder: Path) -> None:
+    ended = run("service", "check", "--bundle", tiny_bundle_folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "8 instances and 6 labels of outdoor goods" in ended.stdout
+    assert "'hiking boots' -> 'hiking boots'" in ended.stdout
+
+
+def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    state = ("--state", tmp_path / "state")
+    for command in (("check",), ("serve", *state, *PORT)):
+        said = complaint(run("service", *command, "--bundle", nowhere))
+        assert said == f"{nowhere}/manifest.json is missing: {nowhere} is not a bundle"
+
+
+@pytest.mark.parametrize("name", ["keys.npy", "labels/texts.bin", "manifest.json"])
+def test_an_altered_file_is_named(tiny_bundle_folder: Path, tmp_path: Path, name: str) -> None:
+    altered = tmp_path / "altered"
+    shutil.copytree(tiny_bundle_folder, altered)
+    content = bytearray((altered / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (altered / name).write_bytes(content)
+    ended = run("service", "serve", "--bundle", altered, "--state", tmp_path / "state", *PORT)
+    assert str(altered / name) in complaint(ended)
+
+
+def test_a_missing_file_is_named(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    lacking = tmp_path / "lacking"
+    shutil.copytree(tiny_bundle_folder, lacking)
+    (lacking / "keys.npy").unlink()
+    said = complaint(run("service", "check", "--bundle", lacking))
+    assert said == f"{lacking / 'keys.npy'} is missing"
+
+
+def test_wrong_arguments_are_named(refused: Refused, places: tuple[object, ...]) -> None:
+    assert "--wrokers" in complaint(run("service", "serve", *places, "--wrokers", "2"))
+    assert "many" in refused(app, "serve", *places, "--workers", "many")
+    assert "--bundle" in refused(app, "serve")
+    assert "sreve" in refused(app, "sreve")
+
+
+def test_two_workers_are_refused_with_the_reason(
+    refused: Refused, places: tuple[object, ...]
+) -> None:
+    said = complaint(run("service", "serve", *places, "--workers", "2"))
+    assert said.startswith("workers must be 1: ")
+    assert "workers" in refused(app, "serve", *places, "--workers", "0")
+
+
+def test_a_port_out_of_range_is_refused(refused: Refused, places: tuple[object, ...]) -> None:
+    assert "server.port" in refused(app, "serve", *places, "--port", "65536")
+
+
+def test_a_taken_port_is_named(places: tuple[object, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = complaint(run("service", "serve", *places, "--port", port))
+    assert said.startswith(f"cannot listen on 127.0.0.1 port {port}: Address already in use")
+
+
+def test_an_address_of_another_machine_is_refused(places: tuple[object, ...]) -> None:
+    elsewhere = ("--host", "192.0.2.1", "--allow-anonymous")
+    said = complaint(run("service", "serve", *places, *PORT, *elsewhere))
+    assert said.startswith("cannot listen on 192.0.2.1 port 0: ")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
+def test_strangers_need_keys_or_permission(
+    refused: Refused, places: tuple[object, ...], host: str
+) -> None:
+    assert refused(app, "serve", *places, "--host", host) == (
+        f"{host} can be reached from other machines and no API keys are set: name a keys file"
+        " in KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
+    )
+
+
+def test_a_bad_keys_file_is_named_with_its_line(
+    refused: Refused,
+    places: tuple[object, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# comment\nshop:read:secret\n")
+    monkeypatch.setenv("KEYMATCH_API_KEYS", str(keys))
+    said = refused(app, "serve", *places)
+    assert said == f"{keys}:2: the key's SHA-256 must be 64 hexadecimal digits"
+    monkeypatch.setenv("KEYMATCH_API_KEYS", str(tmp_path / "none"))
+    assert str(tmp_path / "none") in refused(app, "serve", *places)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[limit]\nqueries = 1\n", "limit is unknown; known are limits, engine, server"),
+        ("[limits]\nquerys = 1\n", "limits.querys is unknown; known are body_bytes, queries, "),
+        ("[limits]\nqueries = 'many'\n", "limits.queries: Input should be a valid integer"),
+        ("[limits\n", "is not TOML"),
+    ],
+)
+def test_a_bad_config_names_file_key_and_what_is_allowed(
+    refused: Refused, places: tuple[object, ...], tmp_path: Path, content: str, said: str
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text(content)
+    line = refused(app, "serve", *places, "--config", config)
+    assert line.startswith(str(config))
+    assert said in line
+
+
+def test_a_state_folder_has_one_server(
+    start: Callable[..., ServerProcess], places: tuple[object, ...], tmp_path: Path
+) -> None:
+    server = start()
+    said = complaint(run("service", "serve", *places, *PORT))
+    assert said == f"another process writes to the state folder {tmp_path}/state"
+    assert server.client.post("/predict", json={"queries": ["tent"]}).status_code == 200
+
+
+def test_a_state_that_is_no_folder_is_named(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "file"
+    state.write_text("")
+    ended = run("service", "serve", "--bundle", tiny_bundle_folder, "--state", state, *PORT)
+    assert complaint(ended) == f"state folder {state} cannot be used: File exists"

@@ -1,0 +1,107 @@
+"""API keys: who may read and write, and that strangers are never served by accident."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.access import read_keys
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, ServerProcess
+
+TENT = {"queries": ["tent"]}
+AXE = {"labels": [{"text": "ice axe"}]}
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text(
+        "# name:scopes:sha256(key)\n"
+        "\n"
+        f"shop:read:{digest('reads')}\n"
+        f"  # the feed\n"
+        f"feed:write:{digest('writes')}\n"
+        f"owner:read,write,admin:{digest('everything').upper()}\n"
+    )
+    return file
+
+
+@pytest.fixture
+def guarded(serve: Callable[..., LocalService], keys: Path) -> LocalService:
+    return serve(access=read_keys(keys))
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic reads", "reads", "Bearer Bearer reads"],
+)
+def test_no_key_or_an_unknown_one_is_a_401(
+    guarded: LocalService, authorization: str | None
+) -> None:
+    headers = {} if authorization is None else {"authorization": authorization}
+    answers = [
+        guarded.post("/predict", TENT, headers=headers),
+        guarded.post("/labels", AXE, headers=headers),
+        *(guarded.get(path, headers=headers) for path in ("/info", "/labels", "/labels/tent")),
+    ]
+    for answer in answers:
+        assert_problem(answer, 401)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_the_hash_is_not_the_key(guarded: LocalService) -> None:
+    assert_problem(guarded.post("/predict", TENT, headers=bearer(digest("reads"))), 401)
+
+
+def test_a_key_without_the_scope_is_a_403(guarded: LocalService) -> None:
+    problem = assert_problem(guarded.post("/labels", AXE, headers=bearer("reads")), 403)
+    assert "'write'" in problem["detail"]
+    assert_problem(guarded.post("/predict", TENT, headers=bearer("writes")), 403)
+    assert_problem(guarded.get("/labels/tent", headers=bearer("writes")), 403)
+
+
+def test_scopes_open_their_routes(guarded: LocalService) -> None:
+    for key in ("reads", "everything"):
+        assert guarded.post("/predict", TENT, headers=bearer(key)).status_code == 200
+        assert guarded.get("/info", headers=bearer(key)).status_code == 200
+    for key in ("writes", "everything"):
+        assert guarded.post("/labels", AXE, headers=bearer(key)).status_code == 200
+    lower_case = {"authorization": "bearer reads"}
+    assert guarded.post("/predict", TENT, headers=lower_case).status_code == 200
+
+
+def test_a_stranger_learns_nothing_about_bodies(guarded: LocalService) -> None:
+    for body in (b"", b"{", b'{"queries": []}', b"x" * 5_000_000):
+        assert_problem(guarded.post("/predict", content=body), 401)
+
+
+def test_probes_and_metrics_need_no_key(guarded: LocalService) -> None:
+    for path in ("/health/live", "/health/ready", "/metrics"):
+        assert guarded.get(path).status_code == 200
+
+
+def test_a_server_reads_its_keys_from_the_named_file(
+    start: Callable[..., ServerProcess], keys: Path
+) -> None:
+    server = start("--host", "0.0.0.0", env={"KEYMATCH_API_KEYS": str(keys)})
+    assert_problem(server.client.post("/predict", json=TENT), 401)
+    answer = server.client.post("/predict", json=TENT, headers=bearer("reads"))
+    assert answer.status_code == 200
+    logged = server._log.read_text()
+    assert "reads" not in logged
+    assert digest("reads") not in logged
+
+
+def test_allow_anonymous_serves_everybody(start: Callable[..., ServerProcess]) -> None:
+    server = start("--host", "0.0.0.0", "--allow-anonymous")
+    assert server.client.post("/predict", json=TENT).status_code == 200

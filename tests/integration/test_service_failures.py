@@ -1,0 +1,165 @@
+"""Too much, too late, or broken inside: every request gets its answer and the service goes on."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from service.core.errors import LogError
+from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.serving import wait_for
+
+TENT = {"queries": ["tent"]}
+AXE = {"labels": [{"text": "ice axe"}]}
+
+
+class Held:
+    """A function that waits until it is let go."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.entered, self.released = threading.Event(), threading.Event()
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.entered.set()
+        assert self.released.wait(60)
+        return self._function(*args, **kwargs)
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`aside(function, ...)` calls in another thread."""
+    with ThreadPoolExecutor(8) as threads:
+        yield threads.submit
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Held:
+    held = Held(getattr(owner, name))
+    monkeypatch.setattr(owner, name, held)
+    return held
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseException) -> None:
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+def test_a_full_queue_is_a_429_and_passes(serve, aside, monkeypatch) -> None:
+    service = serve(threads=1, queue_queries=3)
+    held = hold(monkeypatch, service.engine._predictor, "predict")
+    first = aside(service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000})
+    assert held.entered.wait(60)
+    refused = service.post("/predict", {"queries": ["a", "b"]})
+    assert_problem(refused, 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    held.released.set()
+    assert first.result().status_code == 200
+    assert service.post("/predict", {"queries": ["a", "b"]}).status_code == 200
+    assert 'keymatch_rejected_total{reason="queue_full"} 1.0' in service.get("/metrics").text
+
+
+def test_a_request_larger_than_the_queue_is_answered_when_it_is_alone(serve) -> None:
+    service = serve(queue_queries=3)
+    assert service.post("/predict", {"queries": ["tent"] * 256}).status_code == 200
+
+
+def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
+    service = serve(queue_labels=1)
+    held = hold(monkeypatch, service.engine._log, "append")
+    first = aside(service.post, "/labels", AXE)
+    assert held.entered.wait(60)
+    refused = service.post("/labels", {"labels": [{"text": "crampon"}]})
+    assert_problem(refused, 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert service.post("/predict", TENT).json()["version"] == 0  # reads do not wait for writes
+    held.released.set()
+    assert first.result().status_code == 200
+    assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
+
+
+def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, aside, monkeypatch) -> None:
+    service = serve(threads=1)
+    held = hold(monkeypatch, service.engine._predictor, "predict")
+    first = aside(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
+    assert held.entered.wait(60)
+    assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
+    held.released.set()
+    assert first.result().status_code == 200
+    wait_for(lambda: "keymatch_queue_depth 0.0" in service.get("/metrics").text)
+    assert service.post("/predict", {**TENT, "deadline_ms": 60_000}).status_code == 200
+    assert 'keymatch_rejected_total{reason="deadline"} 1.0' in service.get("/metrics").text
+
+
+def test_a_full_memory_is_a_507_and_reads_go_on(serve) -> None:
+    service = serve(live_rows=2)
+    assert service.post("/labels", AXE).status_code == 200
+    two_rows = {"labels": [{"text": "crampon", "queries": ["spikes for ice"]}]}
+    assert_problem(service.post("/labels", two_rows), 507)
+    assert service.post("/predict", TENT).json()["version"] == 1
+    assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
+
+
+def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) -> None:
+    with monkeypatch.context() as broken:
+        fail(broken, service.engine._predictor, "predict", RuntimeError("secret at /etc/passwd"))
+        answer = service.post("/predict", TENT)
+        assert_problem(answer, 500)
+        assert_no_insides(answer)
+        assert "secret" not in answer.text
+    [record] = [record for record in caplog.records if record.message == "defect"]
+    assert record.levelno == logging.ERROR
+    assert "secret" in str(record.exc_info[1])
+    assert service.post("/predict", TENT).status_code == 200
+    assert "keymatch_queue_depth 0.0" in service.get("/metrics").text
+
+
+@pytest.mark.parametrize("error", [LogError("disk full at /var"), OSError("disk full at /var")])
+def test_a_failing_log_is_a_503_and_reads_go_on(service, monkeypatch, error) -> None:
+    with monkeypatch.context() as broken:
+        fail(broken, service.engine._log, "append", error)
+        answer = service.post("/labels", AXE)
+        assert_problem(answer, 503)
+        assert "/var" not in answer.text
+        assert service.post("/predict", TENT).json()["version"] == 0
+        assert_problem(service.get("/labels/ice%20axe"), 404)
+    assert service.get("/health/ready").status_code == 200
+    assert service.post("/labels", AXE).json()["version"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -> None:
+    held = hold(monkeypatch, service.engine._writer, "_write")
+    held._function = lambda _jobs: (_ for _ in ()).throw(SystemExit)
+    first = aside(service.post, "/labels", AXE)
+    assert held.entered.wait(60)
+    behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
+    wait_for(lambda: service.engine._writer._waiting == 4)
+    held.released.set()
+    for answer in (first, *behind):
+        assert_problem(answer.result(60), 503)
+    assert_problem(service.post("/labels", AXE), 503)
+    assert_problem(service.get("/health/ready"), 503)
+    assert service.get("/health/live").status_code == 200
+    assert service.post("/predict", TENT).status_code == 200
+
+
+def test_a_log_ahead_of_the_memory_stops_the_writer_until_a_restart(serve, monkeypatch) -> None:
+    service = serve()
+    with monkeypatch.context() as broken:
+        fail(broken, service.engine._memory, "apply", MemoryError("no page left"))
+        assert_problem(service.post("/labels", AXE), 503)
+    # Another write would make a version that lacks what the log holds.
+    wait_for(lambda: not service.engine.ready())
+    assert_problem(service.post("/labels", {"labels": [{"text": "crampon"}]}), 503)
+    assert_problem(service.get("/health/ready"), 503)
+    assert service.post("/predict", TENT).json()["version"] == 0
+    service.engine.close()
+    restarted = serve()
+    assert restarted.get("/labels/ice%20axe").json()["version"] == 1
+    assert restarted.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2

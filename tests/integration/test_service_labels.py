@@ -1,0 +1,210 @@
+"""/labels: new keywords are predicted at once, and the memory shows what it holds."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from service.schemas import LabelAnswer, LabelPage, LabelsAnswer
+from tests.support.bundles import LABELS
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService
+
+AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
+ODD_IDS = [
+    "a/b", "/leading", "trailing/", "a//b", "..", ".", "../../etc", "%2F", "100%", "a+b", "a b",
+    "?limit=1", "#fragment", "a;b", "ünï/cödé", "靴", "🥾", "\0", "a\nb", "'", '"', "labels", "\\",
+    "\u202ereversed", "x" * 2048,
+]  # fmt: skip
+
+
+def put(service: LocalService, *labels: dict[str, Any]) -> dict[str, Any]:
+    answer = service.post("/labels", {"labels": labels})
+    assert answer.status_code == 200, answer.text
+    LabelsAnswer.model_validate(answer.json(), strict=True)
+    return answer.json()
+
+
+def statuses(answer: dict[str, Any]) -> list[str]:
+    return [label["status"] for label in answer["labels"]]
+
+
+def keywords(service: LocalService, query: str, **options: Any) -> dict[str, dict[str, Any]]:
+    body = {"queries": [query], "explain": True, "depth": 100, "top_k": 100, **options}
+    found = service.post("/predict", body).json()["results"][0]["keywords"]
+    return {keyword["id"]: keyword for keyword in found}
+
+
+def percent_encoded(label_id: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in label_id.encode())
+
+
+def test_a_label_is_created_then_unchanged_then_updated(service: LocalService) -> None:
+    created = put(service, AXE)
+    label = {"id": "axe", "status": "created", "neighbours": []}
+    assert created == {"version": 1, "labels": [label]}
+    assert put(service, AXE) == {"version": 1, "labels": [{**label, "status": "unchanged"}]}
+    for version, change in enumerate(
+        [{"text": "ice tool"}, {"queries": []}, {"metadata": {}}], start=2
+    ):
+        AXE_NOW = {**AXE, **change}
+        assert put(service, AXE_NOW)["version"] == version
+        assert service.get("/labels/axe").json() == {**AXE_NOW, "novel": True, "version": version}
+
+
+def test_a_label_is_predicted_from_the_answer_on(service: LocalService) -> None:
+    assert "axe" not in keywords(service, "ice axe")
+    version = put(service, AXE)["version"]
+    answer = service.post("/predict", {"queries": ["ice axe"], "memorization": 0})
+    assert answer.json()["version"] == version
+    best = answer.json()["results"][0]["keywords"][0]
+    assert (best["id"], best["text"], best["novel"]) == ("axe", "ice axe", True)
+
+
+def test_known_queries_become_instance_evidence(service: LocalService) -> None:
+    put(service, AXE)
+    found = keywords(service, "glacier tool", memorization=1)
+    [row] = found["axe"]["evidence"]
+    assert (row["kind"], row["text"]) == ("instance", "glacier tool")
+    assert row["similarity"] == pytest.approx(1, abs=1e-3)
+    assert next(iter(found)) == "axe"
+
+
+def test_metadata_comes_with_explain_only(service: LocalService) -> None:
+    put(service, AXE)
+    assert keywords(service, "ice axe")["axe"]["metadata"] == {"shop": "acme"}
+    plain = service.post("/predict", {"queries": ["ice axe"]}).json()["results"][0]["keywords"]
+    assert not any({"metadata", "evidence"} & keyword.keys() for keyword in plain)
+
+
+def test_an_update_replaces_text_and_queries_everywhere(service: LocalService) -> None:
+    put(service, AXE)
+    put(service, {"id": "axe", "text": "snow shovel", "queries": ["dig a cave"]})
+    for query in ("ice axe", "glacier tool", "snow shovel", "dig a cave"):
+        axe = keywords(service, query)["axe"]
+        assert axe["text"] == "snow shovel"
+        assert {row["text"] for row in axe["evidence"]} == {"snow shovel", "dig a cave"}
+
+
+def test_a_base_label_is_replaced_and_keeps_its_clicks(service: LocalService) -> None:
+    same = put(service, {"id": "tent", "text": LABELS["tent"]})
+    assert (same["version"], statuses(same)) == (0, ["unchanged"])
+    assert statuses(put(service, {"id": "tent", "text": "tarp"})) == ["updated"]
+    tent = keywords(service, "camping tent")["tent"]
+    assert (tent["text"], tent["novel"]) == ("tarp", False)
+    voters = {(row["kind"], row["text"]) for row in tent["evidence"]}
+    clicked = {("instance", "shelter for two"), ("instance", "light for a tent")}
+    assert voters == {("label", "tarp"), *clicked}
+
+
+@pytest.mark.parametrize(
+    ("text", "label_id"),
+    [
+        ("  Ice   AXE ", "ice axe"),
+        ("\uff29\uff43\uff45\u3000\uff41\uff58\uff45", "ice axe"),
+        ("Straße", "strasse"),
+        ("ﬁre", "fire"),
+        ("a\tb\nc", "a b c"),
+    ],
+)
+def test_a_label_without_id_gets_its_normalised_text(
+    service: LocalService, text: str, label_id: str
+) -> None:
+    assert put(service, {"text": text})["labels"][0]["id"] == label_id
+    shown = service.get(f"/labels/{percent_encoded(label_id)}").json()
+    assert (shown["id"], shown["text"]) == (label_id, text.strip())
+
+
+def test_repeated_known_queries_count_once(service: LocalService) -> None:
+    put(service, {**AXE, "queries": ["dig", "dig ", "pick"]})
+    assert service.get("/labels/axe").json()["queries"] == ["dig", "pick"]
+
+
+def test_one_request_cannot_say_an_id_twice(service: LocalService) -> None:
+    twice = {"labels": [AXE, {"id": "axe", "text": "another"}]}
+    assert_problem(service.post("/labels", twice), 422, field="labels")
+    assert_problem(service.get("/labels/axe"), 404)
+
+
+def test_labels_are_shown_by_any_id(service: LocalService) -> None:
+    put(service, *({"id": label_id, "text": "odd"} for label_id in ODD_IDS))
+    for label_id in ODD_IDS:
+        shown = service.get(f"/labels/{percent_encoded(label_id)}")
+        assert shown.status_code == 200, label_id
+        assert shown.json()["id"] == label_id
+    assert {label["id"] for label in service.get("/labels").json()["labels"]} == set(ODD_IDS)
+
+
+def test_base_labels_are_shown_too(reader: LocalService) -> None:
+    shown = reader.get("/labels/tent").json()
+    LabelAnswer.model_validate(shown, strict=True)
+    assert shown == {
+        "id": "tent", "text": "camping tent", "queries": [], "metadata": {},
+        "novel": False, "version": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/labels/nope", "/labels/", "/labels/%00", "/labels/tent%20"])
+def test_an_unknown_label_is_a_404(reader: LocalService, path: str) -> None:
+    assert_problem(reader.get(path), 404)
+
+
+def test_all_pages_together_hold_every_live_label_once(service: LocalService) -> None:
+    ids = [f"label {number:03}" for number in range(25)]
+    put(service, *({"text": label_id} for label_id in reversed(ids)))
+    for limit in (1, 7, 24, 25, 26):
+        found, cursor, pages = [], "", 0
+        while cursor is not None:
+            page = service.get("/labels", params={"after": cursor, "limit": limit}).json()
+            LabelPage.model_validate(page, strict=True)
+            assert len(page["labels"]) <= limit
+            found += [label["id"] for label in page["labels"]]
+            cursor, pages = page["next"], pages + 1
+        assert found == ids
+        assert pages == -(-25 // limit)
+
+
+def test_the_default_page_holds_100_labels(service: LocalService) -> None:
+    put(service, *({"text": f"label {number}"} for number in range(101)))
+    assert len(service.get("/labels").json()["labels"]) == 100
+    assert len(service.get("/labels?limit=1000").json()["labels"]) == 101
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limt=3", "limt"),
+        ("limit=0", "limit"),
+        ("limit=-1", "limit"),
+        ("limit=many", "limit"),
+        ("limit=1.5", "limit"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("after=a&before=b", "before"),
+    ],
+)
+def test_a_wrong_page_is_a_422(reader: LocalService, query: str, field: str) -> None:
+    assert_problem(reader.get(f"/labels?{query}"), 422, field=field)
+
+
+def test_labels_from_many_threads_stand_in_one_gapless_order(service: LocalService) -> None:
+    texts = [f"label {number}" for number in range(80)]
+
+    def write(text: str) -> tuple[str, int]:
+        version = put(service, {"text": text})["version"]
+        assert text in keywords(service, text, min_version=version)
+        return text, version
+
+    with ThreadPoolExecutor(8) as threads:
+        answered = dict(threads.map(write, texts))
+    stored = {text: service.get(f"/labels/{text}").json()["version"] for text in texts}
+    assert sorted(stored.values()) == list(range(1, 81))
+    # One commit may hold the labels of several requests: all of them read its last version.
+    assert all(stored[text] <= answered[text] <= 80 for text in texts)
+
+
+def test_the_same_label_from_many_threads_is_created_once(service: LocalService) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: put(service, AXE), range(40)))
+    found = [status for answer in answers for status in statuses(answer)]
+    assert sorted(found) == ["created"] + ["unchanged"] * 39
+    assert {answer["version"] for answer in answers} == {1}

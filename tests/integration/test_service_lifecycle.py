@@ -1,0 +1,118 @@
+"""From start to end: probes while the bundle opens, and what SIGTERM leaves undone (nothing)."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from service import engine
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, ServerProcess, wait_for
+
+TENT = {"queries": ["tent"]}
+
+
+def post(path: str, document: object) -> bytes:
+    body = json.dumps(document).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict]:
+    """Status and body of the one answer that comes before the server closes."""
+    with connection.makefile("rb") as stream:
+        head, _, body = stream.read().partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
+def test_the_probes_follow_the_opening(
+    serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proceed, open_bundle = threading.Event(), engine.open_bundle
+
+    def open_slowly(folder: Path) -> object:
+        assert proceed.wait(60)
+        return open_bundle(folder)
+
+    monkeypatch.setattr(engine, "open_bundle", open_slowly)
+    service = serve(wait=False)
+    try:
+        assert service.get("/health/live").json() == {"status": "live"}
+        assert service.get("/metrics").status_code == 200
+        for path in ("/health/ready", "/info", "/labels", "/labels/tent"):
+            problem = assert_problem(service.get(path), 503)
+            assert problem["detail"] == "the service is starting"
+        assert_problem(service.post("/predict", TENT), 503)
+        assert_problem(service.post("/labels", {"labels": [{"text": "a"}]}), 503)
+        assert_problem(service.post("/predict", {}), 422)  # wrong at any time
+    finally:
+        proceed.set()
+    service.wait_ready()
+    assert service.get("/health/ready").json() == {"status": "ready"}
+    assert service.post("/predict", TENT).status_code == 200
+
+
+def test_a_failed_opening_is_live_but_never_ready(
+    serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_folder: Path) -> object:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(engine, "open_bundle", fail)
+    service = serve(wait=False)
+    wait_for(lambda: service.engine.failure)
+    assert service.get("/health/live").status_code == 200
+    problem = assert_problem(service.get("/health/ready"), 503)
+    assert problem["detail"] == "the service is failed"
+    assert_problem(service.post("/predict", TENT), 503)
+
+
+def test_info_tells_what_is_served(reader: LocalService) -> None:
+    info = reader.get("/info").json()
+    assert info.keys() == {"version", "bundle", "memory", "limits"}
+    assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
+    assert info["memory"] == {
+        "base_rows": 14, "live_rows": 0, "dead_rows": 0, "labels": 6, "live_labels": 0
+    }  # fmt: skip
+    assert info["limits"]["queries"] == 256
+    assert info["limits"]["body_bytes"] == 4_194_304
+
+
+def test_the_root_leads_to_the_documentation(reader: LocalService) -> None:
+    assert reader.get("/").headers["location"] == "/docs"
+    assert reader.get("/docs").status_code == 200
+
+
+def test_sigterm_answers_what_was_accepted(start: Callable[..., ServerProcess]) -> None:
+    server = start()
+    with ExitStack() as open_sockets:
+
+        def send(path: str, document: object) -> socket.socket:
+            address = ("127.0.0.1", server.port)
+            connection = open_sockets.enter_context(socket.create_connection(address, timeout=60))
+            connection.sendall(post(path, document))
+            return connection
+
+        # A long write, and readers that wait for it: all are in flight when the signal comes.
+        texts = [f"{number} words of {number % 7}" for number in range(100)]
+        labels = [{"text": f"label {number}", "queries": texts} for number in range(500)]
+        writing = send("/labels", {"labels": labels})
+        wait = {**TENT, "min_version": 500, "deadline_ms": 60_000}
+        reading = [send("/predict", wait) for _ in range(5)]
+        wait_for(lambda: "keymatch_queue_depth 5.0" in server.client.get("/metrics").text)
+        assert "keymatch_memory_version 0.0" in server.client.get("/metrics").text
+        assert server.stop() == 0
+        answers = [read_answer(connection) for connection in (writing, *reading)]
+    assert [status for status, _ in answers] == [200] * 6
+    assert {body["version"] for _, body in answers} == {500}
+    assert not server.logged("defect")
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port)).close()
+
+
+def test_sigterm_while_opening_ends_orderly(start: Callable[..., ServerProcess]) -> None:
+    assert start(wait=False).stop() == 0

@@ -1,0 +1,182 @@
+"""POST /predict: what is answered, in which order, and how options change it."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from service.schemas import PredictAnswer
+from tests.support.bundles import LABELS
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, wait_for
+
+
+def predict(service: LocalService, *queries: str, **options: Any) -> dict[str, Any]:
+    answer = service.post("/predict", {"queries": queries, **options})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def results(service: LocalService, *queries: str, **options: Any) -> list[dict[str, Any]]:
+    return predict(service, *queries, **options)["results"]
+
+
+def evidence(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for keyword in result["keywords"] for row in keyword["evidence"]]
+
+
+def test_the_answer_has_the_documented_shape(reader: LocalService) -> None:
+    answer = predict(reader, "warm boots")
+    PredictAnswer.model_validate(answer, strict=True)
+    assert answer.keys() == {"bundle", "version", "results", "timing_ms"}
+    assert (answer["bundle"], answer["version"]) == ("tiny", 0)
+    assert answer["timing_ms"].keys() == {"queue", "encode", "retrieve", "score"}
+    [result] = answer["results"]
+    assert result.keys() == {"query", "keywords"}
+    for keyword in result["keywords"]:
+        assert keyword.keys() == {"id", "text", "score", "novel"}
+        assert keyword["text"] == LABELS[keyword["id"]]
+        assert keyword["novel"] is False
+    assert result["keywords"][0]["id"] == "boots"
+
+
+def test_explain_adds_evidence_and_metadata_and_changes_nothing_else(reader: LocalService) -> None:
+    [plain], [explained] = results(reader, "trail"), results(reader, "trail", explain=True)
+    for keyword in explained["keywords"]:
+        assert keyword.pop("metadata") == {}
+        for row in keyword.pop("evidence"):
+            assert row.keys() == {"kind", "text", "similarity", "weight"}
+            assert row["kind"] in ("instance", "label")
+    assert explained == plain
+
+
+def test_options_left_out_have_the_documented_defaults(reader: LocalService) -> None:
+    of_the_bundle = {"memorization": 0.5, "depth": 10}
+    written_out = {"top_k": 10, "explain": False, "min_version": 0, "deadline_ms": 1000}
+    assert results(reader, "tent", **written_out, **of_the_bundle) == results(reader, "tent")
+
+
+@pytest.mark.parametrize(
+    ("memorization", "kinds"), [(0, {"label"}), (1, {"instance"}), (0.3, {"label", "instance"})]
+)
+def test_memorization_weighs_instances_against_labels(
+    reader: LocalService, memorization: float, kinds: set[str]
+) -> None:
+    [result] = results(reader, "tent", memorization=memorization, depth=14, explain=True)
+    assert {row["kind"] for row in evidence(result)} == kinds
+
+
+def test_depth_is_the_number_of_keys_that_may_vote(reader: LocalService) -> None:
+    for depth in (1, 2, 5, 2000):
+        [result] = results(reader, "tent", depth=depth, explain=True)
+        voters = {(row["kind"], row["text"]) for row in evidence(result)}
+        assert len(voters) <= depth
+    assert len(voters) == 13  # all rows but the instance that was clicked for nothing
+
+
+@pytest.mark.parametrize(("top_k", "found"), [(1, 1), (3, 3), (1000, 6)])
+def test_top_k_bounds_the_keywords(reader: LocalService, top_k: int, found: int) -> None:
+    [few], [all_of_them] = results(reader, "tent", top_k=top_k), results(reader, "tent", top_k=6)
+    assert few["keywords"] == all_of_them["keywords"][:top_k]
+    assert len(few["keywords"]) == found
+
+
+@pytest.mark.parametrize("memorization", [0.0, 0.25, 0.5, 1.0])
+def test_evidence_sums_to_the_score(reader: LocalService, memorization: float) -> None:
+    options = {"memorization": memorization, "explain": True}
+    for result in results(reader, "trail", "shoes", "nothing alike", **options):
+        for keyword in result["keywords"]:
+            weights = [row["weight"] for row in keyword["evidence"]]
+            assert sum(weights) == pytest.approx(keyword["score"], rel=1e-12)
+            assert weights == sorted(weights, reverse=True)
+
+
+def test_scores_descend_and_ties_stand_in_order_of_id(service: LocalService) -> None:
+    same_text = [{"id": label_id, "text": "ice axe"} for label_id in ("d", "B", "a", "c")]
+    service.post("/labels", {"labels": same_text})
+    [result] = results(service, "ice axe", memorization=0, depth=100)
+    best = result["keywords"][:4]
+    assert [keyword["id"] for keyword in best] == ["B", "a", "c", "d"]
+    assert len({keyword["score"] for keyword in best}) == 1
+    ranks = [(-keyword["score"], keyword["id"]) for keyword in result["keywords"]]
+    assert ranks == sorted(ranks)
+    [three] = results(service, "ice axe", memorization=0, depth=100, top_k=3)
+    assert [keyword["id"] for keyword in three["keywords"]] == ["B", "a", "c"]
+
+
+def test_the_same_query_has_the_same_answer_bit_for_bit(
+    reader: LocalService, serve: Callable[..., LocalService]
+) -> None:
+    first = results(reader, "something warm", explain=True)
+    assert results(reader, "something warm", explain=True) == first  # now from the cache
+    uncached = serve(cached_queries=0)
+    assert results(uncached, "something warm", explain=True) == first
+    assert results(uncached, "something warm", explain=True) == first
+
+
+def test_256_queries_are_answered_in_their_order(reader: LocalService) -> None:
+    queries = [f"{text} {number}" for number in range(43) for text in LABELS.values()][:256]
+    answers = results(reader, *queries, top_k=1)
+    assert [answer["query"] for answer in answers] == queries
+    for query, answer in list(zip(queries, answers, strict=True))[::50]:
+        [alone] = results(reader, query, top_k=1)
+        assert answer["keywords"][0]["id"] == alone["keywords"][0]["id"]
+
+
+def test_equal_queries_of_one_request_are_each_answered(reader: LocalService) -> None:
+    first, second = results(reader, "tent", "tent")
+    assert first == second
+
+
+def test_queries_are_trimmed(reader: LocalService) -> None:
+    assert results(reader, "  warm boots \t\r\n") == results(reader, "warm boots")
+    [longest] = results(reader, " " * 5000 + "x" * 2048 + " " * 5000)
+    assert longest["query"] == "x" * 2048
+
+
+@pytest.mark.parametrize(
+    "query", ["\0", "a\0b", "\u200b", "\U0001d4b7", "靴", "🥾" * 1024, "'; --"]
+)
+def test_any_text_is_answered(reader: LocalService, query: str) -> None:
+    [result] = results(reader, query)
+    assert result["query"] == query
+    assert result["keywords"]
+
+
+def test_the_last_of_two_equal_keys_counts(reader: LocalService) -> None:
+    json = {"content-type": "application/json"}
+    answer = reader.post("/predict", content=b'{"queries":["a"],"queries":["b"]}', headers=json)
+    assert [result["query"] for result in answer.json()["results"]] == ["b"]
+
+
+def test_min_version_reads_what_was_just_written(service: LocalService) -> None:
+    version = service.post("/labels", {"labels": [{"text": "ice axe"}]}).json()["version"]
+    answer = predict(service, "ice axe", min_version=version)
+    assert answer["version"] == version == 1
+    assert answer["results"][0]["keywords"][0]["id"] == "ice axe"
+
+
+def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None:
+    waiting: list[dict[str, Any]] = []
+    reading = threading.Thread(
+        target=lambda: waiting.append(
+            predict(service, "ice axe", min_version=1, deadline_ms=60_000)
+        )
+    )
+    reading.start()
+    wait_for(lambda: "keymatch_queue_depth 1.0" in service.get("/metrics").text)
+    assert not waiting
+    service.post("/labels", {"labels": [{"text": "ice axe"}]})
+    reading.join()
+    assert waiting[0]["version"] == 1
+    assert waiting[0]["results"][0]["keywords"][0]["id"] == "ice axe"
+
+
+def test_a_version_that_does_not_come_is_a_504_at_the_deadline(service: LocalService) -> None:
+    start = time.monotonic()
+    body = {"queries": ["tent"], "min_version": 1, "deadline_ms": 150}
+    assert_problem(service.post("/predict", body), 504)
+    assert 0.15 <= time.monotonic() - start < 30
+    assert predict(service, "tent")["version"] == 0

@@ -1,0 +1,148 @@
+"""Metrics, request ids and log lines."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, ServerProcess
+
+TENT = {"queries": ["tent"]}
+
+
+def samples(service: LocalService) -> dict[tuple[str, ...], float]:
+    """Every sample: (name, label values in order of label names) -> value."""
+    answer = service.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def moved(before: dict[tuple[str, ...], float], after: dict[tuple[str, ...], float]) -> Any:
+    changed = {key: value - before.get(key, 0) for key, value in after.items()}
+    return {key: value for key, value in changed.items() if value}
+
+
+def test_a_prediction_moves_its_counters(service: LocalService) -> None:
+    before = samples(service)
+    service.post("/predict", {"queries": ["tent", "lamp"]})
+    service.post("/predict", TENT)
+    after = moved(before, samples(service))
+    assert after["keymatch_requests_total", "/predict", "200"] == 2
+    assert after["keymatch_request_seconds_count", "/predict"] == 2
+    assert after["keymatch_encode_cache_misses_total",] == 2
+    assert after["keymatch_encode_cache_hits_total",] == 1
+    for stage, count in {"queue": 2, "tokenize": 1, "encode": 1, "retrieve": 2, "score": 2}.items():
+        assert after["keymatch_stage_seconds_count", stage] == count
+    assert after["keymatch_batch_size_sum", "predict"] == 3
+
+
+def test_a_write_moves_its_counters(service: LocalService) -> None:
+    before = samples(service)
+    service.post("/labels", {"labels": [{"text": "ice axe", "queries": ["pick"]}]})
+    service.post("/labels", {"labels": [{"id": "tent", "text": "tarp"}]})
+    now = samples(service)
+    after = moved(before, now)
+    assert after["keymatch_requests_total", "/labels", "200"] == 2
+    assert after["keymatch_stage_seconds_count", "log_commit"] == 2
+    assert after["keymatch_stage_seconds_count", "publish"] == 2
+    assert after["keymatch_memory_version",] == 2
+    assert after["keymatch_memory_rows", "live"] == 3
+    assert after["keymatch_memory_rows", "tombstone"] == 1
+    assert now["keymatch_memory_rows", "base"] == 14
+    assert now["keymatch_log_lag_events",] == 0
+
+
+def test_an_idle_service_shows_every_fixed_label_value(service: LocalService) -> None:
+    stages = {key[1] for key in samples(service) if key[0] == "keymatch_stage_seconds_count"}
+    assert stages == {
+        "queue", "tokenize", "encode", "retrieve", "score", "log_commit", "publish"
+    }  # fmt: skip
+    rows = {key[1] for key in samples(service) if key[0] == "keymatch_memory_rows"}
+    assert rows == {"base", "sealed", "live", "tombstone"}
+    [build] = [key for key in samples(service) if key[0] == "keymatch_build_info"]
+    assert "tiny" in build
+
+
+def test_refusals_are_counted_by_reason(service: LocalService) -> None:
+    before = samples(service)
+    service.post("/predict", {"queries": []})
+    service.post("/predict", content=b"{", headers={"content-type": "application/json"})
+    service.get("/labels?limit=0")
+    after = moved(before, samples(service))
+    assert after["keymatch_rejected_total", "invalid"] == 2
+    assert after["keymatch_rejected_total", "refused"] == 1
+
+
+def test_paths_never_become_label_values(service: LocalService) -> None:
+    service.get("/labels/tent")
+    service.get("/labels/nope")
+    known = {key[1] for key in samples(service) if key[0] == "keymatch_requests_total"}
+    for path in ("/a", "/b", "/predict/x", "/%00", "/" + "x" * 3000):
+        assert_problem(service.get(path), 404)
+    routes = {key[1] for key in samples(service) if key[0] == "keymatch_requests_total"}
+    assert routes <= known | {"unmatched", "/metrics"}
+    assert not any("tent" in route or "nope" in route for route in routes)
+
+
+def test_unusual_methods_never_become_label_values(service: LocalService) -> None:
+    for method in ("BREW", "PROPFIND", "HEAD"):
+        service.request(method, "/predict")
+    assert samples(service)["keymatch_requests_total", "/predict", "405"] == 3
+    assert not {"BREW", "PROPFIND", "HEAD"} & {part for key in samples(service) for part in key}
+
+
+@pytest.mark.parametrize("given", ["abc", "a" * 128, "f47ac10b-58cc-4372-a567-0e02b2c3d479", "A:1"])
+def test_a_valid_request_id_is_taken_returned_and_logged(
+    reader: LocalService, caplog: pytest.LogCaptureFixture, given: str
+) -> None:
+    caplog.set_level(logging.INFO, "keymatch.access")
+    answer = reader.post("/predict", TENT, headers={"x-request-id": given})
+    assert answer.headers["x-request-id"] == given
+    [record] = [record for record in caplog.records if record.message == "request"]
+    assert (record.request_id, record.route, record.status) == (given, "/predict", 200)
+
+
+@pytest.mark.parametrize("given", ["", "a" * 129, "a b", "a\tb", "<script>", 'a"b', "é"])
+def test_another_request_id_is_replaced(reader: LocalService, given: str) -> None:
+    headers = {b"x-request-id": given.encode()}
+    answer = reader.get("/health/live", headers=headers)
+    assert answer.headers["x-request-id"] not in ("", given)
+
+
+def test_request_ids_differ(reader: LocalService) -> None:
+    made = {reader.get("/health/live").headers["x-request-id"] for _ in range(20)}
+    assert len(made) == 20
+
+
+def test_errors_carry_the_request_id_too(reader: LocalService) -> None:
+    for answer in (
+        reader.get("/nope", headers={"x-request-id": "mine"}),
+        reader.post("/predict", {}, headers={"x-request-id": "mine"}),
+    ):
+        assert answer.headers["x-request-id"] == "mine"
+
+
+def test_a_server_logs_json_lines(start: Callable[..., ServerProcess]) -> None:
+    server = start()
+    server.client.post("/predict", json=TENT, headers={"x-request-id": "mine"})
+    [line] = [line for line in server.logged("request") if line["request_id"] == "mine"]
+    assert line["level"] == "info"
+    assert (line["method"], line["route"], line["status"]) == ("POST", "/predict", 200)
+    assert line["milliseconds"] > 0
+    assert "tent" not in str(line)  # queries are the users' own words
+    [ready] = server.logged("ready")
+    assert ready["seconds"] > 0
+
+
+def test_the_access_log_can_be_turned_off(start: Callable[..., ServerProcess]) -> None:
+    server = start("--no-access-log")
+    server.client.post("/predict", json=TENT)
+    assert server.logged("ready")
+    assert not server.logged("request")

@@ -1,0 +1,193 @@
+"""Wrong input: every mistake has its own status, and the answer names the field."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.serving import LocalService
+
+JSON = {"content-type": "application/json"}
+TENT = {"queries": ["tent"]}
+
+
+def one(**label: Any) -> dict[str, Any]:
+    return {"labels": [label]}
+
+
+PREDICT_FIELDS = [
+    ({"queries": [""]}, "queries.0"),
+    ({"queries": ["tent", " \t\n"]}, "queries.1"),
+    ({"queries": ["\x1c\x1f"]}, "queries.0"),
+    ({"queries": ["x" * 2049]}, "queries.0"),
+    ({"queries": ["x" * 10_000]}, "queries.0"),
+    ({"queries": []}, "queries"),
+    ({"queries": ["x"] * 257}, "queries"),
+    ({"queries": "tent"}, "queries"),
+    ({"queries": None}, "queries"),
+    ({"queries": [1]}, "queries.0"),
+    ({"queries": [None]}, "queries.0"),
+    ({"queries": [["tent"]]}, "queries.0"),
+    ({"queries": {"0": "tent"}}, "queries"),
+    ({}, "queries"),
+    *((TENT | {"top_k": wrong}, "top_k") for wrong in (0, -1, 1001, "3", 3.5, 3.0, True, None)),
+    *((TENT | {"memorization": wrong}, "memorization") for wrong in (-0.1, 1.1, "0.5", True, [])),
+    *((TENT | {"depth": wrong}, "depth") for wrong in (0, 2001, "10", 1.5, False)),
+    *((TENT | {"explain": wrong}, "explain") for wrong in (1, "true", None)),
+    *((TENT | {"min_version": wrong}, "min_version") for wrong in (-1, 2**63, 2**64 - 1, "0")),
+    *((TENT | {"deadline_ms": wrong}, "deadline_ms") for wrong in (0, 60_001, 10.5, None)),
+    *((TENT | {field: 10**30}, field) for field in ("top_k", "depth", "min_version")),
+    (TENT | {"topk": 3}, "topk"),
+    (TENT | {"": 3}, "body"),
+    (None, "body"),
+    ([TENT], "body"),
+    ("tent", "body"),
+    (3, "body"),
+]
+
+LABELS_FIELDS = [
+    ({}, "labels"),
+    ({"labels": []}, "labels"),
+    ({"labels": None}, "labels"),
+    ({"labels": {"text": "a"}}, "labels"),
+    ({"labels": [{"text": f"label {number}"} for number in range(1001)]}, "labels"),
+    ({"labels": [{"text": "a"}], "label": 1}, "label"),
+    ({"labels": ["a"]}, "labels.0"),
+    (one(), "labels.0.text"),
+    (one(text=""), "labels.0.text"),
+    (one(text=" \u3000"), "labels.0.text"),
+    (one(text="\x1c"), "labels.0.text"),
+    (one(text="x" * 2049), "labels.0.text"),
+    (one(text=7), "labels.0.text"),
+    (one(text="a", id=""), "labels.0.id"),
+    (one(text="a", id=" "), "labels.0.id"),
+    (one(text="a", id=7), "labels.0.id"),
+    (one(text="a", id="x" * 2049), "labels.0.id"),
+    (one(text="a", queries=["q"] * 101), "labels.0.queries"),
+    (one(text="a", queries="q"), "labels.0.queries"),
+    (one(text="a", queries=["q", ""]), "labels.0.queries.1"),
+    (one(text="a", metadata={"a": 1}), "labels.0.metadata.a"),
+    (one(text="a", metadata={"a": {"b": "c"}}), "labels.0.metadata.a"),
+    (one(text="a", metadata={"a": "x" * 1025}), "labels.0.metadata.a"),
+    (one(text="a", metadata={str(number): "" for number in range(65)}), "labels.0.metadata"),
+    (one(text="a", metadata=[["a", "b"]]), "labels.0.metadata"),
+    (one(text="a", novel=True), "labels.0.novel"),
+    ({"labels": [{"id": "x", "text": "a"}, {"id": "x", "text": "b"}]}, "labels"),
+    ({"labels": [{"text": "Ice  axe"}, {"text": "ice AXE"}]}, "labels"),
+    (None, "body"),
+    ([], "body"),
+]
+
+NOT_JSON = {
+    "empty": b"",
+    "truncated": b'{"queries": ["te',
+    "two documents": b'{"queries": ["a"]} {"queries": ["a"]}',
+    "trailing comma": b'{"queries": ["a"],}',
+    "single quotes": b"{'queries': ['a']}",
+    "NaN": b'{"queries": ["a"], "memorization": NaN}',
+    "Infinity": b'{"queries": ["a"], "memorization": Infinity}',
+    "minus Infinity": b'{"queries": ["a"], "memorization": -Infinity}',
+    "100,000 brackets": b"[" * 100_000,
+    "100,000 closed brackets": b'{"queries": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "100,000 objects": b'{"a":' * 100_000,
+    "invalid UTF-8": b'{"queries": ["\xff\xfe"]}',
+    "overlong UTF-8": b'{"queries": ["\xc0\xaf"]}',
+    "lone surrogate": b'{"queries": ["\\ud800"]}',
+    "lone surrogate in a name": b'{"\\udfff": 1}',
+    "surrogate in UTF-8": b'{"queries": ["\xed\xa0\x80"]}',
+    "byte order mark": b'\xef\xbb\xbf{"queries": ["a"]}',
+    "UTF-16": json.dumps(TENT).encode("utf-16"),
+    "raw control character": b'{"queries": ["a\x00b"]}',
+    "gzip": b"\x1f\x8b\x08\x00",
+}
+
+
+def names(case: object) -> str | None:
+    return None if isinstance(case, str) else repr(case)[:50]
+
+
+@pytest.mark.parametrize(("body", "field"), PREDICT_FIELDS, ids=names)
+def test_predict_names_the_wrong_field(reader: LocalService, body: Any, field: str) -> None:
+    answer = reader.request("POST", "/predict", content=json.dumps(body), headers=JSON)
+    assert_no_insides(answer)
+    assert_problem(answer, 422, field=field)
+
+
+@pytest.mark.parametrize(("body", "field"), LABELS_FIELDS, ids=names)
+def test_labels_names_the_wrong_field_and_writes_nothing(
+    reader: LocalService, body: Any, field: str
+) -> None:
+    answer = reader.request("POST", "/labels", content=json.dumps(body), headers=JSON)
+    assert_no_insides(answer)
+    assert_problem(answer, 422, field=field)
+    assert reader.get("/labels").json() == {"version": 0, "labels": [], "next": None}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/labels"])
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_not_json_is_a_400(reader: LocalService, path: str, body: bytes) -> None:
+    answer = reader.post(path, content=body, headers=JSON)
+    assert_no_insides(answer)
+    assert_problem(answer, 400)
+
+
+def test_nesting_that_the_parser_still_takes_is_a_422(reader: LocalService) -> None:
+    body = b'{"queries": ' + b"[" * 1000 + b"]" * 1000 + b"}"
+    assert_problem(reader.post("/predict", content=body, headers=JSON), 422, field="queries.0")
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data",
+        "application/jsonx", "application/vnd.api+json", "application/json; charset=latin-1",
+        "application/json; charset=utf-16", "*/*", ";",
+    ],
+)  # fmt: skip
+def test_another_content_type_is_a_415(reader: LocalService, content_type: str | None) -> None:
+    headers = {} if content_type is None else {"content-type": content_type}
+    for path in ("/predict", "/labels"):
+        assert_problem(reader.post(path, content=json.dumps(TENT), headers=headers), 415)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["Application/JSON", "application/json;charset=UTF-8", 'application/json; charset="utf-8"'],
+)
+def test_json_may_be_announced_in_many_ways(reader: LocalService, content_type: str) -> None:
+    headers = {"content-type": content_type}
+    assert reader.post("/predict", content=json.dumps(TENT), headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/predict", {"POST"}),
+        ("PUT", "/predict", {"POST"}),
+        ("DELETE", "/info", {"GET"}),
+        ("POST", "/metrics", {"GET"}),
+        ("POST", "/health/live", {"GET"}),
+    ],
+)
+def test_a_wrong_method_is_a_405(
+    reader: LocalService, method: str, path: str, allowed: set[str]
+) -> None:
+    answer = reader.request(method, path)
+    assert_problem(answer, 405)
+    assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize("path", ["/nope", "/predict/", "/predict/x", "//predict", "/health"])
+def test_an_unknown_route_is_a_404(reader: LocalService, path: str) -> None:
+    assert_problem(reader.get(f"http://service{path}"), 404)
+
+
+def test_a_small_request_never_gets_a_large_answer(reader: LocalService) -> None:
+    many = TENT | {f"unknown{number}": 1 for number in range(10_000)}
+    problem = assert_problem(reader.post("/predict", many), 422)
+    assert problem["detail"] == "10000 field(s) are not as documented"
+    assert len(problem["errors"]) == 100
+    answer = reader.post("/predict", TENT | {"x" * 100_000: 1})
+    assert_problem(answer, 422, field="x" * 200)
+    assert len(answer.content) < 1000
