@@ -159,6 +159,7 @@ def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         timeout_graceful_shutdown=server.shutdown_seconds,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
     )

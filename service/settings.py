@@ -25,6 +25,13 @@ Count = Annotated[int, Field(ge=1)]
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
 
 
+def available_cores() -> int:
+    """The cores that this process may run on; a container's CPU quota is not among what it sees."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Limits:
     """What one request may ask for."""
@@ -47,7 +54,7 @@ class Limits:
 class EngineSettings:
     """How the engine uses the machine."""
 
-    threads: Count = field(default_factory=lambda: os.cpu_count() or 1)  # answering queries
+    threads: Count = field(default_factory=available_cores)  # answering
     queue_queries: Count = 512  # waiting and running queries; beyond it 429
     queue_labels: Count = 10_000  # waiting labels; beyond it 429
     cached_queries: Annotated[int, Field(ge=0)] = 10_000  # encoded texts kept

@@ -88,7 +88,7 @@ class View:
         Votes for deleted labels are left out.
         """
         columns, counts = self._base_votes(rows)
-        if self.live:
+        if (rows >= self.base_rows).any():
             columns, counts = self._insert_live_votes(rows, columns, counts)
         if len(self.labels.deleted):
             columns, counts = self._drop_deleted(columns, counts)

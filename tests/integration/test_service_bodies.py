@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.problems import assert_problem
-from tests.support.serving import ServerProcess
+from tests.support.serving import ServerProcess, wait_for
 
 LIMIT = 100_000  # see the fixture `server`
 JSON = {"content-type": "application/json"}
@@ -37,9 +37,14 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 @pytest.fixture(autouse=True)
 def goes_on(server: ServerProcess) -> Iterator[None]:
-    """After each test the server answers, and logged no defect."""
+    """After each test the server answers once its queue is empty, and logged no defect."""
     yield
-    assert server.client.post("/predict", json={"queries": ["tent"]}).status_code == 200
+
+    def status() -> int:
+        return server.client.post("/predict", json={"queries": ["tent"]}).status_code
+
+    wait_for(lambda: status() != 429)
+    assert status() == 200
     assert not server.logged("defect")
 
 

@@ -1,0 +1,47 @@
+"""The predictor without the service around it, as the yardstick of HTTP, JSON and queueing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from service.core.bundle import open_bundle
+from service.core.encoder import OnnxEncoder
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.memory import KnowledgeMemory
+from service.core.predictor import Predictor
+from service.core.types import PredictOptions
+from service.core.view import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarePredictor:
+    """What the engine calls, in this process and thread, without a cache."""
+
+    encoder: OnnxEncoder
+    predictor: Predictor
+    view: View
+    options: PredictOptions
+
+    @classmethod
+    def open(cls, bundle: Path) -> BarePredictor:
+        """Open a bundle with its own defaults."""
+        search_in_one_thread()
+        opened = open_bundle(bundle)
+        facts = opened.manifest
+        encoder = OnnxEncoder(bundle, facts.encoder)
+        return cls(
+            encoder=encoder,
+            predictor=Predictor(encoder, tau=facts.predictor.tau),
+            view=KnowledgeMemory(opened).view,
+            options=PredictOptions(
+                memorization=facts.predictor.memorization, depth=facts.predictor.depth
+            ),
+        )
+
+    def seconds(self, query: str) -> float:
+        """How long one answer takes."""
+        start = perf_counter()
+        self.predictor.predict(self.view, [query], self.options)
+        return perf_counter() - start

@@ -1,0 +1,100 @@
+"""The cheapest correct HTTP client: one blocking keep-alive connection, one request at a time.
+
+A benchmark shares its cores with the server, so that a client's own milliseconds would be taken
+for the server's. This one formats no header and parses two: status and content length.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from loadtests.server import HOST
+
+_BLANK_LINE = b"\r\n\r\n"
+_LENGTH = b"\r\ncontent-length: "
+_TIMEOUT_SECONDS = 30.0
+
+
+class RequestFailed(RuntimeError):
+    """An answer that is not the expected one, or a connection that broke."""
+
+
+class Connection:
+    """One connection to the server on loopback."""
+
+    def __init__(self, port: int) -> None:
+        """Connect."""
+        self.socket = socket.create_connection((HOST, port), timeout=_TIMEOUT_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = b""
+
+    def send(self, request: bytes) -> None:
+        """Send a whole request; its answer must be received before the next is sent."""
+        self.socket.sendall(request)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """Read what is there: status and body once the answer is whole, else None."""
+        piece = self.socket.recv(262_144)
+        if not piece:
+            raise RequestFailed("the server closed the connection")
+        self._buffer += piece
+        head_end = self._buffer.find(_BLANK_LINE)
+        if head_end < 0:
+            return None
+        head = self._buffer[:head_end].lower()
+        at = head.find(_LENGTH)
+        if at < 0:
+            raise RequestFailed("an answer without content-length")
+        length = int(head[at + len(_LENGTH) :].split(b"\r", 1)[0])
+        body = self._buffer[head_end + len(_BLANK_LINE) :]
+        if len(body) < length:
+            return None
+        self._buffer = b""
+        return int(head[9:12]), body
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Send and wait for the whole answer."""
+        self.send(request)
+        while True:
+            answer = self.receive()
+            if answer is not None:
+                return answer
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+
+
+def post(path: str, document: Any) -> bytes:
+    """The bytes of a POST request with a JSON body."""
+    body = orjson.dumps(document)
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+def get(path: str) -> bytes:
+    """The bytes of a GET request."""
+    return f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+
+
+def predict(query: str) -> bytes:
+    """A /predict request for one query with the bundle's defaults."""
+    return post("/predict", {"queries": [query]})
+
+
+def put_label(label_id: str, text: str, queries: Sequence[str] = ()) -> bytes:
+    """A /labels request for one label."""
+    return post("/labels", {"labels": [{"id": label_id, "text": text, "queries": list(queries)}]})
+
+
+def require(answer: tuple[int, bytes], *, status: int = 200) -> Any:
+    """The JSON of an answer that has the expected status; raises `RequestFailed` otherwise."""
+    if answer[0] != status:
+        raise RequestFailed(f"status {answer[0]} in place of {status}: {answer[1][:300]!r}")
+    return orjson.loads(answer[1])

@@ -1,0 +1,156 @@
+"""Open loop: requests start when they are due, whether or not earlier ones were answered.
+
+Latency counts from the intended start. A closed loop would stop asking while the server is slow,
+and so leave out exactly the requests that would have waited (coordinated omission).
+
+One thread sends, one receives; both sleep in the kernel (an event loop's timers round up to a
+millisecond, a busy wait would take a core from the server).
+"""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from time import perf_counter, sleep
+
+import numpy as np
+
+from loadtests.connection import Connection, RequestFailed
+
+_SPARE_CONNECTIONS = 4  # opened before the clock runs; more are opened as they are needed
+_LAST_ANSWER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Requests of one kind with their intended starts, seconds after the clock's start."""
+
+    name: str
+    requests: Sequence[bytes]
+    starts: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one stream."""
+
+    latencies: list[float]  # seconds from the intended start, in order of the answers
+    late: list[float]  # seconds by which the client itself started late
+    failures: dict[str, int]  # by status or by error
+
+
+def poisson_starts(*, rate: float, seconds: float, seed: int) -> list[float]:
+    """Starts of independent users: exponential gaps with mean 1 / rate."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
+    return [float(start) for start in np.cumsum(gaps)]
+
+
+def drive(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
+    """Run streams side by side in a process of their own; outcomes by the streams' names."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own_process:
+        return own_process.submit(drive_here, port, list(streams)).result()
+
+
+def drive_here(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
+    """As `drive`, in this process."""
+    return _Drive(port, streams).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flight:
+    stream: str
+    due: float
+
+
+class _Drive:
+    def __init__(self, port: int, streams: Sequence[Stream]) -> None:
+        self._port = port
+        self._plan = sorted(
+            (start, number, stream.name, request)
+            for stream in streams
+            for number, (start, request) in enumerate(
+                zip(stream.starts, stream.requests, strict=True)
+            )
+        )
+        self._outcomes = {
+            stream.name: Outcome(latencies=[], late=[], failures={}) for stream in streams
+        }
+        self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._flights: dict[Connection, _Flight] = {}
+        self._selector = selectors.DefaultSelector()
+        self._answered = 0
+
+    def run(self) -> dict[str, Outcome]:
+        for _ in range(_SPARE_CONNECTIONS):
+            self._idle.put(self._connect())
+        receiver = threading.Thread(target=self._receive, name="receiver")
+        receiver.start()
+        self._send()
+        receiver.join()
+        for key in list(self._selector.get_map().values()):
+            key.data.close()
+        self._selector.close()
+        return self._outcomes
+
+    def _send(self) -> None:
+        start = perf_counter() + 0.05
+        for offset, _, name, request in self._plan:
+            due = start + offset
+            ahead = due - perf_counter()
+            if ahead > 0:
+                sleep(ahead)
+            try:
+                connection = self._idle.get_nowait()
+            except queue.Empty:
+                connection = self._connect()
+            self._flights[connection] = _Flight(stream=name, due=due)
+            self._outcomes[name].late.append(perf_counter() - due)
+            connection.send(request)
+
+    def _receive(self) -> None:
+        quiet_since = perf_counter()
+        while self._answered < len(self._plan):
+            events = self._selector.select(timeout=0.5)
+            now = perf_counter()
+            if events:
+                quiet_since = now
+            elif now - quiet_since > _LAST_ANSWER_SECONDS:
+                for flight in self._flights.values():
+                    self._fail(flight, "no answer")
+                return
+            for key, _ in events:
+                self._take(key.data)
+
+    def _take(self, connection: Connection) -> None:
+        try:
+            answer = connection.receive()
+        except (OSError, RequestFailed) as error:
+            self._selector.unregister(connection.socket)
+            connection.close()
+            self._answered += 1
+            self._fail(self._flights.pop(connection), type(error).__name__)
+            return
+        if answer is None:
+            return
+        now = perf_counter()
+        flight = self._flights.pop(connection)
+        self._answered += 1
+        if answer[0] == 200:
+            self._outcomes[flight.stream].latencies.append(now - flight.due)
+        else:
+            self._fail(flight, str(answer[0]))
+        self._idle.put(connection)
+
+    def _fail(self, flight: _Flight, reason: str) -> None:
+        failures = self._outcomes[flight.stream].failures
+        failures[reason] = failures.get(reason, 0) + 1
+
+    def _connect(self) -> Connection:
+        connection = Connection(self._port)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        return connection

@@ -1,0 +1,64 @@
+"""Real queries: the texts of a bundle or of a file, all of them once or Zipf-distributed."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from service.core.errors import InvalidInput
+from service.core.texts import TextStore
+
+ZIPF_EXPONENT = 1.0  # web queries lie between 0.8 and 1.1
+_LONGEST = 2_048  # characters, the service's own limit
+_DRAWN_AT_ONCE = 4_096
+
+
+def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
+    """The distinct texts of `file`, or of the bundle's instances and labels.
+
+    A file holds a query a line, or (`.json`, `.json.gz`) an LF-XMC document a line with a `title`.
+    """
+    if file is not None:
+        texts: Iterator[str] = _from_file(file)
+    else:
+        texts = (
+            text for name in ("instances", "labels") for text in TextStore(bundle / name / "texts")
+        )
+    queries = list(dict.fromkeys(text.strip()[:_LONGEST] for text in texts))
+    queries = [query for query in queries if query]
+    if not queries:
+        raise InvalidInput(f"{file or bundle} holds no query")
+    return queries
+
+
+def distinct(queries: Sequence[str], *, seed: int) -> Iterator[str]:
+    """Every query once, in random order; then again, if more are wanted."""
+    order = np.random.default_rng(seed).permutation(len(queries))
+    while True:
+        yield from (queries[place] for place in order)
+
+
+def zipf(queries: Sequence[str], *, seed: int, exponent: float = ZIPF_EXPONENT) -> Iterator[str]:
+    """Draw for ever: the query of rank r with probability proportional to r ** -exponent.
+
+    Ranks are given at random, but depend on `seed` only.
+    """
+    random = np.random.default_rng(seed)
+    ranked = random.permutation(len(queries))
+    weights = np.arange(1, len(queries) + 1, dtype=np.float64) ** -exponent
+    cumulative = np.cumsum(weights)
+    while True:
+        drawn = np.searchsorted(cumulative, random.random(_DRAWN_AT_ONCE) * cumulative[-1])
+        yield from (queries[ranked[rank]] for rank in drawn)
+
+
+def _from_file(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        if {".json", ".jsonl"} & set(path.suffixes):
+            yield from (orjson.loads(line)["title"] for line in lines)
+        else:
+            yield from lines

@@ -1,0 +1,245 @@
+"""The files of a deployment: image, compose file, dashboard and Kubernetes manifests."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from service.settings import load_settings
+from service.telemetry import REJECTIONS, Telemetry
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/keymatch.json").read_text())
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+MANIFESTS = [
+    document
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    if path.name != "kustomization.yaml"
+    for document in yaml.safe_load_all(path.read_text())
+]
+DEPLOYMENT = next(found for found in MANIFESTS if found["kind"] == "Deployment")
+(CONTAINER,) = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
+
+
+def exported_names() -> dict[str, str]:
+    """Every sample that /metrics can show, and the metric that it belongs to."""
+    suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+    return {
+        family.name + suffix: family.name
+        for family in Telemetry().registry.collect()
+        for suffix in suffixes[family.type]
+    }
+
+
+def dashboard_expressions() -> list[str]:
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def alert_expressions() -> list[str]:
+    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
+    return [rule["expr"] for group in groups for rule in group["rules"]]
+
+
+def used_names(expressions: list[str]) -> set[str]:
+    return {name for text in expressions for name in re.findall(r"\bkeymatch_\w+", text)}
+
+
+# Metrics --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expressions", [dashboard_expressions, alert_expressions])
+def test_only_exported_metrics_are_asked_for(expressions: Any) -> None:
+    used = used_names(expressions())
+    assert used
+    assert used <= set(exported_names())
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    metric = exported_names()
+    shown = {metric[name] for name in used_names(dashboard_expressions())}
+    assert shown == set(metric.values())
+
+
+def test_only_known_reasons_are_asked_for() -> None:
+    text = " ".join(dashboard_expressions() + alert_expressions())
+    assert set(re.findall(r'reason="(\w+)"', text)) <= set(REJECTIONS)
+
+
+# Grafana --------------------------------------------------------------------------------------
+
+
+def test_every_panel_reads_the_one_provisioned_data_source() -> None:
+    provisioned = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
+    )
+    (source,) = provisioned["datasources"]
+    for panel in DASHBOARD["panels"]:
+        for asking in (panel, *panel["targets"]):
+            assert asking["datasource"] == {"type": source["type"], "uid": source["uid"]}
+
+
+def test_panels_have_names_of_their_own_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken
+        taken |= cells
+
+
+def test_the_dashboard_lies_where_grafana_is_told_to_look() -> None:
+    providers = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/dashboards/keymatch.yml").read_text()
+    )
+    (provider,) = providers["providers"]
+    mounts = dict(mount.split(":")[:2] for mount in COMPOSE["services"]["grafana"]["volumes"])
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+
+
+# Compose --------------------------------------------------------------------------------------
+
+
+def test_every_port_is_published_on_loopback_only() -> None:
+    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_image_is_pinned() -> None:
+    for service in COMPOSE["services"].values():
+        _, _, tag = service["image"].rpartition(":")
+        assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
+
+
+def test_the_image_of_the_demo_carries_the_project_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
+
+
+def test_every_mounted_path_and_named_volume_exists() -> None:
+    for service in COMPOSE["services"].values():
+        for mount in service["volumes"]:
+            if isinstance(mount, dict):
+                continue
+            source = mount.split(":")[0]
+            assert (ROOT / source).exists() if source[0] == "." else source in COMPOSE["volumes"]
+
+
+def test_prometheus_scrapes_the_service_of_the_demo() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    assert job["job_name"] == "keymatch"
+    (target,) = job["static_configs"][0]["targets"]
+    name, port = target.split(":")
+    assert name in COMPOSE["services"]
+    assert f"--port={port}" in COMPOSE["services"][name]["command"]
+
+
+# Image ----------------------------------------------------------------------------------------
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_image_runs_as_a_number_and_asks_for_keys_by_default() -> None:
+    final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
+    command = json.loads(re.search(r"^CMD (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
+    assert command[0] == "serve"
+    assert "0.0.0.0" in command
+    assert "--allow-anonymous" not in command
+
+
+def test_the_health_check_is_an_expression_that_python_understands() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    check = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
+    assert check is not None
+    python, option, program = json.loads(check[1])
+    assert (python, option) == ("python", "-c")
+    compile(program, "HEALTHCHECK", "exec")
+    assert "/health/ready" in program
+
+
+# Kubernetes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda found: found["kind"])
+def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_kustomization_lists_every_manifest() -> None:
+    folder = DEPLOY / "kubernetes"
+    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert sorted(listed) == sorted(
+        path.name for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"
+    )
+
+
+def test_only_one_pod_ever_writes() -> None:
+    assert DEPLOYMENT["spec"]["replicas"] == 1
+    assert DEPLOYMENT["spec"]["strategy"]["type"] == "Recreate"
+
+
+def test_the_pod_is_confined() -> None:
+    pod = DEPLOYMENT["spec"]["template"]["spec"]["securityContext"]
+    user = re.search(r"^USER (\d+):", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert user is not None
+    assert pod["runAsNonRoot"]
+    assert pod["runAsUser"] == int(user[1])
+    assert CONTAINER["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_every_volume_and_selector_is_answered() -> None:
+    pod = DEPLOYMENT["spec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
+    claims = {
+        found["metadata"]["name"] for found in MANIFESTS if found["kind"] == "PersistentVolumeClaim"
+    }
+    claimed = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
+    assert {claim["claimName"] for claim in claimed if claim} == claims
+    service = next(found for found in MANIFESTS if found["kind"] == "Service")
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_the_settings_of_the_pod_can_be_loaded(tmp_path: Path) -> None:
+    config = next(found for found in MANIFESTS if found["kind"] == "ConfigMap")
+    path = tmp_path / "keymatch.toml"
+    path.write_text(config["data"]["keymatch.toml"])
+    settings = load_settings(path, {})
+    limit = CONTAINER["resources"]["limits"]["cpu"]
+    assert settings.engine.threads == int(limit)
+    assert settings.server.port == CONTAINER["ports"][0]["containerPort"]
+    grace = DEPLOYMENT["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace > settings.server.shutdown_seconds
+
+
+def test_the_probes_ask_for_routes_that_exist() -> None:
+    routes = (ROOT / "service/routes/operations.py").read_text()
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert f'"{CONTAINER[probe]["httpGet"]["path"]}"' in routes
