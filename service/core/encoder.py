@@ -50,8 +50,8 @@ class OnnxEncoder:
 
     What is served is run one text at a time, so that a text has the same vector, bit for bit,
     whoever asks beside it: in a query, in a live insert and after a restart. A graph in dynamic
-    int8 picks one activation scale for a whole batch, which moves a vector by up to 0.03 in a
-    component (measured on MiniLM), so it is run so everywhere. Others, where a batch changes the
+    int8 picks one activation scale for a whole batch, which moves a vector by more than rounding,
+    so it is run so everywhere. Others, where a batch changes the
     last bits of fp32 only, are run in batches of similar length when many texts are exported.
     """
 

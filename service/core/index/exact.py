@@ -16,8 +16,8 @@ class LiveVectors:
     """A preallocated fp16 matrix that one writer appends to while others search it.
 
     A row is written before any view counts it, and a search only looks at the rows that its view
-    counts, so neither side locks. The memory belongs to a flat faiss index, whose SIMD scan takes
-    0.25 ms for 10,000 rows of 384; it never moves, so a full matrix cannot grow.
+    counts, so neither side locks. The memory belongs to a flat faiss index, for its SIMD
+    scan over fp16; it never moves, so a full matrix cannot grow.
     """
 
     def __init__(self, *, capacity: int, dimension: int) -> None:
