@@ -52,12 +52,13 @@ $(BUNDLE): | $(VENV)/.serve $(DATA)
 $(DATA): | $(VENV)/.serve
 	$(BIN)/python -m training data moby --out $@
 
-# One stamp a set of extras; a changed pyproject.toml installs anew.
+# One stamp a set of extras; a changed pyproject.toml installs anew. Python compiles what it imports
+# by itself; compiling all that was installed would take longer than the rest.
 $(VENV)/.serve: EXTRAS := cpu,export,demo
 $(VENV)/.load: EXTRAS := cpu,export,demo,load
 $(VENV)/.test: EXTRAS := cpu,export,training,demo,load,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(BIN)/python:

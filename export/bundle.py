@@ -79,7 +79,7 @@ def export_bundle(
         )
         parity.check(options.tolerance)
         progress.update(step, total=1, completed=1)
-        keys = _encode(exported, dataset, work, options, progress)
+        keys = _encode(encoder, exported, dataset, work, options, progress)
         content = _content(encoder, exported, dataset, keys, work, options, parity, target.name)
         step = progress.add_task("build the index", total=len(keys))
         write_bundle(content, target, progress=_completed(progress, step))
@@ -128,17 +128,26 @@ def _fingerprint(encoder: TorchEncoder, folder: Path) -> str:
 
 
 def _encode(
-    exported: OnnxEncoder, dataset: Dataset, work: Path, options: ExportOptions, progress: Progress
+    encoder: TorchEncoder,
+    exported: OnnxEncoder,
+    dataset: Dataset,
+    work: Path,
+    options: ExportOptions,
+    progress: Progress,
 ) -> Halves:
-    """K = [X; Z] in fp16, [N + L, d]."""
-    blocks = []
-    for role, texts in (
-        (Role.QUERY, dataset.train.instances.texts),
-        (Role.LABEL, dataset.labels.texts),
-    ):
-        what = "instances" if role is Role.QUERY else "labels"
+    """K = [X; Z] in fp16, [N + L, d].
+
+    Where both roles have the same prompt, a text has one vector whichever it stands in, and the
+    texts that are instance and label at once are encoded once.
+    """
+    instances, labels = dataset.train.instances.texts, dataset.labels.texts
+    blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
+    if encoder.prompts[Role.QUERY] == encoder.prompts[Role.LABEL]:
+        blocks = [("texts", Role.LABEL, (*instances, *labels))]
+    keys = []
+    for what, role, texts in blocks:
         step = progress.add_task(f"encode {what}", total=len(set(texts)))
-        blocks.append(
+        keys.append(
             encode_resumably(
                 exported,
                 texts,
@@ -148,7 +157,7 @@ def _encode(
                 progress=_completed(progress, step),
             )
         )
-    return np.concatenate(blocks)
+    return np.concatenate(keys)
 
 
 def _content(
