@@ -1,4 +1,4 @@
-# The online service alone: Python, `keymatch[cpu]`, nothing to build with, no torch, not root.
+# The online service alone: Python, `keymatch[cpu,postgres]`, nothing to build with, no torch, not root.
 #
 #   docker build -t keymatch .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 \
@@ -18,7 +18,7 @@ RUN python -m venv --without-pip /opt/keymatch
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
-    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu]'
+    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres]'
 COPY service service
 COPY training training
 COPY export export

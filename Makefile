@@ -56,7 +56,7 @@ $(DATA): | $(VENV)/.serve
 # by itself; compiling all that was installed would take longer than the rest.
 $(VENV)/.serve: EXTRAS := cpu,export,demo
 $(VENV)/.load: EXTRAS := cpu,export,demo,load
-$(VENV)/.test: EXTRAS := cpu,export,training,demo,load,dev
+$(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@

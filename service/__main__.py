@@ -9,9 +9,10 @@ import socket
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import uvicorn
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 
 from service.access import Access, read_keys, require_keys_beyond_loopback
@@ -23,10 +24,13 @@ from service.core.errors import InvalidConfig, KeymatchError
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor
 from service.core.types import PredictOptions
-from service.engine import Engine
+from service.log_command import log as log_command
 from service.logs import configure_logs
-from service.settings import API_KEYS_VARIABLE, ServerSettings, load_settings
+from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, ServerSettings, load_settings
+from service.snapshot_command import snapshot
 from service.telemetry import Telemetry
+from service.worker import Served
+from service.workers import serve_in_workers
 
 app = App(
     name="service",
@@ -40,7 +44,8 @@ log = logging.getLogger("keymatch")
 def serve(
     *,
     bundle: Path,
-    state: Path,
+    state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
+    bundles: Path | None = None,
     host: str | None = None,
     port: int | None = None,
     workers: int | None = None,
@@ -55,14 +60,18 @@ def serve(
     bundle
         The bundle's folder, as `python -m export bundle` writes it.
     state
-        The folder of the label log; made if it is not there.
+        DIR|URL: the folder of the label log, made if it is not there, or a postgresql:// URL.
+        Others can read command lines: leave a password to PGPASSFILE, PGPASSWORD or KEYMATCH_STATE.
+    bundles
+        Folder in which POST /admin/snapshot writes and from which POST /admin/reload opens by name;
+        default: the folder that holds --bundle.
     host
         Address to listen on; default 127.0.0.1. Others need API keys (KEYMATCH_API_KEYS names
         their file) or --allow-anonymous.
     port
         Port to listen on; default 8000, 0 for any free one.
     workers
-        Worker processes; this version runs 1, which uses all cores.
+        Worker processes, each with the whole memory and its part of the cores; default 1.
     config
         A TOML file with the tables [limits], [engine] and [server].
     allow_anonymous
@@ -84,18 +93,35 @@ def serve(
     access = read_keys(Path(keys)) if keys else Access()
     server = settings.server
     require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
-    if server.workers != 1:
-        raise InvalidConfig("workers must be 1: one process uses all cores, and one writes the log")
     configure_logs(access=server.access_log)
+    served = Served(
+        bundle=bundle,
+        bundles=bundles or Path(os.path.abspath(bundle)).parent,
+        state=state if "://" in state else Path(state),
+        settings=settings,
+        access=access,
+    )
+    if server.workers > 1:
+        return serve_in_workers(served, _uvicorn_config(server), _listen(server))
+    return _serve_here(served)
+
+
+def _serve_here(served: Served) -> int:
     telemetry = Telemetry()
-    engine = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
+    engine = served.engine(telemetry)
+    server = served.settings.server
     uvicorn_server = uvicorn.Server(_uvicorn_config(server))
 
     def stop() -> None:
         uvicorn_server.should_exit = True
 
     uvicorn_server.config.app = build_app(
-        engine, settings=settings, access=access, telemetry=telemetry, failed=stop
+        engine,
+        settings=served.settings,
+        access=served.access,
+        telemetry=telemetry,
+        failed=stop,
+        draining=lambda: uvicorn_server.should_exit,
     )
     # uvicorn puts these back and raises its signal once more when it has drained; left to the
     # default, that would turn an orderly end into a death by SIGTERM.
@@ -153,7 +179,8 @@ def _listen(server: ServerSettings) -> socket.socket:
 
 def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        app="",
+        app="",  # set by those who serve it
+        workers=server.workers,
         loop="uvloop",
         http="httptools",
         access_log=False,
@@ -163,6 +190,10 @@ def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
     )
+
+
+app.command(log_command)
+app.command(snapshot)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,13 @@ class Access:
 
     keys: tuple[ApiKey, ...] = ()
 
-    def check(self, authorization: str | None, scope: str) -> None:
-        """Raise `Unauthenticated` or `Forbidden` unless the header's key has the scope."""
+    def check(self, authorization: str | None, scope: str) -> str:
+        """The name of the header's key, empty where none is needed.
+
+        Raises `Unauthenticated` or `Forbidden` unless the key has the scope.
+        """
         if not self.keys:
-            return
+            return ""
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
@@ -46,8 +49,10 @@ class Access:
         holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
         if not holders:
             raise Unauthenticated("this API key is unknown")
-        if not any(scope in key.scopes for key in holders):
+        allowed = [key for key in holders if scope in key.scopes]
+        if not allowed:
             raise Forbidden(f"this API key lacks the scope {scope!r}")
+        return allowed[0].name
 
 
 def read_keys(path: Path) -> Access:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 from service.core.types import Answer, Keyword, Label
-from service.writer import Written
+from service.operations import Written, WrittenLabel
 
 
 def json_response(document: Any) -> Response:
@@ -34,13 +34,28 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> dict[str, A
 
 
 def labels_answer(written: Written) -> dict[str, Any]:
-    """The body of an answered POST /labels; neighbours need a combiner in the bundle."""
-    return {
-        "version": written.version,
-        "labels": [
-            {"id": label.id, "status": label.status, "neighbours": []} for label in written.labels
-        ],
-    }
+    """The body of an answered POST /labels."""
+    return {"version": written.version, "labels": [_fate(label) for label in written.labels]}
+
+
+def line_answer(line: int, label: WrittenLabel, *, version: int) -> dict[str, Any]:
+    """What became of the label in a line of a stream."""
+    return {"line": line, **_fate(label), "version": version}
+
+
+def line_refusal(line: int, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a line of a stream was not applied."""
+    return {"line": line, "error": problem}
+
+
+def stream_end(line: int, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """The last object of a stream that had to end: lines up to `line` are answered above it."""
+    return {"stopped_after": line, "error": problem}
+
+
+def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
+    """Documents as JSON, one a line."""
+    return b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in documents)
 
 
 def label_answer(label: Label) -> dict[str, Any]:
@@ -53,6 +68,11 @@ def label_answer(label: Label) -> dict[str, Any]:
         "novel": label.novel,
         "version": label.version,
     }
+
+
+def _fate(label: WrittenLabel) -> dict[str, Any]:
+    """A written label; neighbours need a combiner in the bundle."""
+    return {"id": label.id, "status": label.status, "neighbours": []}
 
 
 def _keyword(keyword: Keyword, explain: bool) -> dict[str, Any]:

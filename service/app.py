@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,12 +15,14 @@ from starlette.exceptions import HTTPException
 from service import problems
 from service.access import Access
 from service.core.errors import KeymatchError
-from service.engine import Engine
+from service.engine import Engine, State
 from service.middleware import Watch
 from service.routes import build_router
 from service.routes.parts import Parts
 from service.settings import Settings
 from service.telemetry import Telemetry
+
+WATCH_SECONDS = 1.0
 
 log = logging.getLogger("keymatch")
 
@@ -32,32 +34,31 @@ def build_app(
     access: Access,
     telemetry: Telemetry,
     failed: Callable[[], None] = lambda: None,
+    draining: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
     """The application; it opens the engine in the background, so that probes answer meanwhile.
 
-    `failed` is called when the engine cannot be opened.
+    An engine that is open already stays as it is. `failed` is called when it cannot be opened, and,
+    where there are other workers, when it has broken since. `draining` tells whether the process
+    was asked to end: requests without an end of their own must find one then.
     """
 
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async def open_engine() -> None:
-            try:
-                await asyncio.to_thread(engine.open)
-            except Exception as error:
-                if not isinstance(error, KeymatchError):
-                    log.error("defect", exc_info=error)
-                failed()
-
-        opening = asyncio.create_task(open_engine())
-        yield
-        await opening
-        await asyncio.to_thread(engine.close)
-
     # A path with a stray slash is unknown: a redirect would be an answer that nobody documents.
-    app = FastAPI(title="Keymatch", lifespan=lifespan, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Keymatch",
+        lifespan=_lifespan(engine, telemetry, failed),
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.include_router(
         build_router(
-            Parts(engine=engine, limits=settings.limits, access=access, telemetry=telemetry)
+            Parts(
+                engine=engine,
+                limits=settings.limits,
+                access=access,
+                telemetry=telemetry,
+                draining=draining,
+            )
         )
     )
     app.add_middleware(Watch, telemetry=telemetry)
@@ -86,3 +87,40 @@ def build_app(
         return answer
 
     return app
+
+
+def _lifespan(
+    engine: Engine, telemetry: Telemetry, failed: Callable[[], None]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    async def open_engine() -> None:
+        try:
+            await asyncio.to_thread(engine.open)
+        except Exception as error:
+            if not isinstance(error, KeymatchError):
+                log.error("defect", exc_info=error)
+            failed()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        opening = asyncio.create_task(open_engine()) if engine.state is State.STARTING else None
+        watching = asyncio.create_task(_watch(engine, failed)) if telemetry.shared else None
+        yield
+        if opening is not None:
+            await opening
+        if watching is not None:
+            watching.cancel()
+        await asyncio.to_thread(engine.close)
+
+    return lifespan
+
+
+async def _watch(engine: Engine, failed: Callable[[], None]) -> None:
+    """Do for one of several workers what scrapes and probes cannot: they may reach any other."""
+    while not engine.broken():
+        try:
+            engine.measure()
+        except Exception as error:
+            log.error("defect", exc_info=error)
+        await asyncio.sleep(WATCH_SECONDS)
+    log.error("a part of this worker has died; it must be replaced")
+    failed()

@@ -1,35 +1,69 @@
-"""Request bodies: bounded, JSON only, validated strictly."""
+"""Request bodies: bounded JSON, validated strictly; which media type a request has."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
-from service.core.errors import BodyTooLarge, MalformedRequest, UnsupportedMedia
+from service.core.errors import BodyTooLarge, InvalidInput, MalformedRequest, UnsupportedMedia
 
 Model = TypeVar("Model", bound=BaseModel)
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
 
 _UTF8 = ("utf-8", "utf8")
 
 
-async def read_json(request: Request, model: type[Model], *, limit: int) -> Model:
-    """Read and validate a JSON body of at most `limit` bytes.
+async def read_json(
+    request: Request, model: type[Model], *, limit: int, default: bytes = b""
+) -> Model:
+    """Read and validate a JSON body of at most `limit` bytes; `default` stands for an empty one.
 
     Raises `UnsupportedMedia`, `BodyTooLarge`, `MalformedRequest`, or pydantic's
     `ValidationError`. The parser refuses NaN, lone surrogates, invalid UTF-8 and deep nesting.
     """
-    _require_json(request.headers.get("content-type", ""))
     content = await _read(request, limit)
+    if content or not default:
+        media_type(request, JSON)
+    return model.model_validate(parse_json(content or default, what="body"))
+
+
+def parse_json(content: bytes, *, what: str) -> Any:
+    """The JSON document in `content`; raises `MalformedRequest`, which names `what`."""
     try:
-        document = orjson.loads(content)
+        return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise MalformedRequest(
-            f"the body is not JSON in UTF-8: {error.msg} at byte {error.pos}"
+            f"the {what} is not JSON in UTF-8: {error.msg} at byte {error.pos}"
         ) from error
-    return model.model_validate(document)
+
+
+def media_type(request: Request, *accepted: str) -> str:
+    """Which of the accepted media types the body has; raises `UnsupportedMedia` for others."""
+    header = request.headers.get("content-type", "")
+    kind, *parameters = (part.strip().lower() for part in header.split(";"))
+    charsets = [
+        value.strip('" ')
+        for name, _, value in (p.partition("=") for p in parameters)
+        if name.strip() == "charset"
+    ]
+    if kind not in accepted or any(charset not in _UTF8 for charset in charsets):
+        raise UnsupportedMedia(f"send {' or '.join(accepted)} in UTF-8")
+    return kind
+
+
+def refuse_idempotency_key(request: Request) -> None:
+    """Raise `InvalidInput` where a stream came with the key of a single write."""
+    if "idempotency-key" in request.headers:
+        raise InvalidInput(
+            "a stream takes none: each line creates or replaces the label of its id, so the same"
+            " stream may simply be sent again",
+            field="Idempotency-Key",
+        )
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -45,14 +79,3 @@ async def _read(request: Request, limit: int) -> bytes:
     except ClientDisconnect as error:  # nobody reads the answer, but it is no defect of ours
         raise MalformedRequest("the client left before its body was whole") from error
     return bytes(content)
-
-
-def _require_json(content_type: str) -> None:
-    kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
-    charsets = [
-        value.strip('" ')
-        for name, _, value in (p.partition("=") for p in parameters)
-        if name.strip() == "charset"
-    ]
-    if kind != "application/json" or any(charset not in _UTF8 for charset in charsets):
-        raise UnsupportedMedia("send application/json in UTF-8")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import Enum
@@ -14,28 +15,25 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
-import numpy as np
-
+from service.administration import Administration, Shelf
 from service.core import manifest
-from service.core.bundle import Bundle, open_bundle
-from service.core.encoder import OnnxEncoder
 from service.core.errors import DeadlineExceeded, NotReady, Overloaded
-from service.core.events import replayed
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.label_log import LabelLog
-from service.core.memory import KnowledgeMemory, MemoryLimits
-from service.core.predictor import Predictor
-from service.core.query_cache import QueryCache
+from service.core.label_log import LabelLog, open_log
+from service.core.segment_store import SegmentStore
 from service.core.types import Answer, NewLabel, PredictOptions
 from service.core.view import View
+from service.jobs import Job, RequestKey
+from service.learner import Learner
+from service.operations import Operation, PutLabels, Written, changed
 from service.publication import Publication
+from service.sealer import Sealer
+from service.serving import Serving, open_serving
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
-from service.writer import Writer, Written
+from service.writer import Writer
 
 TASK_QUERIES = 8  # queries that one task answers, so that a large request cannot hold a thread long
-WARM_UP_SEARCHES = 64  # a thread, spread over all keys
-_REPLAY_EVENTS = 1000
 
 log = logging.getLogger("keymatch")
 
@@ -50,23 +48,35 @@ class State(Enum):
 
 
 class Engine:
-    """One bundle, one state folder, as many answering threads as cores, one writing thread.
+    """One bundle, one label log, as many answering threads as cores, one writing thread.
 
-    `open` and `close` block; `predict` and `put_labels` belong to the event loop.
+    `open` and `close` block; everything else belongs to the event loop.
     """
 
     def __init__(
-        self, bundle: Path, state: Path, *, settings: EngineSettings, telemetry: Telemetry
+        self,
+        bundle: Path,
+        state: Path | str,
+        *,
+        bundles: Path | None = None,
+        settings: EngineSettings,
+        telemetry: Telemetry,
     ) -> None:
-        """Remember where things are; nothing is opened yet."""
-        self._bundle_folder, self._state_folder = bundle, state
+        """Remember where things are; nothing is opened yet.
+
+        `state` is a folder or a PostgreSQL URL, `bundles` the folder from which a reload opens by
+        name, by default the one that holds `bundle`.
+        """
+        self._shelf = Shelf(folder=bundles or bundle.absolute().parent, started_with=bundle)
+        self._state_place = state
         self._settings, self._telemetry = settings, telemetry
         self.state = State.STARTING
         self.failure: BaseException | None = None
         self._log: LabelLog | None = None
         self._waiting = 0  # queries; touched on the event loop only
+        self._encoding = 0  # labels and instances that are being encoded; likewise
         self._published = Publication()
-        self._counted = (0, 0)  # cache hits and misses that telemetry knows
+        self._counted: tuple[Any, int, int] = (None, 0, 0)  # cache hits and misses as counted
 
     # Opening and closing -----------------------------------------------------------------
 
@@ -87,61 +97,66 @@ class Engine:
         log.info("ready", extra={"seconds": round(perf_counter() - start, 2)})
 
     def _open(self) -> None:
-        self._bundle: Bundle = open_bundle(self._bundle_folder)
-        facts = self._bundle.manifest
-        log.info("bundle verified", extra={"bundle": facts.name, "rows": len(self._bundle.keys)})
-        self._encoder = OnnxEncoder(self._bundle.folder, facts.encoder)
-        self._cache = QueryCache(self._settings.cached_queries)
-        self._predictor = Predictor(self._encoder, tau=facts.predictor.tau, cache=self._cache)
-        self._memory = KnowledgeMemory(
-            self._bundle, MemoryLimits(live_rows=self._settings.live_rows)
-        )
-        self._log = LabelLog(self._state_folder)
-        self._replay(self._log)
+        settings = self._settings
+        manifest.read(self._shelf.started_with)  # what is wrong there is told first
+        self._log = open_log(self._state_place)
+        self._serving = open_serving(self._shelf.current(self._log), self._log, settings)
         self._pool = ThreadPoolExecutor(
-            self._settings.threads, "answer", initializer=search_in_one_thread
+            settings.threads, "answer", initializer=search_in_one_thread
         )
-        self._warm_up()
+        self._serving.warm_up(self._pool, threads=settings.threads)
+        self._learner = Learner(settings.threads)
         self._writer = Writer(
             log=self._log,
-            memory=self._memory,
-            encoder=self._encoder,
+            serving=self._serving,
             telemetry=self._telemetry,
-            queue_labels=self._settings.queue_labels,
-            published=self._published.announce,
+            queue_items=settings.queue_labels,
+            published=self._publish,
+            wished=lambda wish: self._administration.follow(wish),
         )
-        self._telemetry.build_info.labels(library_version("keymatch"), facts.name).set(1)
+        self._sealer = Sealer(
+            store=SegmentStore(self._segments_folder(self._log)),
+            writer=self._writer,
+            serving=lambda: self._serving,
+            telemetry=self._telemetry,
+        )
+        self._administration = Administration(
+            shelf=self._shelf,
+            state=self._state_place,
+            label_log=self._log,
+            writer=self._writer,
+            pool=self._pool,
+            settings=settings,
+            telemetry=self._telemetry,
+        )
+        self._log.watch(self._writer.wake)
+        self._publish(self._serving)
 
-    def _replay(self, label_log: LabelLog) -> None:
-        changes = []
-        for event in label_log.read():
-            changes.append(replayed(event, self._encoder))
-            if len(changes) == _REPLAY_EVENTS:
-                self._memory.apply(changes)
-                changes = []
-        self._memory.apply(changes)
-        log.info("log replayed", extra={"version": self._memory.view.version})
+    def _segments_folder(self, label_log: LabelLog) -> Path:
+        """Beside the log, or, where that is on another machine, in this one's temporary folder."""
+        if self._settings.segments is not None:
+            return self._settings.segments
+        if isinstance(self._state_place, Path):
+            return self._state_place / "segments"
+        return Path(tempfile.gettempdir()) / f"keymatch-{os.getuid()}-{label_log.id}"
 
-    def _warm_up(self) -> None:
-        """Answer on every thread: first calls allocate, first searches fault pages in, and a
-        broken model shows here."""
-        barrier = threading.Barrier(self._settings.threads)
-        view, options = self._memory.view, self._with_defaults(PredictOptions(), {})
-        spread = self._bundle.keys[:: max(1, len(self._bundle.keys) // WARM_UP_SEARCHES)]
-
-        def answer() -> None:
-            barrier.wait()
-            self._predictor.predict(view, ["warm-up"], options)
-            view.retrieve(spread.astype(np.float32), depth=options.depth)
-
-        for future in [self._pool.submit(answer) for _ in range(self._settings.threads)]:
-            future.result()
+    def _publish(self, serving: Serving) -> None:
+        """Called from the writer's thread after each new view."""
+        if serving is not self._serving or self.state is State.STARTING:
+            self._telemetry.serves(version=library_version("keymatch"), bundle=serving.name)
+        self._serving = serving
+        self._published.announce()
+        if next(serving.memory.view.unsealed(), None) is not None:
+            self._sealer.wake()
 
     def close(self) -> None:
         """Finish what was admitted and let go of everything."""
         was, self.state = self.state, State.DRAINING
         if was is not State.READY:
             return
+        self._administration.close()
+        self._learner.close()
+        self._sealer.close()
         self._writer.close()
         self._pool.shutdown()
         if self._log is not None:
@@ -150,38 +165,28 @@ class Engine:
     # Reading -----------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
-        """The newest view; raises `NotReady` unless the engine answers."""
+    def serving(self) -> Serving:
+        """What is served; raises `NotReady` unless the engine answers."""
         self._require_ready()
-        return self._memory.view
+        return self._serving
 
     @property
-    def bundle_name(self) -> str:
-        """The name of the served bundle."""
-        self._require_ready()
-        return self._bundle.manifest.name
-
-    def options(self, base: PredictOptions, **given: Any) -> PredictOptions:
-        """Options with the bundle's defaults for lambda and b where the request gave none."""
-        self._require_ready()
-        return self._with_defaults(base, given)
-
-    def _with_defaults(self, base: PredictOptions, given: Mapping[str, Any]) -> PredictOptions:
-        facts = self._bundle.manifest.predictor
-        defaults = {"memorization": facts.memorization, "depth": facts.depth}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return replace(base, **{**defaults, **chosen})
+    def view(self) -> View:
+        """The newest view; raises `NotReady` unless the engine answers."""
+        return self.serving.memory.view
 
     async def predict(
         self,
         queries: Sequence[str],
-        options: PredictOptions,
+        base: PredictOptions,
         *,
         deadline: float,
         min_version: int = 0,
-    ) -> Answer:
-        """Answer queries from one view of at least `min_version`.
+        **given: Any,
+    ) -> tuple[str, Answer]:
+        """Answer queries from one view of at least `min_version`; returns the bundle's name too.
 
+        `given` are options for which the bundle has defaults, None where the request has none;
         `deadline` is a time of `monotonic`. Raises `NotReady`, `Overloaded` or
         `DeadlineExceeded`.
         """
@@ -189,21 +194,24 @@ class Engine:
         self._admit(len(queries))
         try:
             async with asyncio.timeout(deadline - monotonic()):
-                await self._published.wait(lambda: self._memory.view.version >= min_version)
-                return await self._answer(queries, options, deadline)
+                await self._published.wait(lambda: self._serving.memory.view.version >= min_version)
+                serving = self._serving
+                options = serving.options(base, **given)
+                return serving.name, await self._answer(serving, queries, options, deadline)
         except TimeoutError as error:
             raise DeadlineExceeded("the deadline passed before the answer was there") from error
         finally:
             self._waiting -= len(queries)
 
     async def _answer(
-        self, queries: Sequence[str], options: PredictOptions, deadline: float
+        self, serving: Serving, queries: Sequence[str], options: PredictOptions, deadline: float
     ) -> Answer:
-        view, loop = self._memory.view, asyncio.get_running_loop()
+        view, loop = serving.memory.view, asyncio.get_running_loop()
         tasks = [
             loop.run_in_executor(
                 self._pool,
                 self._task,
+                serving,
                 view,
                 queries[start : start + TASK_QUERIES],
                 options,
@@ -222,6 +230,7 @@ class Engine:
 
     def _task(
         self,
+        serving: Serving,
         view: View,
         queries: Sequence[str],
         options: PredictOptions,
@@ -232,7 +241,7 @@ class Engine:
         waited = perf_counter() - queued
         if monotonic() > deadline:
             raise DeadlineExceeded("the deadline passed while the request waited")
-        answer = self._predictor.predict(view, queries, options)
+        answer = serving.predictor.predict(view, queries, options)
         answer = replace(answer, seconds={"queue": waited, **answer.seconds})
         self._telemetry.observe_stages(answer.seconds)
         self._telemetry.batch_size.labels("predict").observe(len(queries))
@@ -240,32 +249,80 @@ class Engine:
 
     # Writing -----------------------------------------------------------------------------
 
-    async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
-        """Create or replace labels; returns once they are synced to the log and visible.
+    async def write(
+        self,
+        operation: Operation,
+        *,
+        request: RequestKey | None = None,
+    ) -> Written:
+        """Carry out an operation; returns once it is synced to the log and visible.
 
-        Raises `NotReady`, `Overloaded`, `MemoryFull` or `LogError`; then nothing was written.
+        Raises `NotReady`, `Overloaded`, `MemoryFull`, `KeyReused`, `LogError` or what the
+        operation itself raises; then nothing was written, or, after a `LogError`, possibly all.
         """
         self._require_ready()
+        items = operation.items
+        if self._encoding and self._encoding + len(items) > self._settings.queue_labels:
+            raise Overloaded(f"{self._encoding} labels wait to be encoded", retry_after=1)
+        self._encoding += len(items)
+        try:
+            new = {id(item) for item in changed(items, self.view.labels)}
+            vectors = await self._learner.encode(
+                self._serving.encoder, items, [id(item) in new for item in items]
+            )
+        finally:
+            self._encoding -= len(items)
+        future = self._writer.submit(Job(operation=operation, vectors=vectors, request=request))
         # Shielded: a client that goes away must not cancel what may already be on the disk.
-        return await asyncio.shield(asyncio.wrap_future(self._writer.submit(labels)))
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
+        """Create or replace labels, see `write`."""
+        return await self.write(PutLabels(labels=tuple(labels)))
+
+    # Administration ----------------------------------------------------------------------
+
+    async def snapshot(self, name: str | None) -> tuple[str, int]:
+        """Write all that is served as a new bundle, see `Administration.snapshot`."""
+        return await asyncio.to_thread(self._administration.snapshot, self.serving, name)
+
+    async def reload(self, name: str) -> tuple[str, int]:
+        """Serve another bundle, see `Administration.reload`; returns its name and the version."""
+        self._require_ready()
+        serving = await asyncio.to_thread(self._administration.reload, name)
+        return serving.name, serving.memory.view.version
 
     # Being watched -----------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether queries are answered and writes can succeed: checks the parts, not the clock."""
+        """Whether queries are answered: checks the parts, not the clock.
+
+        A writer that has died is unready too: the memory would never change again.
+        """
         return self.state is State.READY and self._writer.alive
+
+    def broken(self) -> bool:
+        """Whether only a restart can help."""
+        return self.state is State.FAILED or (self.state is State.READY and not self._writer.alive)
+
+    def log_failure(self) -> bool:
+        """Whether the label log could not be used when it was last tried."""
+        return self.state is State.READY and bool(self._writer.failing)
 
     def describe(self) -> dict[str, Any]:
         """What is served, for GET /info."""
         view = self.view
         return {
             "version": view.version,
-            "bundle": manifest.as_document(self._bundle.manifest),
+            "bundle": manifest.as_document(view.bundle.manifest),
             "memory": {
                 "base_rows": view.base_rows,
-                "live_rows": view.live_rows,
+                "sealed_rows": view.sealed_rows,
+                "live_rows": view.live_rows - view.sealed_rows,
                 "dead_rows": view.dead_rows,
-                "labels": view.labels.columns - len(view.labels.deleted),
+                "segments": sum(1 for part in view.parts) + 1,
+                "unsealed_segments": sum(1 for _ in view.unsealed()),
+                "labels": len(view.labels),
                 "live_labels": len(view.labels.live),
             },
         }
@@ -274,11 +331,12 @@ class Engine:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
         if self.state is not State.READY:
             return
-        view, telemetry = self._memory.view, self._telemetry
+        serving, telemetry = self._serving, self._telemetry
+        view = serving.memory.view
         rows = {
             "base": view.base_rows,
-            "sealed": 0,
-            "live": view.live_rows,
+            "sealed": view.sealed_rows,
+            "live": view.live_rows - view.sealed_rows,
             "tombstone": view.dead_rows,
         }
         for kind, count in rows.items():
@@ -286,10 +344,12 @@ class Engine:
         telemetry.memory_version.set(view.version)
         telemetry.log_lag_events.set(self._writer.lag)
         telemetry.queue_depth.set(self._waiting)
-        hits, misses = self._cache.hits, self._cache.misses
-        telemetry.cache_hits.inc(hits - self._counted[0])
-        telemetry.cache_misses.inc(misses - self._counted[1])
-        self._counted = (hits, misses)
+        cache = serving.cache
+        counted = self._counted[1:] if self._counted[0] is cache else (0, 0)
+        hits, misses = cache.hits, cache.misses
+        telemetry.cache_hits.inc(hits - counted[0])
+        telemetry.cache_misses.inc(misses - counted[1])
+        self._counted = (cache, hits, misses)
 
     def _require_ready(self) -> None:
         if self.state is not State.READY:

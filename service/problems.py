@@ -25,12 +25,17 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.MalformedRequest, 400, "Malformed JSON", True),
     (errors.Unauthenticated, 401, "API key needed", True),
     (errors.Forbidden, 403, "Scope missing", True),
+    (errors.KeyReused, 409, "Idempotency key reused", True),
+    (errors.Busy, 409, "Already going on", True),
     (errors.UnknownLabel, 404, "Unknown label", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
     (errors.InvalidInput, 422, INVALID, True),
     (errors.Overloaded, 429, "Too many requests wait", True),
     (errors.NotReady, 503, "Not ready", True),
+    (errors.BundleMissing, 422, "Bundle missing", False),
+    (errors.BundleError, 422, "Bundle refused", False),
+    (errors.SealError, 503, "The snapshot cannot be written", False),
     (errors.LogError, 503, "The label log cannot be written", False),
     (errors.DeadlineExceeded, 504, "Deadline passed", True),
     (errors.MemoryFull, 507, "Memory full", True),
@@ -55,49 +60,61 @@ def problem(
     fields: Sequence[dict[str, str]] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
+    """The answer with one problem document."""
+    return _response(document(status, title, detail, fields=fields), headers)
+
+
+def document(
+    status: int, title: str, detail: str = "", *, fields: Sequence[dict[str, str]] = ()
+) -> dict[str, Any]:
     """One problem document."""
-    document: dict[str, Any] = {
+    found: dict[str, Any] = {
         "type": f"urn:keymatch:problem:{title.lower().replace(' ', '-')}",
         "title": title,
         "status": status,
         "detail": detail or title,
     }
-    if fields:
-        document["errors"] = list(fields)
-    return Response(orjson.dumps(document), status, headers, MEDIA_TYPE)
+    return {**found, "errors": list(fields)} if fields else found
 
 
 def from_error(error: KeymatchError) -> Response:
     """The answer to a refused or failed request."""
+    return _response(error_document(error), _headers(error))
+
+
+def error_document(error: Exception) -> dict[str, Any]:
+    """What a refusal or failure tells the client; what must not be told is logged."""
     row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
     if row is None:
-        return from_defect(error)
+        return defect_document(error)
     _, status, title, speaks = row
     if not speaks:
         log.error(title, extra={"cause": str(error)})
+    if isinstance(error, errors.UnknownLabels):
+        return _invalid([((field,), message) for field, message in error.fields], "body")
     field = getattr(error, "field", "")
-    return problem(
+    return document(
         status,
         title,
         str(error) if speaks else "",
         fields=[{"field": field, "message": str(error)}] if field and speaks else (),
-        headers=_headers(error),
     )
 
 
 def from_validation(error: ValidationError) -> Response:
-    """The answer to a body whose fields are not as documented; names them, echoes no value."""
+    """The answer to a body whose fields are not as documented."""
+    return _response(validation_document(error))
+
+
+def validation_document(error: ValidationError, *, whole: str = "body") -> dict[str, Any]:
+    """What is wrong with a body or another `whole`: names its fields, echoes no value."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return invalid([(one["loc"], one["msg"]) for one in found])
+    return _invalid([(one["loc"], one["msg"]) for one in found], whole)
 
 
 def invalid(found: Sequence[tuple[tuple[int | str, ...], str]]) -> Response:
-    """The answer to wrong fields, given as (path, message); a small request gets a small answer."""
-    fields = [
-        {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or "body", "message": message}
-        for path, message in found[:SHOWN_FIELDS]
-    ]
-    return problem(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
+    """The answer to wrong fields, given as (path, message)."""
+    return _response(_invalid(found, "body"))
 
 
 def from_status(status: int) -> Response:
@@ -106,14 +123,32 @@ def from_status(status: int) -> Response:
 
 
 def from_defect(error: Exception) -> Response:
-    """The answer to a defect of ours: logged whole, sent without a word of it."""
+    """The answer to a defect of ours."""
+    return _response(defect_document(error))
+
+
+def defect_document(error: Exception) -> dict[str, Any]:
+    """A defect of ours: logged whole, sent without a word of it."""
     log.error("defect", exc_info=error)
-    return problem(500, "Internal error")
+    return document(500, "Internal error")
 
 
-def reason(error: KeymatchError) -> str | None:
+def reason(error: Exception) -> str | None:
     """The label of `keymatch_rejected_total`, None where nothing is counted."""
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
+
+
+def _invalid(found: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> dict[str, Any]:
+    """Wrong fields by path and message; a small request gets a small answer."""
+    fields = [
+        {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or whole, "message": message}
+        for path, message in found[:SHOWN_FIELDS]
+    ]
+    return document(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
+
+
+def _response(found: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(found), found["status"], headers, MEDIA_TYPE)
 
 
 def _headers(error: KeymatchError) -> dict[str, str] | None:

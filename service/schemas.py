@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from service.core.types import NewLabel
+from service.core.types import NewInstance, NewLabel
 from service.settings import Limits
 
 
@@ -88,6 +88,37 @@ class Page(StrictModel):
     limit: int = Field(100, ge=1)
 
 
+class InstanceBody(StrictModel):
+    """One instance of POST /instances; `RequestModels` adds the limits."""
+
+    query: str
+    labels: list[str]
+
+    def to_instance(self) -> NewInstance:
+        """The instance, each label once."""
+        return NewInstance(query=self.query, labels=tuple(dict.fromkeys(self.labels)))
+
+
+class InstancesBody(StrictModel):
+    """The body of POST /instances."""
+
+    instances: list[Any]
+
+
+class SnapshotBody(StrictModel):
+    """The body of POST /admin/snapshot; it may be left out."""
+
+    bundle: str | None = Field(
+        None, description="The new bundle's name; default: the served one's and the version."
+    )
+
+
+class ReloadBody(StrictModel):
+    """The body of POST /admin/reload."""
+
+    bundle: str = Field(description="The name of a folder beside the served bundle.")
+
+
 class RequestModels:
     """The request models under given limits."""
 
@@ -124,6 +155,21 @@ class RequestModels:
                 int,
                 Field(limits.default_deadline_ms, ge=1, le=limits.deadline_ms),
             ),
+        )
+        instance = create_model(
+            "Instance",
+            __base__=InstanceBody,
+            query=(text, ...),
+            labels=(
+                Annotated[list[text], Field(min_length=1, max_length=limits.instance_labels)],
+                ...,
+            ),
+        )
+        self.label: type[LabelBody] = label
+        self.instances: type[InstancesBody] = create_model(
+            "InstancesRequest",
+            __base__=InstancesBody,
+            instances=(list[instance], Field(min_length=1, max_length=limits.instances)),  # type: ignore[valid-type]
         )
         self.labels: type[LabelsBody] = create_model(
             "LabelsRequest",
@@ -191,6 +237,24 @@ class LabelsAnswer(BaseModel):
     labels: list[LabelStatus]
 
 
+class VersionAnswer(BaseModel):
+    """The memory version that holds a write."""
+
+    version: int
+
+
+class InstancesAnswer(VersionAnswer):
+    """The answer of POST /instances."""
+
+    accepted: int
+
+
+class BundleAnswer(VersionAnswer):
+    """A bundle's name, and the memory version that it was written at or serves."""
+
+    bundle: str
+
+
 class LabelAnswer(BaseModel):
     """A label as the memory holds it."""
 
@@ -218,6 +282,27 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[dict[str, str]] | None = None
+
+
+class LineAnswer(LabelStatus):
+    """What became of the label in one line of a stream."""
+
+    line: int
+    version: int
+
+
+class LineRefusal(BaseModel):
+    """Why one line of a stream was not applied."""
+
+    line: int
+    error: Problem
+
+
+class StreamEnd(BaseModel):
+    """The last object of a stream that had to end: lines behind this one were not applied."""
+
+    stopped_after: int
+    error: Problem
 
 
 def _not_blank(text: str) -> str:

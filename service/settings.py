@@ -4,14 +4,15 @@
     [engine]     threads, caches and queues
     [server]     address and access
 
-Options on the command line stand above the file, the file above the defaults below.
+Options on the command line stand above the file, the file above the defaults below. One default
+depends on another value: `engine.threads` is a worker's part of the cores, see `load_settings`.
 """
 
 import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from service.core.errors import InvalidConfig
 _STRICT = ConfigDict(extra="forbid", strict=True)
 Count = Annotated[int, Field(ge=1)]
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
+STATE_VARIABLE = "KEYMATCH_STATE"  # in place of --state, whose value others can read
 
 
 def available_cores() -> int:
@@ -47,18 +49,24 @@ class Limits:
     label_queries: Annotated[int, Field(ge=0)] = 100  # a label
     metadata_entries: Annotated[int, Field(ge=0)] = 64  # a label
     metadata_characters: Count = 1_024  # a key or a value
+    instances: Count = 1_000  # a request
+    instance_labels: Count = 100  # an instance
     page: Count = 1_000  # labels in one answer of GET /labels
+    stream_answer_bytes: Count = 67_108_864  # answers of one stream that its client has not read
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class EngineSettings:
     """How the engine uses the machine."""
 
-    threads: Count = field(default_factory=available_cores)  # answering
+    # Answering, in each worker. Where no file sets them, `load_settings` divides the cores.
+    threads: Count = field(default_factory=available_cores)
     queue_queries: Count = 512  # waiting and running queries; beyond it 429
     queue_labels: Count = 10_000  # waiting labels; beyond it 429
     cached_queries: Annotated[int, Field(ge=0)] = 10_000  # encoded texts kept
     live_rows: Count = 1_000_000  # rows learned since the bundle was written; beyond it 507
+    segments: Path | None = None  # folder of sealed segments; default: in the state folder
+    seal_rows: Count = 16_384  # live rows that are frozen together in a segment
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -67,7 +75,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    workers: Count = 1
+    workers: Count = 1  # processes
     allow_anonymous: bool = False  # serve other addresses than loopback without API keys
     access_log: bool = True
     shutdown_seconds: Count = 30  # the most that accepted requests may take after SIGTERM
@@ -85,6 +93,7 @@ class Settings:
 def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     """Read settings from a TOML file (or none) with `server` options put above its own.
 
+    Threads that the file does not set are the cores divided among the workers, at least one each.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     source = str(path) if path else "command line"
@@ -102,9 +111,13 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
         document = {**document, "server": {**table, **given}}
     try:
         # As JSON, since strict dataclasses take no dictionaries; TOML's dates become strings.
-        return TypeAdapter(Settings).validate_json(json.dumps(document, default=str))
+        settings = TypeAdapter(Settings).validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidConfig(f"{source}: {_explain(error)}") from error
+    if "threads" in document.get("engine", {}):
+        return settings
+    threads = max(1, available_cores() // settings.server.workers)
+    return replace(settings, engine=replace(settings.engine, threads=threads))
 
 
 def _explain(error: ValidationError) -> str:

@@ -1,240 +1,267 @@
-"""The single writer: label log first, then live rows, then one published view.
+"""The single writer of a process: label log first, then live rows, then one published view.
 
-All jobs that wait when the writer turns to its queue share one commit (group commit). Every job's
-future gets its result or its exception, also when the writer stops.
+All jobs that wait when the writer turns to its queue share one commit (group commit). What other
+processes wrote to the same log is applied before, in the log's order. Every job's future gets its
+result or its exception, also when the writer stops.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
 from time import perf_counter
 
-from service.core.encoder import Encoder
-from service.core.errors import (
-    KeymatchError,
-    LogError,
-    MemoryFull,
-    NotReady,
-    Overloaded,
-)
-from service.core.events import encode_label, label_event
-from service.core.label_log import LabelLog
-from service.core.labels import LabelTable
-from service.core.memory import KnowledgeMemory, PutLabel
-from service.core.types import NewLabel
+from service.core.errors import KeymatchError, KeyReused, LogCorrupt, LogError, NotReady
+from service.core.events import bundle_event
+from service.core.extents import Extent
+from service.core.index import Segment
+from service.core.label_log import AnsweredRequest, Appending, LabelLog
+from service.core.types import Event
+from service.jobs import Errand, Job, JobQueue, fail
+from service.operations import Commit, Written, from_document, to_document
+from service.serving import Serving
 from service.telemetry import Telemetry
 
 log = logging.getLogger("keymatch")
 
-COMMIT_LABELS = 256  # labels after which a commit takes no further jobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenLabel:
-    """What became of a label: created, updated or unchanged."""
-
-    id: str
-    status: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The memory version that holds the request's labels, and each label's fate."""
-
-    version: int
-    labels: tuple[WrittenLabel, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    labels: tuple[NewLabel, ...]
-    future: Future[Written] = field(default_factory=Future)
-
 
 class Writer:
-    """Owns the log and the right to change the memory."""
+    """Owns the right to change the memory; `serving` is what it publishes to."""
 
     def __init__(
         self,
         *,
         log: LabelLog,
-        memory: KnowledgeMemory,
-        encoder: Encoder,
+        serving: Serving,
         telemetry: Telemetry,
-        queue_labels: int,
-        published: Callable[[], None],
+        queue_items: int,
+        published: Callable[[Serving], None],
+        wished: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """Start the thread; `published` is called from it after each new view."""
-        self._log, self._memory, self._encoder = log, memory, encoder
-        self._telemetry, self._published = telemetry, published
-        self._queue_labels = queue_labels
-        self._waiting = 0
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._admission = threading.Lock()
-        self._closed = False
+        """Start the thread.
+
+        `published` is called from it after each new view, `wished` when another process has put
+        another bundle in the place of this one.
+        """
+        self._log, self._serving, self._telemetry = log, serving, telemetry
+        self._published, self._wished = published, wished
+        self._newest = serving.memory.view.version  # of the log, as far as is known
+        self._jobs = JobQueue(queue_items)
+        self._woken = threading.Event()
+        self.failing = ""  # why the log could not be used when it was last tried
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
         """Whether writes can still succeed."""
-        return not self._closed and self._thread.is_alive()
+        return not self._jobs.closed and self._thread.is_alive()
 
     @property
     def lag(self) -> int:
         """Logged events that the memory does not show yet."""
-        return self._log.last_sequence - self._memory.view.version
+        return max(0, self._newest - self._serving.memory.view.version)
 
-    def submit(self, labels: Sequence[NewLabel]) -> Future[Written]:
-        """Queue labels; the future resolves once they are synced and visible.
+    def submit(self, job: Job) -> Future[Written]:
+        """Queue a job; its future resolves once it is synced and visible.
 
-        Raises `Overloaded` when too many labels wait, `NotReady` when the writer has stopped.
+        Raises `Overloaded` when too much waits, `NotReady` when the writer has stopped.
         """
-        with self._admission:
-            if not self.alive:
-                raise NotReady("the writer has stopped; nothing was written")
-            if self._waiting and self._waiting + len(labels) > self._queue_labels:
-                raise Overloaded(f"{self._waiting} labels wait to be written", retry_after=1)
-            job = _Job(labels=tuple(labels))
-            self._waiting += len(labels)
-            self._jobs.put(job)
+        self._jobs.put(job)
         return job.future
+
+    def wake(self) -> None:
+        """Look into the log soon: somebody may have written."""
+        if not self._woken.is_set():
+            self._woken.set()
+            with suppress(NotReady):  # who has stopped need not look
+                self._jobs.put(Errand(run=self._look))
+
+    def attach(self, extent: Extent, segment: Segment | None, *, to: Serving) -> Future[bool]:
+        """Put a built segment in the place of its rows; false where it is no longer wanted."""
+        return self._errand(lambda: self._attach(extent, segment, to))
+
+    def exchange(self, serving: Serving, *, configured: str = "") -> Future[bool]:
+        """Publish to another bundle's memory from now on, once it holds all that is logged.
+
+        With `configured`, the fingerprint of the bundle that this service was started with, the
+        exchange is logged, and other processes follow.
+        """
+        return self._errand(lambda: self._exchange(serving, configured))
 
     def close(self) -> None:
         """Write what was admitted, then stop."""
-        with self._admission:
-            self._closed = True
-            self._jobs.put(None)
+        self._jobs.end()
         self._thread.join()
 
+    # The thread --------------------------------------------------------------------------
+
     def _run(self) -> None:
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         running = True
         try:
             while running:
-                jobs, running = self._take()
-                running = self._serve(jobs) and running
+                jobs, errand, running = self._jobs.take()
+                running = self._write_all(jobs) and running
+                jobs = []
+                if errand is not None:
+                    running = self._do(errand) and running
         finally:  # also when the thread dies: nobody may wait for it
-            with self._admission:
-                self._closed = True
-            _fail([*jobs, *self._left()], NotReady("the writer has stopped"))
+            for job in jobs:
+                fail(job.future, NotReady("the writer has stopped"))
+            self._jobs.abandon()
 
-    def _serve(self, jobs: Sequence[_Job]) -> bool:
-        """Write jobs and answer each; False where the writer must not go on."""
+    def _do(self, errand: Errand) -> bool:
+        """Run an errand; false where the writer must not go on."""
+        try:
+            errand.future.set_result(errand.run())
+        except LogCorrupt as error:
+            log.error("the label log is damaged", extra={"cause": str(error)})
+            fail(errand.future, error)
+            return False
+        except LogError as error:
+            self._note(str(error))
+            fail(errand.future, error)
+        except KeymatchError as error:
+            fail(errand.future, error)
+        except Exception as error:  # a defect: whoever waits must not hang
+            log.exception("defect in the writer")
+            fail(errand.future, error)
+            return False
+        return True
+
+    def _write_all(self, jobs: Sequence[Job]) -> bool:
+        """Write jobs and answer each; false where the writer must not go on."""
+        if not jobs:
+            return True
         try:
             self._write(jobs)
         except KeymatchError as error:
-            _fail(jobs, error)
+            if isinstance(error, LogError):
+                self._note(str(error))
+            for job in jobs:
+                fail(job.future, error)
+            # A commit that failed may still have reached the disk: only the log knows.
+            self.wake()
         except Exception:  # a defect: callers must not hang
             log.exception("defect in the writer")
-            _fail(jobs, LogError("the write failed inside the service"))
-            # What is logged but was not applied would be missing from every later version;
-            # only a restart, which replays the log, can mend that.
-            return not self.lag
+            for job in jobs:
+                fail(job.future, LogError("the write failed inside the service"))
+            self.wake()
         finally:
-            with self._admission:
-                self._waiting -= sum(len(job.labels) for job in jobs)
+            self._jobs.done(jobs)
         return True
 
-    def _left(self) -> Iterator[_Job]:
-        """The jobs that nobody will write."""
-        while not self._jobs.empty():
-            job = self._jobs.get()
-            if job is not None:
-                yield job
-
-    def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job and take along those that wait behind it; False at the end."""
-        jobs: list[_Job] = []
-        labels = 0
-        while labels < COMMIT_LABELS:
-            try:
-                job = self._jobs.get(block=not jobs)
-            except queue.Empty:
-                break
-            if job is None:
-                return jobs, False
-            if job.future.set_running_or_notify_cancel():
-                jobs.append(job)
-                labels += len(job.labels)
-        return jobs, True
-
-    def _write(self, jobs: Sequence[_Job]) -> None:
+    def _write(self, jobs: Sequence[Job]) -> None:
         """Log, apply and publish jobs as one commit; then answer each."""
-        jobs = self._with_room(jobs)
-        changed, fates = changes(jobs, self._memory.view.labels)
-        vectors = [encode_label(self._encoder, label) for label in changed]
-        start = perf_counter()
-        events = self._log.append(
-            [label_event(label, rows) for label, rows in zip(changed, vectors, strict=True)],
-            encoder=self._encoder.fingerprint,
-        )
+        serving, start = self._serving, perf_counter()
+        self._look()
+        with self._log.exclusive() as appending:
+            self._catch_up(serving, appending)
+            draft = serving.memory.draft()
+            commit = Commit(draft, encoder=serving.encoder, room=serving.memory.room)
+            answers = [self._plan(job, commit, appending) for job in jobs]
+            appending.append(commit.events, encoder=serving.encoder.fingerprint)
         committed = perf_counter()
-        view = self._memory.apply(
-            [
-                PutLabel(sequence=event.sequence, label=label, vectors=rows)
-                for event, label, rows in zip(events, changed, vectors, strict=True)
-            ]
-        )
-        if events:
-            self._telemetry.batch_size.labels("commit").observe(len(events))
+        self._note("")
+        if commit.events:
+            self._newest = commit.version
+            serving.memory.publish(draft)
+            self._telemetry.batch_size.labels("commit").observe(len(commit.events))
             self._telemetry.observe_stages(
                 {"log_commit": committed - start, "publish": perf_counter() - committed}
             )
-            self._published()
-        for job, fate in zip(jobs, fates, strict=True):
-            job.future.set_result(Written(version=view.version, labels=fate))
-
-    def _with_room(self, jobs: Sequence[_Job]) -> list[_Job]:
-        """The jobs whose rows the memory still takes; each of the others fails alone."""
-        taken, fitting = 0, []
-        for job in jobs:
-            rows = sum(1 + len(label.queries) for label in job.labels)
-            try:
-                self._memory.room(taken + rows)
-            except MemoryFull as error:
-                job.future.set_exception(error)
+            self._published(serving)
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, KeymatchError):
+                job.future.set_exception(answer)
             else:
-                taken += rows
-                fitting.append(job)
-        return fitting
+                job.future.set_result(answer)
 
+    def _plan(self, job: Job, commit: Commit, appending: Appending) -> Written | KeymatchError:
+        """Add a job to the commit, or find what was answered to it before."""
+        request = job.request
+        known = appending.answered(request.key) if request else None
+        if request and known:
+            if known.digest != request.digest:
+                return KeyReused("this idempotency key came with another request before")
+            return from_document(known.version, known.answer)
+        try:
+            written = job.operation.plan(commit, job.vectors)
+        except KeymatchError as error:  # this job's own fault, found before it changed anything
+            return error
+        if request:
+            appending.remember(
+                AnsweredRequest(
+                    key=request.key,
+                    digest=request.digest,
+                    version=written.version,
+                    answer=to_document(written),
+                )
+            )
+        return written
 
-def changes(
-    jobs: Sequence[_Job], table: LabelTable
-) -> tuple[list[NewLabel], list[tuple[WrittenLabel, ...]]]:
-    """The labels that change something, in order, and each job's answer."""
-    changed: list[NewLabel] = []
-    pending: dict[str, NewLabel] = {}
-    fates = []
-    for job in jobs:
-        fate = []
-        for label in job.labels:
-            known = pending.get(label.id) or _as_posted(table, label.id)
-            status = "created" if known is None else "updated"
-            if known == label:
-                status = "unchanged"
+    def _look(self) -> bool:
+        """Apply what others have logged, without the log's lock."""
+        if self._woken.is_set():
+            self._woken.clear()
+            self._follow(self._serving, self._log.read(after=self._serving.memory.view.version))
+            self._note("")
+        return True
+
+    def _catch_up(self, serving: Serving, appending: Appending) -> None:
+        """Apply what others have logged up to the lock."""
+        version = serving.memory.view.version
+        if appending.last > version:
+            self._follow(serving, appending.read(after=version))
+
+    def _follow(self, serving: Serving, events: Iterator[Event]) -> None:
+        before = serving.memory.view.version
+        wish = serving.follow(events)
+        if serving.memory.view.version == before:
+            return
+        self._newest = max(self._newest, serving.memory.view.version)
+        if serving is self._serving:
+            self._published(serving)
+        if wish is not None:
+            self._wished(wish)
+
+    def _attach(self, extent: Extent, segment: Segment | None, to: Serving) -> bool:
+        attached = to.memory.attach(extent, segment)
+        if attached and to is self._serving:
+            self._published(to)
+        return attached
+
+    def _exchange(self, serving: Serving, configured: str) -> bool:
+        memory = serving.memory
+        self._follow(serving, self._log.read(after=memory.view.version))
+        if configured:
+            with self._log.exclusive() as appending:
+                self._catch_up(serving, appending)
+                folder = serving.bundle.folder.name
+                appending.append(
+                    [bundle_event(bundle=folder, configured=configured)],
+                    encoder=serving.encoder.fingerprint,
+                )
+            serving.follow(self._log.read(after=memory.view.version))
+        self._newest = max(self._newest, memory.view.version)
+        self._serving = serving
+        self._published(serving)
+        return True
+
+    def _errand(self, run: Callable[[], bool]) -> Future[bool]:
+        errand = Errand(run=run)
+        self._jobs.put(errand)
+        return errand.future
+
+    def _note(self, failing: str) -> None:
+        """Remember whether the log can be used, and say so when that changes."""
+        if bool(failing) != bool(self.failing):
+            if failing:
+                log.error("the label log cannot be used", extra={"cause": failing})
             else:
-                changed.append(label)
-                pending[label.id] = label
-            fate.append(WrittenLabel(id=label.id, status=status))
-        fates.append(tuple(fate))
-    return changed, fates
-
-
-def _as_posted(table: LabelTable, label_id: str) -> NewLabel | None:
-    label = table.get(label_id)
-    if label is None:
-        return None
-    return NewLabel(id=label.id, text=label.text, queries=label.queries, metadata=label.metadata)
-
-
-def _fail(jobs: Sequence[_Job], error: KeymatchError) -> None:
-    for job in jobs:
-        if not job.future.done():
-            job.future.set_exception(error)
+                log.info("the label log can be used again")
+        self.failing = failing

@@ -1,4 +1,4 @@
-"""The bundle: a folder with everything that is served, version 1.
+"""The bundle: a folder with everything that is served, version 2.
 
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
@@ -13,6 +13,7 @@
 |                                 | so the identity block of V is not stored                   |
 | `instances/texts.*`             | instance texts, see `texts`                                |
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
+| `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
 
 A bundle is written to a temporary name, synced and renamed, so that it is whole or not there.
 Opening verifies every byte and maps the large files; nothing is pickled.
@@ -34,11 +35,13 @@ from service.core import index, manifest, texts
 from service.core.durable import new_folder
 from service.core.errors import BundleAltered
 from service.core.index import IndexParameters, Progress, Segment
+from service.core.label_details import LabelDetails
 from service.core.manifest import Checksums, EncoderFacts, Manifest, PredictorFacts
 from service.core.texts import TextStore
 from service.core.types import Halves, Indices, Rows
 
 BASE_SEGMENT = "segments/base.index"
+LABEL_DETAILS = "labels/details"
 _RECORDED_LIBRARIES = ("keymatch", "numpy", "onnxruntime", "faiss-cpu", "hnswlib", "torch")
 
 
@@ -55,6 +58,7 @@ class Bundle:
     instance_texts: TextStore
     label_ids: TextStore
     label_texts: TextStore
+    label_details: LabelDetails
 
     @property
     def instances(self) -> int:
@@ -85,6 +89,9 @@ class BundleContent:
     predictor: PredictorFacts
     index: IndexParameters
     metrics: dict[str, float]
+    label_details: Sequence[str] = ()  # [L], or none at all
+    version: int = 0  # the last event that a snapshot holds
+    log: str = ""  # of the log with this id
 
 
 def write_bundle(content: BundleContent, target: Path, *, progress: Progress) -> None:
@@ -102,6 +109,8 @@ def write_bundle(content: BundleContent, target: Path, *, progress: Progress) ->
         texts.write(folder / "instances/texts", content.instance_texts)
         texts.write(folder / "labels/ids", content.label_ids, lookup=True)
         texts.write(folder / "labels/texts", content.label_texts)
+        if content.label_details:
+            texts.write(folder / LABEL_DETAILS, content.label_details)
         (folder / BASE_SEGMENT).parent.mkdir()
         index.library(content.index.library).build(
             content.keys, content.index, folder / BASE_SEGMENT, progress
@@ -129,6 +138,9 @@ def open_bundle(folder: Path) -> Bundle:
         instance_texts=TextStore(folder / "instances/texts"),
         label_ids=TextStore(folder / "labels/ids"),
         label_texts=TextStore(folder / "labels/texts"),
+        label_details=LabelDetails(
+            TextStore(folder / LABEL_DETAILS) if f"{LABEL_DETAILS}.bin" in facts.files else None
+        ),
     )
     _check_shapes(bundle)
     return bundle
@@ -146,6 +158,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
             instances=len(content.instance_texts),
             labels=len(content.label_ids),
             votes=len(content.indices),
+            version=content.version,
         ),
         index=manifest.IndexFacts(
             library=content.index.library,
@@ -157,6 +170,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         metrics=content.metrics,
         libraries={"python": platform.python_version(), **_library_versions()},
         files=manifest.file_facts(folder),
+        log=content.log,
     )
 
 
@@ -181,6 +195,8 @@ def _check_shapes(bundle: Bundle) -> None:
         "labels/ids": (len(bundle.label_ids), bundle.labels),
         "labels/texts": (len(bundle.label_texts), bundle.labels),
     }
+    if f"{LABEL_DETAILS}.bin" in facts.files:
+        wanted[LABEL_DETAILS] = (len(TextStore(bundle.folder / LABEL_DETAILS)), bundle.labels)
     for name, (found, expected) in wanted.items():
         if found != expected:
             raise BundleAltered(f"{bundle.folder / name} has shape {found}, expected {expected}")

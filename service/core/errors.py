@@ -4,7 +4,9 @@
     ├── InvalidInput            the caller's value is wrong: says which field and what is allowed
     │   ├── InvalidConfig       a settings file, option or environment variable
     │   ├── InvalidData         a data file: says file, line and field
+    │   ├── UnknownLabels       ids in a request's fields that the memory does not hold
     │   └── UnknownLabel        a label id that the memory does not hold (or holds no more)
+    ├── KeyReused               an idempotency key that came with another request before
     ├── BundleError             a bundle that must not be served; names the file
     │   ├── BundleMissing       a folder or one of its files is not there
     │   ├── BundleAltered       size or SHA-256 differ from the manifest
@@ -12,8 +14,10 @@
     ├── ParityError             an exported encoder that differs from torch beyond the tolerance
     ├── LogError                the label log cannot be read or written
     │   ├── LogCorrupt          a stored event fails its checksum, or the sequence has a gap
-    │   └── LogLocked           another process is the writer of this state folder
+    │   └── LogLocked           another process kept the log to itself for too long
+    ├── SealError               a segment or snapshot cannot be built; what is served stays
     ├── Unavailable             right now, not for ever
+    │   ├── Busy                the same operation is going on already
     │   ├── NotReady            starting, draining or failed
     │   ├── MemoryFull          the configured number of live rows is reached
     │   ├── Overloaded          the queue is full; `retry_after` seconds
@@ -32,6 +36,7 @@ sent to a client, so they hold neither paths nor internals; all others go to the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -69,6 +74,15 @@ class UnknownLabel(InvalidInput):
     """No label of this id."""
 
 
+class UnknownLabels(InvalidInput):
+    """Several label ids that the memory does not hold, each with the field that names it."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+        """Keep pairs of field and message."""
+        super().__init__(f"{len(fields)} label(s) are unknown", field=fields[0][0])
+        self.fields = tuple(fields)
+
+
 class BundleError(KeymatchError):
     """A bundle that must not be served."""
 
@@ -98,11 +112,23 @@ class LogCorrupt(LogError):
 
 
 class LogLocked(LogError):
-    """Another process writes to this state folder."""
+    """Another process kept the label log to itself for too long."""
+
+
+class SealError(KeymatchError):
+    """A segment or a snapshot cannot be built."""
+
+
+class KeyReused(KeymatchError):
+    """An idempotency key that came with another request before."""
 
 
 class Unavailable(KeymatchError):
     """Not now; the same request may succeed later."""
+
+
+class Busy(Unavailable):
+    """The same operation is going on already."""
 
 
 class NotReady(Unavailable):

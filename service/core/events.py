@@ -2,41 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import numpy as np
 
+from service.core.changes import Change, DeleteLabel, Passed, PutInstance, PutLabel
 from service.core.encoder import Encoder, encode
 from service.core.errors import LogCorrupt
-from service.core.label_log import PUT_LABEL, NewEvent
-from service.core.memory import PutLabel
-from service.core.types import Event, Halves, NewLabel, Role
+from service.core.label_log import DELETE_LABEL, PUT_INSTANCE, PUT_LABEL, USE_BUNDLE, NewEvent
+from service.core.types import Event, Halves, NewInstance, NewLabel, Role
+
+Item = NewLabel | NewInstance
 
 
 def label_event(label: NewLabel, vectors: Halves) -> NewEvent:
-    """The event that creates or replaces a label; vectors as `encode_label` makes them."""
+    """The event that creates or replaces a label; vectors as `encode_item` makes them."""
     return NewEvent(kind=PUT_LABEL, body=asdict(label), vectors=vectors)
 
 
-def encode_label(encoder: Encoder, label: NewLabel) -> Halves:
-    """The rows of a label, fp16 [1 + queries, d]: its text's, then those of its known queries."""
-    rows = [encode(encoder, [label.text], role=Role.LABEL)]
-    if label.queries:
-        rows.append(encode(encoder, label.queries, role=Role.QUERY))
+def instance_event(instance: NewInstance, vectors: Halves) -> NewEvent:
+    """The event that adds a query with its labels; vectors as `encode_item` makes them."""
+    return NewEvent(kind=PUT_INSTANCE, body=asdict(instance), vectors=vectors)
+
+
+def deletion_event(label_id: str) -> NewEvent:
+    """The event that deletes a label."""
+    return NewEvent(kind=DELETE_LABEL, body={"id": label_id}, vectors=_nothing())
+
+
+def bundle_event(*, bundle: str, configured: str) -> NewEvent:
+    """The event that puts the bundle named `bundle` in the place of the `configured` one."""
+    body = {"bundle": bundle, "configured": configured}
+    return NewEvent(kind=USE_BUNDLE, body=body, vectors=_nothing())
+
+
+def encode_item(encoder: Encoder, item: Item) -> Halves:
+    """The rows of a label, fp16 [1 + queries, d], or of an instance, fp16 [1, d]."""
+    if isinstance(item, NewInstance):
+        return encode(encoder, [item.query], role=Role.QUERY).astype(np.float16)
+    rows = [encode(encoder, [item.text], role=Role.LABEL)]
+    if item.queries:
+        rows.append(encode(encoder, item.queries, role=Role.QUERY))
     return np.concatenate(rows).astype(np.float16)
 
 
-def replayed(event: Event, encoder: Encoder) -> PutLabel:
+def rows_of(item: Item) -> int:
+    """How many rows of the memory an item takes."""
+    return 1 if isinstance(item, NewInstance) else 1 + len(item.queries)
+
+
+def replayed(event: Event, encoder: Encoder) -> Change:
     """An event of the log as a change of the memory; encodes again what another encoder wrote.
 
-    Raises `LogCorrupt` for a body that is not a label.
+    Raises `LogCorrupt` for a body that does not hold what its kind promises.
     """
     try:
-        label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
-    except (KeyError, TypeError) as error:
-        raise LogCorrupt(f"event {event.sequence} does not hold a label") from error
-    if event.vectors is not None and event.encoder == encoder.fingerprint:
-        vectors = event.vectors.reshape(1 + len(label.queries), encoder.dimension)
-    else:
-        vectors = encode_label(encoder, label)
+        return _REPLAY[event.kind](event, encoder)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LogCorrupt(f"event {event.sequence} does not hold a {event.kind}") from error
+
+
+def _replay_label(event: Event, encoder: Encoder) -> Change:
+    label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
+    vectors = _vectors(event, encoder, label)
     return PutLabel(sequence=event.sequence, label=label, vectors=vectors)
+
+
+def _replay_deletion(event: Event, _encoder: Encoder) -> Change:
+    return DeleteLabel(sequence=event.sequence, id=event.body["id"])
+
+
+def _replay_instance(event: Event, encoder: Encoder) -> Change:
+    instance = NewInstance(query=event.body["query"], labels=tuple(event.body["labels"]))
+    vectors = _vectors(event, encoder, instance)
+    return PutInstance(sequence=event.sequence, instance=instance, vectors=vectors)
+
+
+def _replay_bundle(event: Event, _encoder: Encoder) -> Change:
+    return Passed(sequence=event.sequence)
+
+
+_REPLAY: Mapping[str, Callable[[Event, Encoder], Change]] = {
+    PUT_LABEL: _replay_label,
+    DELETE_LABEL: _replay_deletion,
+    PUT_INSTANCE: _replay_instance,
+    USE_BUNDLE: _replay_bundle,
+}
+
+
+def _vectors(event: Event, encoder: Encoder, item: Item) -> Halves:
+    if event.vectors is not None and event.encoder == encoder.fingerprint:
+        return event.vectors.reshape(rows_of(item), encoder.dimension)
+    return encode_item(encoder, item)
+
+
+def _nothing() -> Halves:
+    return np.zeros((0, 0), np.float16)

@@ -1,4 +1,4 @@
-"""Live rows: what the memory learned since its bundle was written, searched exactly.
+"""Live rows: what the memory learned last, searched exactly.
 
 Storage is append-only and has one writer. A view keeps a count; rows beyond it are not seen, so a
 row is written first and published after.
@@ -13,16 +13,18 @@ import numpy as np
 
 from service.core.index import RowFilter
 from service.core.index.exact import LiveVectors
+from service.core.parts import Votes, dead_places, living_places, without
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NewRow:
-    """A row to append: what it says, which columns of V it votes for."""
+    """A row to append: what it says, which columns of V it votes for, and its vector [d]."""
 
     kind: RowKind
     text: str
     votes: Indices
+    vector: Halves
 
 
 class LiveStore:
@@ -36,8 +38,8 @@ class LiveStore:
         self.votes: list[Indices] = []
         self.texts: list[str] = []
 
-    def write(self, start: int, rows: Sequence[NewRow], vectors: Halves) -> None:
-        """Put rows with their vectors [n, d] at `start`, the count of the newest view.
+    def write(self, start: int, rows: Sequence[NewRow]) -> None:
+        """Put rows at `start`, the count of the newest view.
 
         Only the writer calls this. Rows from `start` on were never published; an earlier attempt
         that failed half-way may have left some.
@@ -45,7 +47,7 @@ class LiveStore:
         self.is_instance[start : start + len(rows)] = [row.kind is RowKind.INSTANCE for row in rows]
         self.votes[start:] = [row.votes for row in rows]
         self.texts[start:] = [row.text for row in rows]
-        self.vectors.write(start, vectors)
+        self.vectors.write(start, np.stack([row.vector for row in rows]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,27 +61,63 @@ class LiveRows:
     first: int
     count: int
     alive: Bits | None = None
-
-    def __contains__(self, row: int) -> bool:
-        """Whether the memory's row number lies here."""
-        return self.first <= row < self.first + self.count
+    dead: int = 0
 
     @property
-    def dead(self) -> int:
-        """How many rows were replaced or deleted."""
-        return dead_rows(self.alive, self.count)
+    def stop(self) -> int:
+        """See `Part`."""
+        return self.first + self.count
 
-    def search(self, queries: Floats, *, count: int, kind: RowKind | None) -> tuple[Floats, Rows]:
-        """The nearest rows [B, count] of a kind (None: both), numbered as the memory does."""
+    @property
+    def stored(self) -> int:
+        """See `Part`."""
+        return self.count
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more can be appended."""
+        return self.count == self.store.capacity
+
+    def search(
+        self, queries: Floats, *, count: int, ef: int, kind: RowKind | None
+    ) -> tuple[Floats, Rows]:
+        """See `Part`; exact, so `ef` changes nothing."""
         among = RowFilter(start=0, stop=self.count, alive=self._selected(kind))
         similarities, rows = self.store.vectors.search(
             queries, count=min(count, self.count), among=among
         )
         return similarities, np.where(rows < 0, rows, rows + self.first)
 
-    def bury(self, row: int) -> LiveRows:
-        """The same rows with one more dead, given by the memory's number."""
-        return replace(self, alive=without(self.alive, row - self.first, self.store.capacity))
+    def is_instance(self, rows: Rows) -> Bools:
+        """See `Part`."""
+        return self.store.is_instance[rows - self.first]
+
+    def votes(self, rows: Rows) -> Votes:
+        """See `Part`."""
+        pieces = [self.store.votes[row - self.first] for row in rows.tolist()]
+        return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
+
+    def text(self, row: int) -> str:
+        """See `Part`."""
+        return self.store.texts[row - self.first]
+
+    def vectors(self, rows: Rows) -> Halves:
+        """See `Part`."""
+        return self.store.vectors.read(rows - self.first)
+
+    def living(self) -> Rows:
+        """See `Part`."""
+        return living_places(self.alive, self.count) + self.first
+
+    def bury(self, rows: Sequence[int]) -> LiveRows:
+        """See `Part`."""
+        alive = without(self.alive, [row - self.first for row in rows], self.store.capacity)
+        return replace(self, alive=alive, dead=dead_places(alive, self.count))
+
+    def append(self, rows: Sequence[NewRow]) -> LiveRows:
+        """The same rows and more behind them, as many as the store has room for."""
+        self.store.write(self.count, rows)
+        return replace(self, count=self.count + len(rows))
 
     def _selected(self, kind: RowKind | None) -> Bits | None:
         if kind is None:
@@ -87,17 +125,3 @@ class LiveRows:
         instance = self.store.is_instance[: self.count]
         of_kind = np.packbits(instance == (kind is RowKind.INSTANCE), bitorder="little")
         return of_kind if self.alive is None else of_kind & self.alive[: len(of_kind)]
-
-
-def without(alive: Bits | None, row: int, rows: int) -> Bits:
-    """A copy of the bitmap over `rows` rows (None: all alive) with one row dead."""
-    bits = np.packbits(np.ones(rows, bool), bitorder="little") if alive is None else alive.copy()
-    bits[row // 8] &= 0xFF ^ (1 << (row % 8))
-    return bits
-
-
-def dead_rows(alive: Bits | None, rows: int) -> int:
-    """How many of the first `rows` rows are dead."""
-    if alive is None:
-        return 0
-    return rows - int(np.unpackbits(alive, bitorder="little", count=rows).sum())

@@ -17,7 +17,8 @@ from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
 from service.core.index import IndexParameters
 
 FORMAT = "keymatch-bundle"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 lacks what snapshots add: `memory.version`, `log` and label details
 FILE_NAME = "manifest.json"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -44,11 +45,15 @@ class EncoderFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MemoryFacts:
-    """Sizes: N instances, L labels, and the votes in V's instance rows."""
+    """Sizes: N instances, L labels, and the votes in V's instance rows.
+
+    `version` is the last event of the label log that a snapshot holds, 0 for an export.
+    """
 
     instances: int
     labels: int
     votes: int
+    version: int = 0
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -98,6 +103,7 @@ class Manifest:
     metrics: dict[str, float]
     libraries: dict[str, str]
     files: dict[str, FileFacts]
+    log: str = ""  # the id of the label log that a snapshot was taken from
 
 
 _ADAPTER = TypeAdapter(Manifest)
@@ -170,9 +176,10 @@ def read(folder: Path) -> Manifest:
         raise BundleAltered(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleUnsupported(f"{path} does not describe a {FORMAT}")
-    if content.get("version") != VERSION:
+    if content.get("version") not in READABLE:
         raise BundleUnsupported(
-            f"{path} has format version {content.get('version')!r}; this build reads {VERSION}"
+            f"{path} has format version {content.get('version')!r};"
+            f" this build reads {' and '.join(map(str, READABLE))}"
         )
     if content.pop("sha256", None) != _own_digest(content):
         raise BundleAltered(f"{path} differs from its own checksum")
@@ -188,6 +195,11 @@ def as_document(manifest: Manifest) -> dict[str, Any]:
     """The manifest as plain JSON values."""
     document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json")
     return document
+
+
+def fingerprint(manifest: Manifest) -> str:
+    """SHA-256 over all that the manifest says, every file's checksum included."""
+    return _own_digest(as_document(manifest))
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

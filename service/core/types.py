@@ -102,12 +102,20 @@ class NewLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NewInstance:
+    """A query as a client posts it, with the ids of the labels that it was clicked for."""
+
+    query: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
     """A label as the memory holds it.
 
-    `index` is its column of V; it stays the same when the label is replaced, deleted or posted
-    again. `novel` labels were not in the bundle's training data. `version` is the memory version
-    that wrote it, 0 for the bundle's own.
+    `index` is its column of V; it stays the same when the label is replaced, and is never used
+    again once it is deleted. `novel` labels were not in the bundle's training data. `version` is
+    the memory version that wrote it, 0 for the bundle's own.
     """
 
     index: int

@@ -1,48 +1,73 @@
 """One version of the knowledge memory (Eq. 3 and 4 of RAE-XMC): what readers see.
 
-Rows are numbered once and for all: the bundle's N instance rows, its L label rows, then live rows
-in the order of the log. Frozen segments are searched through their graph, live rows exactly.
+Rows are numbered once and for all: the bundle's N instance rows, its L label rows, then what came
+live, in the order of the log. Frozen segments are searched through their graphs, live rows exactly.
 
 Shapes: B queries, b keys a query, N instances, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-from rpds import HashTrieMap
+from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle import Bundle
+from service.core.extents import Extent
 from service.core.index import RowFilter
 from service.core.index.exact import exact_search, nearest, pad
 from service.core.labels import LabelTable
-from service.core.live import LiveRows, dead_rows
-from service.core.types import (
-    Bits,
-    Bools,
-    Floats,
-    Indices,
-    RowKind,
-    Rows,
-)
+from service.core.parts import Part, Votes, dead_places, gather
+from service.core.sealed import SealedRows
+from service.core.types import Bits, Bools, Floats, RowKind, Rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Click:
+    """A posted query's row and the columns that it votes for."""
+
+    row: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Which rows belong to what; only the writer asks.
+
+    `own_rows` are the rows of each label that was put, by its column: those that its next form
+    replaces. `clicks` are the posted queries, `clickers` those that vote for a column.
+    """
+
+    own_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
+    clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
+    clickers: HashTrieMap[int, HashTrieSet[str]] = field(default_factory=HashTrieMap)
+
+    def rows_of(self, column: int, bundle: Bundle) -> tuple[int, ...]:
+        """A label's own row, then those of its queries."""
+        own = self.own_rows.get(column)
+        if own is not None:
+            return own
+        return (bundle.instances + column, *bundle.label_details.at(column).rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
     """The memory at one version; nothing in it ever changes.
 
-    `own_rows` are the live rows of each label that was put, by its column: those that its next
-    form replaces.
+    `parts` hold what came live, in order of their rows; `extents` say which of those rows are to
+    lie in one sealed part.
     """
 
     version: int
     bundle: Bundle
     base_alive: Bits | None
-    live: tuple[LiveRows, ...]
+    base_dead: int
+    parts: tuple[Part, ...]
+    extents: tuple[Extent, ...]
     labels: LabelTable
-    own_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
+    ledger: Ledger
 
     @property
     def base_rows(self) -> int:
@@ -50,14 +75,29 @@ class View:
         return self.bundle.instances + self.bundle.labels
 
     @property
+    def next_row(self) -> int:
+        """The number that the next live row gets."""
+        return self.parts[-1].stop if self.parts else self.base_rows
+
+    @property
+    def sealed_rows(self) -> int:
+        """Rows in sealed parts, dead ones included."""
+        return sum(part.stored for part in self.parts if isinstance(part, SealedRows))
+
+    @property
     def live_rows(self) -> int:
-        """Live rows, dead ones included."""
-        return sum(part.count for part in self.live)
+        """Rows that came live and are still stored, sealed and dead ones included."""
+        return sum(part.stored for part in self.parts)
 
     @property
     def dead_rows(self) -> int:
         """Rows that were replaced or deleted and are still stored."""
-        return dead_rows(self.base_alive, self.base_rows) + sum(part.dead for part in self.live)
+        return self.base_dead + sum(part.dead for part in self.parts)
+
+    def unsealed(self) -> Iterator[Extent]:
+        """The extents that are planned and not sealed yet."""
+        sealed = {id(part.extent) for part in self.parts if isinstance(part, SealedRows)}
+        return (extent for extent in self.extents if id(extent) not in sealed)
 
     def retrieve(
         self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
@@ -65,10 +105,12 @@ class View:
         """Find the `depth` nearest keys of each query [B, d].
 
         Returns similarities [B, b], descending, and row numbers [B, b]; row -1 fills places for
-        which the memory has no row. `kind` searches one block of K only.
+        which the memory has no row. `kind` searches one block of K only; `exact` scans the
+        bundle's keys in place of its graph.
         """
         found = [self._search_base(queries, depth=depth, kind=kind, exact=exact)]
-        found += [part.search(queries, count=depth, kind=kind) for part in self.live]
+        ef = self.bundle.manifest.index.ef
+        found += [part.search(queries, count=depth, ef=ef, kind=kind) for part in self.parts]
         similarities = np.hstack([part[0] for part in found])
         rows = np.hstack([part[1] for part in found])
         similarities = np.where(rows < 0, np.float32(-np.inf), similarities)
@@ -77,22 +119,31 @@ class View:
     def is_instance(self, rows: Rows) -> Bools:
         """Which of `rows` [b] are instance rows."""
         answer = rows < self.bundle.instances
-        for part in self.live:
-            own = (rows >= part.first) & (rows < part.first + part.count)
-            answer[own] = part.store.is_instance[rows[own] - part.first]
+        for part, places in self._by_part(rows):
+            answer[places] = part.is_instance(rows[places])
         return np.asarray(answer)
 
-    def votes(self, rows: Rows) -> tuple[Indices, NDArray[np.int64]]:
+    def votes(self, rows: Rows) -> Votes:
         """The value rows of `rows` [b]: columns [n] one row after the other, and how many each.
 
         Votes for deleted labels are left out.
         """
-        columns, counts = self._base_votes(rows)
-        if (rows >= self.base_rows).any():
-            columns, counts = self._insert_live_votes(rows, columns, counts)
+        instances = np.flatnonzero(rows < self.bundle.instances)
+        labels = np.flatnonzero((rows >= self.bundle.instances) & (rows < self.base_rows))
+        found = [
+            (instances, *gather(self.bundle.indptr, self.bundle.indices, rows[instances])),
+            # The identity block: a label's row votes for its own column.
+            (labels, rows[labels] - self.bundle.instances, np.ones(len(labels), np.int64)),
+        ]
+        found += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
+        key_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in found])
+        columns = np.concatenate([columns for _, columns, _ in found]).astype(np.int32)
+        in_order = np.argsort(key_of_vote, kind="stable")
+        key_of_vote, columns = key_of_vote[in_order], columns[in_order]
         if len(self.labels.deleted):
-            columns, counts = self._drop_deleted(columns, counts)
-        return columns, counts
+            kept = ~self.labels.is_deleted(columns)
+            key_of_vote, columns = key_of_vote[kept], columns[kept]
+        return columns, np.bincount(key_of_vote, minlength=len(rows))
 
     def text(self, row: int) -> str:
         """The text that a row's key was made from."""
@@ -100,8 +151,7 @@ class View:
             return self.bundle.instance_texts[row]
         if row < self.base_rows:
             return self.bundle.label_texts[row - self.bundle.instances]
-        part = next(part for part in self.live if row in part)
-        return part.store.texts[row - part.first]
+        return next(part for part in self.parts if row < part.stop).text(row)
 
     def _search_base(
         self, queries: Floats, *, depth: int, kind: RowKind | None, exact: bool
@@ -119,42 +169,16 @@ class View:
             among=None if kind is None and self.base_alive is None else among,
         )
 
-    def _base_votes(self, rows: Rows) -> tuple[Indices, NDArray[np.int64]]:
-        """Gather CSR rows; a label row of the identity block votes for its own column."""
-        instances = self.bundle.instances
-        is_instance = rows < instances
-        is_label = ~is_instance & (rows < self.base_rows)
-        clicked = rows[is_instance]
-        counts = np.zeros(len(rows), np.int64)
-        counts[is_label] = 1
-        counts[is_instance] = self.bundle.indptr[clicked + 1] - self.bundle.indptr[clicked]
-        ends = np.cumsum(counts)
-        # Position of each vote in `indices`: its row's start, plus its place within the row.
-        starts = np.zeros(len(rows), np.int64)
-        starts[is_instance] = self.bundle.indptr[clicked]
-        offsets = np.repeat(starts - (ends - counts), counts)
-        places = np.arange(len(offsets)) + offsets
-        from_label = np.repeat(is_label, counts)
-        places[from_label] = 0
-        columns = self.bundle.indices[places] if len(self.bundle.indices) else places
-        columns = np.asarray(columns, np.int32)
-        columns[from_label] = rows[is_label] - instances
-        return columns, counts
+    def _by_part(self, rows: Rows) -> Iterator[tuple[Part, Rows]]:
+        """The places in `rows` [b] of each part's own rows, where it has any."""
+        if not self.parts or not (rows >= self.base_rows).any():
+            return
+        for part in self.parts:
+            places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
+            if len(places):
+                yield part, places
 
-    def _insert_live_votes(
-        self, rows: Rows, columns: Indices, counts: NDArray[np.int64]
-    ) -> tuple[Indices, NDArray[np.int64]]:
-        pieces = np.split(columns, np.cumsum(counts)[:-1])
-        for part in self.live:
-            own = np.flatnonzero((rows >= part.first) & (rows < part.first + part.count))
-            for place in own:
-                pieces[place] = part.store.votes[int(rows[place]) - part.first]
-                counts[place] = len(pieces[place])
-        return (np.concatenate(pieces) if pieces else columns), counts
 
-    def _drop_deleted(
-        self, columns: Indices, counts: NDArray[np.int64]
-    ) -> tuple[Indices, NDArray[np.int64]]:
-        kept = ~np.isin(columns, np.fromiter(self.labels.deleted, np.int32))
-        key_of_vote = np.repeat(np.arange(len(counts)), counts)
-        return columns[kept], np.bincount(key_of_vote[kept], minlength=len(counts))
+def base_dead(alive: Bits | None, bundle: Bundle) -> int:
+    """How many of the bundle's rows are dead."""
+    return dead_places(alive, bundle.instances + bundle.labels)

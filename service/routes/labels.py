@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,9 +10,12 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from service import schemas
 from service.answers import json_response, label_answer, labels_answer
-from service.body import read_json
-from service.core.errors import InvalidInput
-from service.routes.parts import Parts, body, problems
+from service.body import JSON, NDJSON, media_type, read_json, refuse_idempotency_key
+from service.core.errors import InvalidInput, NotReady
+from service.idempotency import request_key
+from service.label_stream import LabelStream
+from service.operations import PutLabels, RemoveLabel
+from service.routes.parts import Parts, answer_lines, body, idempotency_header, problems
 
 
 class LabelId(PathConvertor):
@@ -31,13 +35,33 @@ def build_router(parts: Parts) -> APIRouter:
         summary="Create or replace labels",
         dependencies=[parts.scope("write")],
         response_model=schemas.LabelsAnswer,
-        responses=problems(400, 401, 403, 413, 415, 422, 429, 503, 507),
-        openapi_extra=body(models.labels),
+        responses={
+            **problems(400, 401, 403, 409, 413, 415, 422, 429, 503, 507),
+            200: answer_lines(schemas.LineAnswer | schemas.LineRefusal | schemas.StreamEnd),
+        },
+        openapi_extra={**body(models.labels, line=models.label), **idempotency_header()},
     )
     async def put_labels(request: Request) -> Response:
+        if media_type(request, JSON, NDJSON) == NDJSON:
+            return label_stream(request)
         asked = await read_json(request, models.labels, limit=parts.limits.body_bytes)
-        written = await parts.engine.put_labels([label.to_label() for label in asked.labels])
+        written = await parts.engine.write(
+            PutLabels(labels=tuple(label.to_label() for label in asked.labels)),
+            request=request_key(request, asked),
+        )
         return json_response(labels_answer(written))
+
+    def label_stream(request: Request) -> Response:
+        refuse_idempotency_key(request)
+        if parts.draining() or not parts.engine.ready():
+            raise NotReady("the service takes no labels now")
+        return LabelStream(
+            model=models.label,
+            apply=parts.engine.put_labels,
+            draining=parts.draining,
+            limits=parts.limits,
+            telemetry=parts.telemetry,
+        )
 
     @router.get(
         "/labels",
@@ -50,7 +74,8 @@ def build_router(parts: Parts) -> APIRouter:
         if page.limit > parts.limits.page:
             raise InvalidInput(f"must be at most {parts.limits.page}", field="limit")
         view = parts.engine.view
-        found = view.labels.page(after=page.after, size=page.limit + 1)
+        # In a thread: the first page after a write sorts all ids.
+        found = await asyncio.to_thread(view.labels.page, after=page.after, size=page.limit + 1)
         shown = found[: page.limit]
         return json_response(
             {
@@ -69,5 +94,19 @@ def build_router(parts: Parts) -> APIRouter:
     )
     async def get_label(label_id: str) -> Response:
         return json_response(label_answer(parts.engine.view.labels.require(label_id)))
+
+    @router.delete(
+        "/labels/{label_id:label_id}",
+        summary="Delete one label",
+        dependencies=[parts.scope("write")],
+        response_model=schemas.VersionAnswer,
+        responses=problems(401, 403, 404, 409, 422, 429, 503),
+        openapi_extra=idempotency_header(),
+    )
+    async def delete_label(label_id: str, request: Request) -> Response:
+        written = await parts.engine.write(
+            RemoveLabel(id=label_id), request=request_key(request, schemas.StrictModel())
+        )
+        return json_response({"version": written.version})
 
     return router

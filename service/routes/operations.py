@@ -16,18 +16,21 @@ def build_router(parts: Parts) -> APIRouter:
     """The routes over the parts' engine."""
     router = APIRouter()
 
-    @router.get("/health/live", summary="The process runs")
+    @router.get("/health/live", summary="No restart is needed", responses=problems(503))
     async def live() -> Response:
+        if parts.engine.broken():
+            return problem(503, "Broken", "a part of the service has died; restart it")
         return json_response({"status": "live"})
 
     @router.get(
         "/health/ready",
-        summary="Queries are answered and writes accepted",
+        summary="Queries are answered; `writes` says whether the label log can be used",
         responses=problems(503),
     )
     async def ready() -> Response:
         if parts.engine.ready():
-            return json_response({"status": "ready"})
+            writes = "failing" if parts.engine.log_failure() else "accepted"
+            return json_response({"status": "ready", "writes": writes})
         return problem(503, "Not ready", f"the service is {parts.engine.state.value}")
 
     @router.get(

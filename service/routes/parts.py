@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from service import schemas
 from service.access import Access
+from service.body import JSON, NDJSON
 from service.engine import Engine
 from service.problems import MEDIA_TYPE
 from service.settings import Limits
@@ -24,12 +26,14 @@ class Parts:
     limits: Limits
     access: Access
     telemetry: Telemetry
+    draining: Callable[[], bool]  # whether the process was told to end
 
     def scope(self, name: str) -> Any:
         """A dependency that lets only API keys with this scope pass."""
 
         async def check(request: Request) -> None:
-            self.access.check(request.headers.get("authorization"), name)
+            header = request.headers.get("authorization")
+            request.state.key_name = self.access.check(header, name)
 
         return Depends(check)
 
@@ -40,11 +44,38 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": "Problem", "content": content} for status in statuses}
 
 
-def body(model: type[BaseModel]) -> dict[str, Any]:
-    """A request body in OpenAPI; bodies are read by `read_json`, so FastAPI does not see them."""
-    schema = model.model_json_schema()
-    schema = _inlined(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def idempotency_header() -> dict[str, Any]:
+    """The header that lets a write be repeated safely, in OpenAPI."""
+    description = (
+        "A repeated request with the same key and content gets the first one's answer and changes"
+        " nothing; with other content it is a 409. Kept for a day."
+    )
+    schema = {"type": "string", "minLength": 1, "maxLength": 255}
+    parameter = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}
+    return {"parameters": [{**parameter, "description": description}]}
+
+
+def body(
+    model: type[BaseModel], *, line: type[BaseModel] | None = None, required: bool = True
+) -> dict[str, Any]:
+    """A request body in OpenAPI, and a line of it where it may be a stream.
+
+    Bodies are read by `read_json` and `LabelStream`, so FastAPI does not see them.
+    """
+    content = {JSON: {"schema": _schema(model)}}
+    if line is not None:
+        content[NDJSON] = {"schema": _schema(line)}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def answer_lines(line: Any) -> dict[str, Any]:
+    """The answer to a stream in OpenAPI, beside the route's own model."""
+    return {"content": {NDJSON: {"schema": _schema(line)}}}
+
+
+def _schema(model: Any) -> dict[str, Any]:
+    schema = TypeAdapter(model).json_schema()
+    return dict(_inlined(schema, schema.pop("$defs", {})))
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:

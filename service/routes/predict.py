@@ -29,18 +29,14 @@ def build_router(parts: Parts) -> APIRouter:
     async def predict(request: Request) -> Response:
         started = monotonic()
         asked = await read_json(request, models.predict, limit=parts.limits.body_bytes)
-        answer = await parts.engine.predict(
+        bundle, answer = await parts.engine.predict(
             asked.queries,
-            parts.engine.options(
-                PredictOptions(top_k=asked.top_k, explain=asked.explain),
-                memorization=asked.memorization,
-                depth=asked.depth,
-            ),
+            PredictOptions(top_k=asked.top_k, explain=asked.explain),
             deadline=started + asked.deadline_ms / 1000,
             min_version=asked.min_version,
+            memorization=asked.memorization,
+            depth=asked.depth,
         )
-        return json_response(
-            predict_answer(answer, bundle=parts.engine.bundle_name, explain=asked.explain)
-        )
+        return json_response(predict_answer(answer, bundle=bundle, explain=asked.explain))
 
     return router

@@ -33,8 +33,8 @@ def ask(server, port):
     server.should_exit = True
 
 uvicorn.Server = Observed
-bundle, state = map(Path, sys.argv[1:])
-assert service.__main__.serve(bundle=bundle, state=state, port=0, access_log=False) == 0
+bundle, state = sys.argv[1:]
+assert service.__main__.serve(bundle=Path(bundle), state=state, port=0, access_log=False) == 0
 print("answered")
 print(*sys.modules)
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import Counter, Histogram
 
-from service.telemetry import ROW_KINDS, STAGES, Telemetry
+from service.telemetry import RELOADS, ROW_KINDS, STAGES, Telemetry
 
 README = Path(__file__).parents[2] / "README.md"
 CONTRACT = {
@@ -16,6 +16,8 @@ CONTRACT = {
     "keymatch_stage_seconds": {"stage"},
     "keymatch_queue_depth": set(),
     "keymatch_batch_size": {"kind"},
+    "keymatch_seal_seconds": set(),
+    "keymatch_reloads_total": {"outcome"},
     "keymatch_memory_rows": {"kind"},
     "keymatch_memory_version": set(),
     "keymatch_log_lag_events": set(),
@@ -60,6 +62,7 @@ def test_the_readme_documents_the_same_metrics(exported: dict[str, set[str]]) ->
 def test_label_values_come_from_the_contracts_sets() -> None:
     assert STAGES == ("queue", "tokenize", "encode", "retrieve", "score", "log_commit", "publish")
     assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
+    assert RELOADS == ("ok", "failed")
 
 
 def test_seconds_are_counted_in_geometric_buckets_from_50_microseconds() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from service.core.bundle import open_bundle
 from service.core.encoder import OnnxEncoder, encode
-from service.core.label_log import LabelLog
+from service.core.label_log import open_log
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor
 from service.core.types import PredictOptions, Role
@@ -53,9 +53,12 @@ def test_the_stored_keys_are_those_that_its_encoder_still_gives() -> None:
 
 
 def test_a_label_log_of_version_1_is_read(tmp_path: Path) -> None:
-    """On a copy: opening a log becomes its writer, which touches the folder."""
+    """On a copy, which becomes a log of the present format."""
     copy = Path(shutil.copytree(HERE / "label-log-v1", tmp_path / "log"))
-    with closing(LabelLog(copy)) as log:
+    with closing(open_log(copy, create=False)) as log:
+        assert log.id == ""
+        assert len(list(log.read())) == 2
+    with closing(open_log(copy)) as log:
         kayak, tent = log.read()
     assert kayak.body == {
         "id": "kayak",

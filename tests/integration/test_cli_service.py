@@ -10,7 +10,7 @@ import pytest
 
 from service.__main__ import app
 from tests.support.commands import Refused, complaint, run
-from tests.support.serving import ServerProcess
+from tests.support.serving import ServerProcess, server_process
 
 PORT = ("--port", "0")
 
@@ -26,9 +26,9 @@ def test_help_names_every_option(command: tuple[str, ...]) -> None:
     ended = run("service", *command, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     options = {
-        (): ["serve", "check"],
-        ("serve",): ["--bundle", "--state", "--host", "--port", "--workers", "--config",
-                     "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS"],
+        (): ["serve", "check", "log", "snapshot"],
+        ("serve",): ["--bundle", "--state", "--bundles", "--host", "--port", "--workers",
+                     "--config", "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS"],
         ("check",): ["--bundle"],
     }  # fmt: skip
     for option in options[command]:
@@ -80,11 +80,7 @@ def test_wrong_arguments_are_named(refused: Refused, places: tuple[object, ...])
     assert "sreve" in refused(app, "sreve")
 
 
-def test_two_workers_are_refused_with_the_reason(
-    refused: Refused, places: tuple[object, ...]
-) -> None:
-    said = complaint(run("service", "serve", *places, "--workers", "2"))
-    assert said.startswith("workers must be 1: ")
+def test_no_workers_are_refused(refused: Refused, places: tuple[object, ...]) -> None:
     assert "workers" in refused(app, "serve", *places, "--workers", "0")
 
 
@@ -149,13 +145,16 @@ def test_a_bad_config_names_file_key_and_what_is_allowed(
     assert said in line
 
 
-def test_a_state_folder_has_one_server(
-    start: Callable[..., ServerProcess], places: tuple[object, ...], tmp_path: Path
+def test_a_state_folder_may_have_several_servers(
+    start: Callable[..., ServerProcess], tiny_bundle_folder: Path, tmp_path: Path
 ) -> None:
-    server = start()
-    said = complaint(run("service", "serve", *places, *PORT))
-    assert said == f"another process writes to the state folder {tmp_path}/state"
-    assert server.client.post("/predict", json={"queries": ["tent"]}).status_code == 200
+    one = start()
+    with server_process(tiny_bundle_folder, tmp_path / "state", tmp_path / "other") as other:
+        labels = {"labels": [{"id": "axe", "text": "ice axe"}]}
+        version = one.client.post("/labels", json=labels).json()["version"]
+        asked = {"queries": ["ice axe"], "min_version": version, "deadline_ms": 60_000}
+        answer = other.client.post("/predict", json=asked).json()
+    assert answer["results"][0]["keywords"][0]["id"] == "axe"
 
 
 def test_a_state_that_is_no_folder_is_named(tiny_bundle_folder: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseE
 
 def test_a_full_queue_is_a_429_and_passes(serve, aside, monkeypatch) -> None:
     service = serve(threads=1, queue_queries=3)
-    held = hold(monkeypatch, service.engine._predictor, "predict")
+    held = hold(monkeypatch, service.engine.serving.predictor, "predict")
     first = aside(service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000})
     assert held.entered.wait(60)
     refused = service.post("/predict", {"queries": ["a", "b"]})
@@ -71,7 +71,7 @@ def test_a_request_larger_than_the_queue_is_answered_when_it_is_alone(serve) -> 
 
 def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
     service = serve(queue_labels=1)
-    held = hold(monkeypatch, service.engine._log, "append")
+    held = hold(monkeypatch, service.engine._log, "exclusive")
     first = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     refused = service.post("/labels", {"labels": [{"text": "crampon"}]})
@@ -85,7 +85,7 @@ def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
 
 def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, aside, monkeypatch) -> None:
     service = serve(threads=1)
-    held = hold(monkeypatch, service.engine._predictor, "predict")
+    held = hold(monkeypatch, service.engine.serving.predictor, "predict")
     first = aside(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
     assert held.entered.wait(60)
     assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
@@ -107,7 +107,12 @@ def test_a_full_memory_is_a_507_and_reads_go_on(serve) -> None:
 
 def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) -> None:
     with monkeypatch.context() as broken:
-        fail(broken, service.engine._predictor, "predict", RuntimeError("secret at /etc/passwd"))
+        fail(
+            broken,
+            service.engine.serving.predictor,
+            "predict",
+            RuntimeError("secret at /etc/passwd"),
+        )
         answer = service.post("/predict", TENT)
         assert_problem(answer, 500)
         assert_no_insides(answer)
@@ -122,7 +127,7 @@ def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) ->
 @pytest.mark.parametrize("error", [LogError("disk full at /var"), OSError("disk full at /var")])
 def test_a_failing_log_is_a_503_and_reads_go_on(service, monkeypatch, error) -> None:
     with monkeypatch.context() as broken:
-        fail(broken, service.engine._log, "append", error)
+        fail(broken, service.engine._log, "exclusive", error)
         answer = service.post("/labels", AXE)
         assert_problem(answer, 503)
         assert "/var" not in answer.text
@@ -139,23 +144,32 @@ def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -
     first = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
-    wait_for(lambda: service.engine._writer._waiting == 4)
+    wait_for(lambda: service.engine._writer._jobs._waiting == 4)
     held.released.set()
     for answer in (first, *behind):
         assert_problem(answer.result(60), 503)
     assert_problem(service.post("/labels", AXE), 503)
     assert_problem(service.get("/health/ready"), 503)
-    assert service.get("/health/live").status_code == 200
+    assert_problem(service.get("/health/live"), 503)  # only a restart can help
     assert service.post("/predict", TENT).status_code == 200
+
+
+def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkeypatch) -> None:
+    with monkeypatch.context() as broken:
+        fail(broken, service.engine.serving.memory, "publish", MemoryError("no page left"))
+        broken.setattr(service.engine._writer, "wake", lambda: None)
+        assert_problem(service.post("/labels", AXE), 503)
+    assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
+    assert service.get("/labels/ice%20axe").json()["version"] == 1
 
 
 def test_a_log_ahead_of_the_memory_stops_the_writer_until_a_restart(serve, monkeypatch) -> None:
     service = serve()
     with monkeypatch.context() as broken:
-        fail(broken, service.engine._memory, "apply", MemoryError("no page left"))
+        fail(broken, service.engine.serving.memory, "publish", MemoryError("no page left"))
         assert_problem(service.post("/labels", AXE), 503)
-    # Another write would make a version that lacks what the log holds.
-    wait_for(lambda: not service.engine.ready())
+        # Another write would make a version that lacks what the log holds.
+        wait_for(lambda: not service.engine.ready())
     assert_problem(service.post("/labels", {"labels": [{"text": "crampon"}]}), 503)
     assert_problem(service.get("/health/ready"), 503)
     assert service.post("/predict", TENT).json()["version"] == 0

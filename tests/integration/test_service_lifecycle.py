@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service import engine
+from service import serving
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, wait_for
 
@@ -32,13 +32,13 @@ def read_answer(connection: socket.socket) -> tuple[int, dict]:
 def test_the_probes_follow_the_opening(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proceed, open_bundle = threading.Event(), engine.open_bundle
+    proceed, open_bundle = threading.Event(), serving.open_bundle
 
     def open_slowly(folder: Path) -> object:
         assert proceed.wait(60)
         return open_bundle(folder)
 
-    monkeypatch.setattr(engine, "open_bundle", open_slowly)
+    monkeypatch.setattr(serving, "open_bundle", open_slowly)
     service = serve(wait=False)
     try:
         assert service.get("/health/live").json() == {"status": "live"}
@@ -52,20 +52,20 @@ def test_the_probes_follow_the_opening(
     finally:
         proceed.set()
     service.wait_ready()
-    assert service.get("/health/ready").json() == {"status": "ready"}
+    assert service.get("/health/ready").json() == {"status": "ready", "writes": "accepted"}
     assert service.post("/predict", TENT).status_code == 200
 
 
-def test_a_failed_opening_is_live_but_never_ready(
+def test_a_failed_opening_is_never_ready_and_wants_a_restart(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_folder: Path) -> object:
         raise RuntimeError("a defect of ours")
 
-    monkeypatch.setattr(engine, "open_bundle", fail)
+    monkeypatch.setattr(serving, "open_bundle", fail)
     service = serve(wait=False)
     wait_for(lambda: service.engine.failure)
-    assert service.get("/health/live").status_code == 200
+    assert_problem(service.get("/health/live"), 503)
     problem = assert_problem(service.get("/health/ready"), 503)
     assert problem["detail"] == "the service is failed"
     assert_problem(service.post("/predict", TENT), 503)
@@ -76,7 +76,8 @@ def test_info_tells_what_is_served(reader: LocalService) -> None:
     assert info.keys() == {"version", "bundle", "memory", "limits"}
     assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
     assert info["memory"] == {
-        "base_rows": 14, "live_rows": 0, "dead_rows": 0, "labels": 6, "live_labels": 0
+        "base_rows": 14, "sealed_rows": 0, "live_rows": 0, "dead_rows": 0, "segments": 1,
+        "unsealed_segments": 0, "labels": 6, "live_labels": 0
     }  # fmt: skip
     assert info["limits"]["queries"] == 256
     assert info["limits"]["body_bytes"] == 4_194_304

@@ -58,6 +58,9 @@ def make_bundle(
     tau: float = 0.1,
     depth: int = 10,
     index: IndexParameters | None = None,
+    label_details: Sequence[str] = (),
+    version: int = 0,
+    log: str = "",
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own."""
@@ -75,6 +78,9 @@ def make_bundle(
             name=target.name,
             predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
             index=index or content.index,
+            label_details=label_details,
+            version=version,
+            log=log,
         )
         write_bundle(content, target, progress=lambda done: None)
     return target

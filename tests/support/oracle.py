@@ -3,8 +3,9 @@
 Shapes: R rows of the memory, L labels, d dimensions.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,11 +26,12 @@ class OracleRow:
 
 @dataclass
 class Oracle:
-    """A dictionary of labels and a list of instance rows, changed in place."""
+    """Labels with their own rows, the bundle's instances, and clicks by query; changed in place."""
 
     encoder: Encoder
     instances: list[OracleRow]
     labels: dict[str, tuple[OracleRow, ...]] = field(default_factory=dict)
+    clicks: dict[str, OracleRow] = field(default_factory=dict)
 
     @classmethod
     def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
@@ -47,10 +49,35 @@ class Oracle:
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
         )
 
+    def delete(self, label_id: str) -> None:
+        """The label's own rows go, and those that voted for nothing else."""
+        self.labels.pop(label_id, None)
+        instances = [_without(row, label_id) for row in self.instances]
+        self.instances = [row for row in instances if row is not None]
+        clicks = {query: _without(row, label_id) for query, row in self.clicks.items()}
+        self.clicks = {query: row for query, row in clicks.items() if row is not None}
+
+    def click(self, query: str, *labels: str) -> None:
+        """A query's row votes for all labels that it was ever clicked for, while they live."""
+        before = self.clicks[query].voted if query in self.clicks else ()
+        voted = tuple(sorted({*before, *(label for label in labels if label in self.labels)}))
+        if voted:
+            self.clicks[query] = self._row(RowKind.INSTANCE, query, voted)
+
+    def reopen(self) -> None:
+        """A snapshot's clicks are instances like all others of a bundle."""
+        self.instances += self.clicks.values()
+        self.clicks = {}
+
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """All rows that a search may return, of one kind or of both."""
         own = [row for rows in self.labels.values() for row in rows]
-        return [row for row in self.instances + own if kind in (None, row.kind)]
+        everything = [*self.instances, *own, *self.clicks.values()]
+        return [row for row in everything if kind in (None, row.kind)]
+
+    def said(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
+        """What every row says: kind, text, and the ids that it votes for."""
+        return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
 
     def similarities(self, query: str, kind: RowKind | None = None) -> Floats:
         """Inner products with all rows of a kind, descending."""
@@ -86,6 +113,14 @@ class Oracle:
 
     def _query(self, text: str) -> Floats:
         return encode(self.encoder, [text], role=Role.QUERY)[0]
+
+
+def _without(row: OracleRow, label_id: str) -> OracleRow | None:
+    """The row without its vote for a label; None if that was its last."""
+    if label_id not in row.voted:
+        return row
+    left = tuple(voted for voted in row.voted if voted != label_id)
+    return replace(row, voted=left) if left else None
 
 
 def ranked(scores: Mapping[str, float], *, top_k: int) -> Sequence[tuple[str, float]]:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +19,8 @@ from service.app import build_app
 from service.engine import Engine
 from service.settings import EngineSettings, Limits, Settings
 from service.telemetry import Telemetry
-
-READY_WITHIN = 60  # seconds; a busy machine must not fail a test
-POLL_SECONDS = 0.01
+from tests.support.waiting import READY_WITHIN
+from tests.support.waiting import wait_for as wait_for
 
 
 class LocalService:
@@ -100,9 +98,18 @@ class ServerProcess:
 
     def logged(self, message: str) -> list[dict[str, Any]]:
         """The log's lines with this message."""
+        return [line for line in self._lines() if line["message"] == message]
+
+    def _lines(self) -> list[dict[str, Any]]:
         lines = self._log.read_bytes().splitlines(keepends=True)
-        whole = [orjson.loads(line) for line in lines if line[:1] == b"{" and line[-1:] == b"\n"]
-        return [line for line in whole if line["message"] == message]
+        return [orjson.loads(line) for line in lines if line[:1] == b"{" and line[-1:] == b"\n"]
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of all workers that ever listened, in order; with one, its own."""
+        head, lines = "Started server process [", self._lines()
+        said = [line["message"] for line in lines if line["message"].startswith(head)]
+        return [int(message.removeprefix(head).rstrip("]")) for message in said]
 
     def _listening(self) -> list[dict[str, Any]]:
         if self.process.poll() is not None:
@@ -139,14 +146,3 @@ def server_process(
         server.client.close()
         if server.process.poll() is None:
             server.kill()
-
-
-def wait_for(condition: Any) -> Any:
-    """The condition's first true value; fails when there is none in time."""
-    deadline = time.monotonic() + READY_WITHIN
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(POLL_SECONDS)
-    raise AssertionError("the awaited condition did not come true")

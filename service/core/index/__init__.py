@@ -57,6 +57,12 @@ class RowFilter:
     stop: int
     alive: Bits | None = None
 
+    def selected(self) -> int:
+        """About how many rows pass: whole bytes of the bitmap are counted."""
+        if self.alive is None:
+            return self.stop - self.start
+        return int(np.bitwise_count(self.alive[self.start // 8 : -(-self.stop // 8)]).sum())
+
     def mask(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The filter as booleans over [start, stop)."""
         if self.alive is None:
@@ -80,6 +86,10 @@ class Segment(Protocol):
         Takes queries [B, d]; returns inner products [B, count], descending, and rows
         [B, count]. Places that could not be filled hold row -1.
         """
+        ...
+
+    def vectors(self, rows: Rows) -> Halves:
+        """The vectors [n, d] of `rows` [n], as they were given to `build`."""
         ...
 
 

@@ -46,7 +46,7 @@ class FaissSegment:
         """
         if among is None:
             return self._walk(queries, count=count, ef=ef, among=None)
-        selected = among.stop - among.start
+        selected = max(1, among.selected())
         if selected <= _SCAN_ROWS:
             return self._scan(queries, count=count, among=among)
         wider = min(ef * self.rows // selected, _LONGEST_QUEUE)
@@ -55,6 +55,10 @@ class FaissSegment:
         if short.any():
             similarities[short], rows[short] = self._scan(queries[short], count=count, among=among)
         return similarities, rows
+
+    def vectors(self, rows: Rows) -> Halves:
+        """See `Segment.vectors`; faiss decodes fp16 to fp32 without loss."""
+        return np.asarray(self._vectors.reconstruct_batch(rows), np.float16)
 
     def _walk(
         self, queries: Floats, *, count: int, ef: int, among: RowFilter | None

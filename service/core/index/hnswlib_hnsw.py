@@ -52,6 +52,10 @@ class HnswlibSegment:
             similarities[:, :found] = 1.0 - distances  # the "ip" space returns 1 - s
         return similarities, rows
 
+    def vectors(self, rows: Rows) -> Halves:
+        """See `Segment.vectors`."""
+        return np.asarray(self._index.get_items(rows, return_type="numpy"), np.float16)
+
 
 def _allows(among: RowFilter | None, mask: Any) -> Any:
     if among is None:

@@ -22,7 +22,12 @@ SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
     (errors.LogCorrupt("m"), 503, None),
     (errors.DeadlineExceeded("m"), 504, "deadline"),
     (errors.MemoryFull("m"), 507, "memory_full"),
-    (errors.BundleAltered("m"), 500, None),
+    (errors.KeyReused("m"), 409, None),
+    (errors.Busy("m"), 409, None),
+    (errors.BundleMissing("m"), 422, None),
+    (errors.BundleAltered("m"), 422, None),
+    (errors.SealError("m"), 503, None),
+    (errors.ParityError("m"), 500, None),
 ]
 
 
@@ -44,6 +49,15 @@ def test_messages_for_operators_are_not_sent() -> None:
         body = problems.from_error(error).body
         assert b"/var" not in body
         assert b"/srv" not in body
+
+
+def test_every_unknown_label_is_named_by_its_field() -> None:
+    fields = [("instances.0.labels.1", "no label has the id 'x'"), ("instances.3.labels.0", "no")]
+    answer = problems.from_error(errors.UnknownLabels(fields))
+    assert answer.status_code == 422
+    assert orjson.loads(answer.body)["errors"] == [
+        {"field": field, "message": message} for field, message in fields
+    ]
 
 
 def test_a_field_is_named_where_it_is_known() -> None:

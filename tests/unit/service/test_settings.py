@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from service import settings as settings_module
 from service.core.errors import InvalidConfig
-from service.settings import Settings, load_settings
+from service.settings import EngineSettings, Settings, load_settings
 
 
 @pytest.fixture
@@ -77,3 +78,22 @@ def test_a_file_that_cannot_be_read_is_named(file: Path, content: bytes | None) 
 def test_objections_to_options_name_the_command_line(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=r"^command line: server\."):
         load_settings(None, option)
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 8), (2, 4), (3, 2), (8, 1), (9, 1)])
+def test_workers_divide_the_cores(
+    monkeypatch: pytest.MonkeyPatch, workers: int, threads: int
+) -> None:
+    monkeypatch.setattr(settings_module, "available_cores", lambda: 8)
+    assert load_settings(None, {"workers": workers}).engine.threads == threads
+
+
+def test_threads_of_the_file_are_each_workers_own(file: Path) -> None:
+    file.write_text("[engine]\nthreads = 7\n")
+    assert load_settings(file, {"workers": 2}).engine.threads == 7
+
+
+def test_divided_cores_change_no_other_setting(file: Path) -> None:
+    file.write_text("[engine]\nqueue_queries = 7\n[server]\nworkers = 2\n")
+    engine = load_settings(file, {}).engine
+    assert engine == EngineSettings(threads=engine.threads, queue_queries=7)

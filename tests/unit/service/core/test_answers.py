@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle import Bundle, open_bundle
-from service.core.encoder import OnnxEncoder, encode
-from service.core.memory import KnowledgeMemory, PutLabel
+from service.core.encoder import OnnxEncoder
+from service.core.memory import KnowledgeMemory
 from service.core.predictor import EVIDENCE_ROWS, Predictor, Stopwatch
 from service.core.query_cache import QueryCache
-from service.core.types import NewLabel, PredictOptions, Role, RowKind
+from service.core.types import NewLabel, PredictOptions, RowKind
 from service.core.view import View
 from tests.support.bundles import INSTANCES, Catalogue
+from tests.support.changes import put
 from tests.support.questions import ALL, ask, scores, similarity_to
 from tests.support.tiny_encoder import TrigramEncoder
 
@@ -80,9 +80,8 @@ def test_a_live_label_is_predicted_with_its_metadata(
     label = NewLabel(
         id="kayak", text="sea kayak", queries=("paddle boat",), metadata={"bid": "0.30"}
     )
-    vectors = encode(ENCODER, ["sea kayak", "paddle boat"], role=Role.LABEL).astype(np.float16)
     before = memory.view
-    view = memory.apply([PutLabel(sequence=5, label=label, vectors=vectors)])
+    view = memory.apply([put(5, label)])
     answer = predictor.predict(view, ["paddle boat"], PredictOptions(explain=True))
     best = answer.predictions[0].keywords[0]
     assert answer.version == 5

@@ -11,9 +11,10 @@ import orjson
 import pytest
 
 from service.core import index, texts
-from service.core.bundle import open_bundle
+from service.core.bundle import Bundle, open_bundle
 from service.core.errors import BundleAltered, BundleError, BundleMissing, InvalidInput
 from service.core.index import IndexParameters
+from service.core.label_details import Details, dump
 from tests.support.bundles import INSTANCES, LABELS, Catalogue, sign_again
 
 FILES = (
@@ -31,6 +32,10 @@ FILES = (
     "labels/texts.bin",
     "labels/texts.offsets.npy",
 )
+
+
+DETAILS = ("labels/details.bin", "labels/details.offsets.npy")
+TENT = Details(queries=("igloo",), metadata={"bid": "0.30"}, novel=True, version=7, rows=(2,))
 
 
 @pytest.fixture
@@ -79,6 +84,42 @@ def test_a_bundle_says_nothing_about_where_it_was_made(tiny_bundle_folder: Path)
     for path in tiny_bundle_folder.rglob("*"):
         if path.is_file():
             assert str(tiny_bundle_folder.parent).encode() not in path.read_bytes()
+
+
+def test_a_bundle_that_was_never_live_has_no_label_details(trigram_bundle: Bundle) -> None:
+    assert trigram_bundle.label_details.at(0) == Details()
+    facts = trigram_bundle.manifest
+    assert (facts.version, facts.memory.version, facts.log) == (2, 0, "")
+
+
+def test_label_details_are_found_by_column(make_bundle: Callable[..., Path]) -> None:
+    texts = [dump(TENT) if label_id == "tent" else "" for label_id in LABELS]
+    bundle = open_bundle(make_bundle(label_details=texts, version=7, log="0f" * 16))
+    details = [bundle.label_details.at(column) for column in range(len(LABELS))]
+    assert details == [TENT if label_id == "tent" else Details() for label_id in LABELS]
+    assert set(bundle.manifest.files) == {*FILES, *DETAILS}
+    assert (bundle.manifest.memory.version, bundle.manifest.log) == (7, "0f" * 16)
+
+
+@pytest.mark.parametrize("name", DETAILS)
+def test_damaged_label_details_are_named(make_bundle: Callable[..., Path], name: str) -> None:
+    folder = make_bundle(label_details=[dump(TENT)] * len(LABELS))
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 0x01
+    (folder / name).write_bytes(content)
+    with pytest.raises(BundleAltered, match=re.escape(name)):
+        open_bundle(folder)
+    (folder / name).unlink()
+    with pytest.raises(BundleMissing, match=re.escape(name)):
+        open_bundle(folder)
+
+
+def test_label_details_of_another_number_of_labels_are_refused(
+    make_bundle: Callable[..., Path],
+) -> None:
+    folder = make_bundle(label_details=[dump(TENT)])
+    with pytest.raises(BundleAltered, match="labels/details has shape 1, expected 6"):
+        open_bundle(folder)
 
 
 @pytest.mark.skipif(find_spec("hnswlib") is None, reason="hnswlib is not installed")

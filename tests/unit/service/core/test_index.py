@@ -92,6 +92,16 @@ def test_a_filter_is_obeyed_and_costs_no_row(
     assert np.all(rows[:, expected.shape[1] :] == -1)
 
 
+def test_vectors_come_back_bit_for_bit_in_the_order_asked_for(
+    segment: Segment, vectors: np.ndarray
+) -> None:
+    """They are built into the next segment when this one is merged."""
+    for rows in ([0], [59, 3, 3, 17], list(range(ROWS))):
+        found = segment.vectors(np.array(rows, np.int64))
+        assert found.dtype == np.float16
+        assert np.array_equal(found, vectors[rows])
+
+
 def test_places_without_a_row_hold_minus_one(segment: Segment, queries: np.ndarray) -> None:
     _, rows = segment.search(queries, count=ROWS + 3, ef=80, among=None)
     assert rows.shape == (len(queries), ROWS + 3)

@@ -1,9 +1,7 @@
 """The label table: ids to columns and back, live labels over the bundle's, old tables unchanged."""
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
-from rpds import HashTrieSet
 
 from service.core.bundle import Bundle
 from service.core.errors import UnknownLabel
@@ -14,7 +12,12 @@ from tests.support.bundles import LABELS
 
 @pytest.fixture
 def table(trigram_bundle: Bundle) -> LabelTable:
-    return LabelTable(base_ids=trigram_bundle.label_ids, base_texts=trigram_bundle.label_texts)
+    return LabelTable(
+        base_ids=trigram_bundle.label_ids,
+        base_texts=trigram_bundle.label_texts,
+        base_details=trigram_bundle.label_details,
+        columns=trigram_bundle.labels,
+    )
 
 
 def test_the_bundles_labels_are_found_by_id_and_by_column(table: LabelTable) -> None:
@@ -60,19 +63,44 @@ def test_a_label_of_the_bundle_is_replaced_at_its_column(table: LabelTable) -> N
     assert table.require("tent").text == LABELS["tent"]
 
 
-def test_a_deleted_label_is_gone_until_it_is_put_again(table: LabelTable) -> None:
-    column = table.column("tent")
-    without = replace(table, deleted=HashTrieSet([column]))
-    assert without.get("tent") is None
-    assert without.column("tent") == column
-    back = without.put(Label(index=column, id="tent", text="dome tent"))
+def test_a_deleted_label_is_gone_and_its_id_gets_another_column(table: LabelTable) -> None:
+    tent = table.require("tent")
+    without = table.delete(tent)
+    assert without.get("tent") is without.column("tent") is None
+    assert (len(without), without.columns) == (len(LABELS) - 1, len(LABELS))
+    back = without.put(Label(index=without.columns, id="tent", text="dome tent", novel=True))
     assert back.require("tent").text == "dome tent"
+    assert back.column("tent") == len(LABELS)
+    assert (len(back), back.columns) == (len(LABELS), len(LABELS) + 1)
     assert without.get("tent") is None
+    assert table.require("tent") == tent
+
+
+def test_a_live_label_is_deleted_likewise(table: LabelTable) -> None:
+    kayak = Label(index=6, id="kayak", text="sea kayak")
+    gone = table.put(kayak).delete(kayak)
+    assert gone.get("kayak") is None
+    assert (len(gone), gone.columns) == (len(LABELS), len(LABELS) + 1)
+    assert gone.page(after="", size=9) == []
+
+
+@pytest.mark.parametrize("order", [(0, 3, 5), (5, 3, 0), (3, 0, 5)])
+def test_columns_of_deleted_labels_are_told_from_others(
+    table: LabelTable, order: tuple[int, ...]
+) -> None:
+    columns = np.array([5, 0, 1, 3, 3, 4, 9], np.int32)
+    assert not table.is_deleted(columns).any()
+    for column in order:
+        table = table.delete(table.at(column))
+    assert table.deleted.tolist() == [0, 3, 5]
+    assert table.is_deleted(columns).tolist() == [True, True, False, True, True, False, False]
+    assert table.is_deleted(columns[:0]).tolist() == []
 
 
 def test_live_labels_stand_in_order_of_their_ids(table: LabelTable) -> None:
     for index, label_id in enumerate(["zip", "kayak", "axe"], start=6):
         table = table.put(Label(index=index, id=label_id, text=label_id))
     assert [label.id for label in table.page(after="", size=9)] == ["axe", "kayak", "zip"]
-    gone = replace(table, deleted=HashTrieSet([table.column("kayak")]))
+    assert [label.id for label in table.page(after="axe", size=1)] == ["kayak"]
+    gone = table.delete(table.require("kayak"))
     assert [label.id for label in gone.page(after="", size=9)] == ["axe", "zip"]

@@ -88,11 +88,35 @@ def test_another_layout_of_the_same_values_is_no_change(folder: Path, facts: Man
     assert manifest.read(folder) == facts
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_unsupported(folder: Path, version: object) -> None:
     write_document(folder, document(folder) | {"version": version})
-    with pytest.raises(BundleUnsupported, match="this build reads 1"):
+    with pytest.raises(BundleUnsupported, match="this build reads 1 and 2"):
         manifest.read(folder)
+
+
+def test_a_manifest_of_version_1_is_read_with_what_it_lacks_left_empty(
+    folder: Path, facts: Manifest
+) -> None:
+    old = document(folder) | {"version": 1}
+    del old["log"], old["memory"]["version"]
+    write_document(folder, old)
+    found = manifest.read(folder)
+    assert found == replace(facts, version=1)
+    assert (found.log, found.memory.version) == ("", 0)
+
+
+@pytest.mark.parametrize("version", [True, 1.0, 2.0])
+def test_a_version_that_only_equals_a_number_is_refused(folder: Path, version: object) -> None:
+    write_document(folder, document(folder) | {"version": version})
+    with pytest.raises(BundleAltered, match="version"):
+        manifest.read(folder)
+
+
+def test_a_fingerprint_changes_with_anything_that_is_said(facts: Manifest) -> None:
+    others = [replace(facts, name="other"), replace(facts, log="other"), replace(facts, files={})]
+    assert len({manifest.fingerprint(one) for one in (facts, *others)}) == 4
+    assert manifest.fingerprint(replace(facts)) == manifest.fingerprint(facts)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"3", b"{}", b'{"format": "other"}'])

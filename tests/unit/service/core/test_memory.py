@@ -1,4 +1,4 @@
-"""The memory beside a dictionary: creating, replacing, overflowing blocks, and old views."""
+"""The memory beside a dictionary: labels are created and replaced, and old views stay."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,19 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rpds import HashTrieSet
 
 from service.core.bundle import Bundle, open_bundle
+from service.core.changes import Passed
+from service.core.draft import MemoryLimits
 from service.core.encoder import encode
-from service.core.errors import MemoryFull
-from service.core.memory import KnowledgeMemory, MemoryLimits, PutLabel
+from service.core.memory import KnowledgeMemory
 from service.core.types import NewLabel, Role, RowKind
-from service.core.view import View
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
+from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.views import found, living, voters
 
-ENCODER = TrigramEncoder()
 BASE = len(INSTANCES) + len(LABELS)
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
 TENT = NewLabel(id="tent", text="dome tent", queries=("tent for winter",))
@@ -27,33 +26,7 @@ TENT = NewLabel(id="tent", text="dome tent", queries=("tent for winter",))
 @pytest.fixture
 def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     """Blocks of three rows, so that a label with two queries fills one."""
-    return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, block_rows=3))
-
-
-def put(sequence: int, label: NewLabel) -> PutLabel:
-    texts = encode(ENCODER, [label.text, *label.queries], role=Role.LABEL)
-    return PutLabel(sequence=sequence, label=label, vectors=texts.astype(np.float16))
-
-
-def found(view: View, query: str, **options: object) -> list[str]:
-    """The texts of all rows that a search returns, the nearest first."""
-    vectors = encode(ENCODER, [query], role=Role.QUERY)
-    rows = view.retrieve(vectors, depth=BASE + 20, **options)[1][0]
-    return [view.text(int(row)) for row in rows if row >= 0]
-
-
-def voters(view: View, label_id: str) -> list[str]:
-    """The texts of all living rows that vote for a label, in order of their row."""
-    column = view.labels.column(label_id)
-    rows = np.sort(_alive(view))
-    columns, counts = view.votes(rows)
-    texts = [view.text(int(row)) for row in np.repeat(rows, counts)]
-    return [text for text, voted in zip(texts, columns.tolist(), strict=True) if voted == column]
-
-
-def _alive(view: View) -> np.ndarray:
-    rows = view.retrieve(encode(ENCODER, ["any"], role=Role.QUERY), depth=BASE + 50)[1][0]
-    return rows[rows >= 0]
+    return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3))
 
 
 # A memory without live rows ---------------------------------------------------------------
@@ -152,11 +125,11 @@ def test_a_label_that_changes_twice_within_one_apply_leaves_only_its_last_form(
 def test_a_label_with_more_queries_than_a_block_spans_several(memory: KnowledgeMemory) -> None:
     queries = tuple(f"query number {number}" for number in range(7))
     view = memory.apply([put(1, NewLabel(id="x", text="many", queries=queries))])
-    assert [part.count for part in view.live] == [3, 3, 2]
+    assert [part.stored for part in view.parts] == [3, 3, 2]
     assert voters(view, "x") == ["many", *queries]
     again = memory.apply([put(2, NewLabel(id="x", text="one"))])
     assert voters(again, "x") == ["one"]
-    assert [part.dead for part in again.live] == [3, 3, 2]
+    assert [part.dead for part in again.parts] == [3, 3, 2]
 
 
 def test_two_labels_of_equal_text_both_stand(memory: KnowledgeMemory) -> None:
@@ -165,27 +138,43 @@ def test_two_labels_of_equal_text_both_stand(memory: KnowledgeMemory) -> None:
     assert found(view, "the same words")[:2] == ["the same words"] * 2
 
 
-def test_votes_for_a_deleted_label_are_left_out(memory: KnowledgeMemory) -> None:
-    view = memory.apply([put(1, KAYAK)])
-    deleted = HashTrieSet([0, view.labels.column("kayak")])
-    gone = replace(view, labels=replace(view.labels, deleted=deleted))
-    columns, counts = gone.votes(np.array([1, BASE, 7, 0]))  # [trail, kayak, winter boots, shoes]
-    assert columns.tolist() == [3, 3]
-    assert counts.tolist() == [1, 0, 0, 1]
+def test_new_metadata_alone_keep_the_rows(memory: KnowledgeMemory) -> None:
+    before = memory.apply([put(1, KAYAK)])
+    view = memory.apply(
+        [
+            put(2, replace(KAYAK, metadata={"bid": "0.30"})),
+            put(3, NewLabel(id="tent", text=LABELS["tent"], metadata={"bid": "0.10"})),
+        ]
+    )
+    assert living(view).tolist() == living(before).tolist()
+    assert (view.live_rows, view.dead_rows) == (3, 0)
+    kayak, tent = view.labels.require("kayak"), view.labels.require("tent")
+    assert (kayak.metadata, kayak.version, kayak.novel) == ({"bid": "0.30"}, 2, True)
+    assert (tent.metadata, tent.version, tent.novel) == ({"bid": "0.10"}, 3, False)
+    assert before.labels.require("kayak").metadata == {}
+    later = memory.apply([put(4, NewLabel(id="tent", text="dome tent"))])
+    assert "camping tent" not in voters(later, "tent")
 
 
-# Limits, failures and old views -----------------------------------------------------------
-
-
-def test_a_full_memory_says_so_before_anything_is_applied(trigram_bundle: Bundle) -> None:
-    memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=4, block_rows=3))
-    memory.room(4)
-    with pytest.raises(MemoryFull, match="takes at most 4"):
-        memory.room(5)
+def test_other_queries_of_the_same_text_are_a_new_form(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK)])
-    memory.room(1)
-    with pytest.raises(MemoryFull, match="holds 3 live rows"):
-        memory.room(2)
+    view = memory.apply([put(2, replace(KAYAK, queries=("paddle",)))])
+    assert voters(view, "kayak") == ["sea kayak", "paddle"]
+    assert (view.live_rows, view.dead_rows) == (5, 3)
+
+
+def test_an_event_that_changes_nothing_moves_the_version_on(memory: KnowledgeMemory) -> None:
+    view = memory.apply([put(1, KAYAK), Passed(sequence=2)])
+    assert (view.version, view.live_rows) == (2, 3)
+
+
+def test_a_bundle_is_opened_at_the_version_that_it_holds(trigram_bundle: Bundle) -> None:
+    memory = KnowledgeMemory(trigram_bundle, version=41)
+    assert memory.view.version == 41
+    assert memory.apply([put(42, KAYAK)]).labels.require("kayak").version == 42
+
+
+# Failures, old views and searches -----------------------------------------------------------
 
 
 def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory) -> None:
@@ -193,7 +182,7 @@ def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory
     before = memory.apply([put(1, KAYAK)])
     broken = replace(put(3, TENT), vectors=np.zeros((2, 3), np.float16))
     fewer = replace(KAYAK, text="lost kayak", queries=())
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ValueError, match="shape"):
         memory.apply([put(2, fewer), broken])
     assert memory.view is before
     memory.apply([put(2, NewLabel(id="axe", text="hand axe")), put(3, TENT)])
@@ -204,12 +193,21 @@ def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory
     assert view.dead_rows == 1 + 3
 
 
-def test_an_old_view_answers_as_on_its_first_day(memory: KnowledgeMemory) -> None:
+def test_an_old_view_answers_as_on_its_first_day(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    """Though its rows were replaced, deleted and sealed since."""
     vectors = encode(ENCODER, ["kayak tent", "boat"], role=Role.QUERY)
     remembered = []
-    changes = [KAYAK, TENT, replace(KAYAK, text="river kayak"), replace(TENT, queries=())]
-    for sequence, label in enumerate(changes, start=1):
-        view = memory.apply([put(sequence, label)])
+    changes = [
+        put(1, KAYAK),
+        put(2, TENT),
+        click(3, "boat", "kayak"),
+        put(4, replace(KAYAK, text="river kayak")),
+        delete(5, "kayak"),
+        put(6, replace(TENT, queries=())),
+    ]
+    for change in changes:
+        view = memory.apply([change])
+        seal(memory, tmp_path)
         remembered.append((view, *view.retrieve(vectors, depth=30), voters(view, "kayak")))
     for view, similarities, rows, kayak in remembered:
         again = view.retrieve(vectors, depth=30)

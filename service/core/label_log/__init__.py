@@ -1,0 +1,72 @@
+"""The label log: every live change in one gapless order, on disk before it is answered.
+
+Several processes append to one log, on one machine through a file of SQLite, on several through
+PostgreSQL. Whoever appends holds the log's lock for one transaction, reads what others appended
+meanwhile, and numbers its own events behind theirs. `schema.py` describes the tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from service.core.errors import InvalidConfig
+from service.core.label_log.appending import Appending
+from service.core.label_log.log import LabelLog
+from service.core.label_log.rows import (
+    DELETE_LABEL,
+    EVENT_KINDS,
+    PUT_INSTANCE,
+    PUT_LABEL,
+    USE_BUNDLE,
+    AnsweredRequest,
+    NewEvent,
+)
+from service.core.label_log.schema import FORMAT_VERSION
+from service.core.label_log.sqlite import SqliteDatabase
+
+__all__ = [
+    "DELETE_LABEL",
+    "EVENT_KINDS",
+    "FORMAT_VERSION",
+    "PUT_INSTANCE",
+    "PUT_LABEL",
+    "USE_BUNDLE",
+    "AnsweredRequest",
+    "Appending",
+    "LabelLog",
+    "NewEvent",
+    "open_log",
+]
+
+_SCHEMES = ("postgresql", "postgresql+psycopg")
+
+
+def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
+    """Open the log of a state folder, or that of a PostgreSQL URL.
+
+    A log that is not there is created, one of an old format is migrated. With `create=False`
+    neither happens: the log is opened for reading, beside those who append.
+
+    Raises `LogError` when it cannot be opened, names the place and never a password;
+    `InvalidConfig` for a URL of another kind; `MissingExtra` when psycopg is not installed.
+    """
+    if isinstance(state, str) and "://" in state:
+        url = _postgres_url(state)
+        from service.core.label_log.postgres import PostgresDatabase  # an extra
+
+        return LabelLog(PostgresDatabase(url, create=create), create=create)
+    return LabelLog(SqliteDatabase(Path(state), create=create), create=create)
+
+
+def _postgres_url(text: str) -> sa.URL:
+    """Parse a URL; what is wrong with it is said without it, because it may hold a password."""
+    forms = "a folder or postgresql://USER:PASSWORD@HOST:PORT/DATABASE[?options=...]"
+    scheme = text.partition("://")[0]
+    if scheme not in _SCHEMES:
+        raise InvalidConfig(f"the state must be {forms}, not a URL that begins {scheme}://")
+    try:
+        return sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise InvalidConfig(f"the state's URL cannot be read; allowed: {forms}") from None

@@ -1,0 +1,159 @@
+"""`python -m service log`: what the label log holds, for the person on call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.core.errors import InvalidConfig, LogCorrupt
+from service.core.label_log import (
+    DELETE_LABEL,
+    PUT_INSTANCE,
+    PUT_LABEL,
+    USE_BUNDLE,
+    LabelLog,
+    open_log,
+)
+from service.core.label_log.check import LogReport, StoredEvent, stored_events, verify
+from service.core.types import Event
+
+_FINGERPRINT_CHARACTERS = 12  # enough to tell encoders apart
+
+
+def log(
+    *, state: str, after: int = 0, check: bool = False, limit: int = 100, json: bool = False
+) -> int:
+    """Show the label log, or verify it; changes nothing and may run beside the service.
+
+    Exit status 1: `--check` found an event that is missing or altered. 2: the log cannot be read.
+
+    Parameters
+    ----------
+    state
+        The state folder, or the URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE.
+    after
+        Show or verify the events behind this number; a negative one counts from the end.
+    check
+        Verify every event and print a verdict.
+    limit
+        Show at most so many events.
+    json
+        Print one JSON object a line.
+    """
+    if limit < 1:
+        raise InvalidConfig("limit must be at least 1", field="limit")
+    with closing(open_log(state, create=False)) as opened:
+        last = opened.last_sequence()
+        after = max(last + after, 0) if after < 0 else after
+        if check:
+            return _check(opened, after=after, json=json)
+        shown = stored_events(opened, after=after, until=after + limit)
+        if json:
+            _lines(_facts(stored) for stored in shown)
+        else:
+            _table(opened, shown, after=after, last=last, limit=limit)
+    return 0
+
+
+def _check(opened: LabelLog, *, after: int, json: bool) -> int:
+    try:
+        report = verify(opened, after=after)
+    except LogCorrupt as error:
+        _say(f"corrupt: {error}", stderr=True)
+        return 1
+    if json:
+        _lines([{"place": opened.place, "id": opened.id, **_report_facts(report)}])
+    else:
+        _say(f"{opened.place}: {_verdict(report)}")
+    return 0
+
+
+def _table(
+    opened: LabelLog, shown: Iterable[StoredEvent], *, after: int, last: int, limit: int
+) -> None:
+    table = Table("event", "time (UTC)", "kind", "what")
+    for stored in shown:
+        event = stored.event
+        time = f"{stored.written:%Y-%m-%d %H:%M:%S}"
+        table.add_row(str(event.sequence), time, event.kind, Text(_what(event), overflow="fold"))
+    Console().print(table)
+    next_one = f"; go on with --after {after + limit}" if after + limit < last else ""
+    _say(f"{opened.place}: {last:,} events{next_one}")
+
+
+def _what(event: Event) -> str:
+    """The event's subject in one line that no client can smuggle control characters into."""
+    body: Mapping[str, Any] = event.body
+    parts: Mapping[str, tuple[str, ...]] = {
+        PUT_LABEL: ("id", "text", "queries"),
+        DELETE_LABEL: ("id",),
+        PUT_INSTANCE: ("query", "labels"),
+        USE_BUNDLE: ("bundle",),
+    }
+    values = (body.get(name) for name in parts[event.kind])
+    texts = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    line = " | ".join(str(text) for text in texts if text)
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
+    )
+
+
+def _facts(stored: StoredEvent) -> dict[str, Any]:
+    event = stored.event
+    return {
+        "sequence": event.sequence,
+        "time": stored.written,
+        "kind": event.kind,
+        "body": event.body,
+        "encoder": event.encoder,
+        "bytes": stored.size,
+    }
+
+
+def _report_facts(report: LogReport) -> dict[str, Any]:
+    return {
+        "events": report.events,
+        "first": report.first,
+        "last": report.last,
+        "kinds": report.kinds,
+        "encoders": report.encoders,
+        "bytes": report.size,
+        "newest": report.newest,
+    }
+
+
+def _verdict(report: LogReport) -> str:
+    if not report.events:
+        return "intact, no events"
+    return (
+        f"intact, {report.events:,} events, {report.first} to {report.last},"
+        f" {report.size:,} bytes, newest {_minute(report.newest)}; kinds: {_counts(report.kinds)};"
+        f" encoders: {_counts(report.encoders, _FINGERPRINT_CHARACTERS)}"
+    )
+
+
+def _minute(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _counts(counts: Mapping[str, int], characters: int | None = None) -> str:
+    return ", ".join(f"{name[:characters]} {count:,}" for name, count in counts.items())
+
+
+def _lines(objects: Iterable[Mapping[str, Any]]) -> None:
+    console = Console()  # which also ends in peace when `head` has seen enough
+    for one in objects:
+        console.out(orjson.dumps(one).decode(), highlight=False)
+
+
+def _say(sentence: str, *, stderr: bool = False) -> None:
+    """One line, whatever the terminal's width."""
+    console = Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
+    console.print(sentence)

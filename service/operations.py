@@ -1,0 +1,190 @@
+"""What clients can ask of the writer; each plans its events against the memory as it will be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
+from service.core.draft import Draft, as_posted
+from service.core.encoder import Encoder
+from service.core.errors import UnknownLabels
+from service.core.events import (
+    Item,
+    deletion_event,
+    encode_item,
+    instance_event,
+    label_event,
+    rows_of,
+)
+from service.core.label_log import NewEvent
+from service.core.labels import LabelTable
+from service.core.types import Halves, NewInstance, NewLabel
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLabel:
+    """What became of a label: created, updated or unchanged."""
+
+    id: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The memory version that holds the request, and what became of its parts."""
+
+    version: int
+    labels: tuple[WrittenLabel, ...] = ()
+    accepted: int = 0
+
+
+class Commit:
+    """What one transaction adds to the log, applied to a draft of the next view as it grows."""
+
+    def __init__(self, draft: Draft, *, encoder: Encoder, room: Callable[[Draft, int], None]):
+        self.draft = draft
+        self.events: list[NewEvent] = []
+        self._encoder, self._room = encoder, room
+
+    @property
+    def version(self) -> int:
+        """The memory version that holds everything so far."""
+        return self.draft.version
+
+    def require_room(self, items: Sequence[Item]) -> None:
+        """Raise `MemoryFull` unless the rows of `items` fit."""
+        self._room(self.draft, sum(rows_of(item) for item in items))
+
+    def put_label(self, label: NewLabel, vectors: Halves | None) -> None:
+        """Create or replace a label; it is encoded here if that was not done before."""
+        vectors = encode_item(self._encoder, label) if vectors is None else vectors
+        change = PutLabel(sequence=self.version + 1, label=label, vectors=vectors)
+        self._add(label_event(label, vectors), change)
+
+    def put_instance(self, instance: NewInstance, vectors: Halves | None) -> None:
+        """Add a query with its labels."""
+        vectors = encode_item(self._encoder, instance) if vectors is None else vectors
+        change = PutInstance(sequence=self.version + 1, instance=instance, vectors=vectors)
+        self._add(instance_event(instance, vectors), change)
+
+    def delete_label(self, label_id: str) -> None:
+        """Delete a label."""
+        change = DeleteLabel(sequence=self.version + 1, id=label_id)
+        self._add(deletion_event(label_id), change)
+
+    def _add(self, event: NewEvent, change: Change) -> None:
+        self.draft.apply([change])
+        self.events.append(event)
+
+
+class Operation(Protocol):
+    """One request's write; applied whole or, where `plan` raises, not at all."""
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """What has to be encoded."""
+        ...
+
+    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+        """Add events to the commit; `vectors` stand beside the items, None where none were made."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutLabels:
+    """Create or replace labels, in order."""
+
+    labels: tuple[NewLabel, ...]
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The labels."""
+        return self.labels
+
+    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+        """See `Operation`; a label that is there as posted is left alone."""
+        commit.require_room(changed(self.labels, commit.draft.labels))
+        fates = []
+        for label, rows in zip(self.labels, vectors, strict=True):
+            known = as_posted(commit.draft.labels, label.id)
+            status = "created" if known is None else "updated"
+            if known == label:
+                status = "unchanged"
+            else:
+                commit.put_label(label, rows)
+            fates.append(WrittenLabel(id=label.id, status=status))
+        return Written(version=commit.version, labels=tuple(fates))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveLabel:
+    """Delete a label."""
+
+    id: str
+    items: Sequence[Item] = ()
+
+    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+        """See `Operation`; raises `UnknownLabel`."""
+        commit.draft.labels.require(self.id)
+        commit.delete_label(self.id)
+        return Written(version=commit.version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutInstances:
+    """Add queries with the labels that they were clicked for."""
+
+    instances: tuple[NewInstance, ...]
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The instances."""
+        return self.instances
+
+    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+        """See `Operation`; raises `UnknownLabels`, naming every label that is not there."""
+        self._require_labels(commit.draft.labels)
+        commit.require_room(self.instances)
+        for instance, rows in zip(self.instances, vectors, strict=True):
+            if not self._known(commit.draft, instance):
+                commit.put_instance(instance, rows)
+        return Written(version=commit.version, accepted=len(self.instances))
+
+    def _require_labels(self, table: LabelTable) -> None:
+        unknown = [
+            (f"instances.{place}.labels.{position}", f"no label has the id {label_id!r}")
+            for place, instance in enumerate(self.instances)
+            for position, label_id in enumerate(instance.labels)
+            if table.column(label_id) is None
+        ]
+        if unknown:
+            raise UnknownLabels(unknown)
+
+    @staticmethod
+    def _known(draft: Draft, instance: NewInstance) -> bool:
+        """Whether this query votes for all these labels already: the click teaches nothing new."""
+        voted = draft.votes_of(instance.query)
+        return all(draft.labels.column(label_id) in voted for label_id in instance.labels)
+
+
+def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:
+    """The items that are not in the memory as they are posted, as far as one can tell so soon."""
+    return [
+        item for item in items if isinstance(item, NewInstance) or as_posted(table, item.id) != item
+    ]
+
+
+def to_document(written: Written) -> Mapping[str, Any]:
+    """An answer as the label log keeps it beside an idempotency key."""
+    return {
+        "labels": [[label.id, label.status] for label in written.labels],
+        "accepted": written.accepted,
+    }
+
+
+def from_document(version: int, document: Mapping[str, Any]) -> Written:
+    """The answer that was given before."""
+    labels = tuple(WrittenLabel(id=name, status=status) for name, status in document["labels"])
+    return Written(version=version, labels=labels, accepted=document["accepted"])

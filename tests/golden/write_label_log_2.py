@@ -1,0 +1,57 @@
+"""Wrote `label-log-v2`: `python -m tests.golden.write_label_log_2`.
+
+Run it in the repository's root, with the folder removed, only to add something to format 2 before
+it is released. After that the file stays as it is: it stands for what users have on their disks.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from service.core.label_log import (
+    DELETE_LABEL,
+    PUT_INSTANCE,
+    PUT_LABEL,
+    USE_BUNDLE,
+    AnsweredRequest,
+    NewEvent,
+    open_log,
+)
+
+LOG = Path(__file__).parent / "label-log-v2"
+ENCODER = "f" * 64
+KAYAK = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"], "metadata": {"bid": "0.30"}}
+TENT = {"id": "tent", "text": "Zelt für zwei ⛺", "queries": [], "metadata": {}}
+EVENTS = (  # kind, body, rows of vectors
+    (PUT_LABEL, KAYAK, 2),
+    (PUT_LABEL, TENT, 1),
+    (PUT_INSTANCE, {"query": "camping an der See", "labels": ["kayak", "tent"]}, 1),
+    (DELETE_LABEL, {"id": "kayak"}, 0),
+    (USE_BUNDLE, {"bundle": "outdoor-2", "configured": "outdoor"}, 0),
+)
+REQUEST = AnsweredRequest(
+    key="a-client's-key",
+    digest="0" * 64,
+    version=2,
+    answer={"version": 2, "labels": [{"id": "tent", "status": "created"}]},
+)
+
+
+def vectors(sequence: int, rows: int) -> np.ndarray:
+    """Rows that say which event they belong to, fp16 [rows, 4]."""
+    return np.full((rows, 4), sequence / 8, np.float16)
+
+
+def main() -> None:
+    with closing(open_log(LOG)) as log:
+        for sequence, (kind, body, rows) in enumerate(EVENTS, start=1):
+            event = NewEvent(kind=kind, body=body, vectors=vectors(sequence, rows))
+            with log.exclusive() as appending:
+                appending.append([event], encoder=ENCODER)
+                if sequence == REQUEST.version:
+                    appending.remember(REQUEST)
+
+
+if __name__ == "__main__":
+    main()

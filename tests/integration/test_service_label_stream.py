@@ -1,0 +1,226 @@
+"""POST /labels as a stream, to a server process over a socket."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from service.schemas import LineAnswer, LineRefusal
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
+from tests.support.streaming import streaming
+
+NDJSON = {"content-type": "application/x-ndjson"}
+STATUS = Path("/proc/self/status")
+MEGABYTE = 1_000_000
+
+
+def ndjson(*labels: dict[str, Any]) -> bytes:
+    return b"".join(orjson.dumps(label) + b"\n" for label in labels)
+
+
+def post(server: ServerProcess, content: bytes | Iterator[bytes], **headers: str) -> httpx.Response:
+    return server.client.post("/labels", content=content, headers={**NDJSON, **headers})
+
+
+def answers(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.headers["x-request-id"]
+    return [orjson.loads(line) for line in answer.content.splitlines()]
+
+
+def peak_bytes(server: ServerProcess) -> int:
+    """The most memory that the process ever had."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peak) * 1024
+
+
+@contextmanager
+def quiet_server(bundle: Path, folder: Path, config: str) -> Iterator[ServerProcess]:
+    """A server that logs no defect, whatever its clients do."""
+    settings, log = folder / "keymatch.toml", folder / "stderr"
+    settings.write_text(config)
+    with server_process(bundle, folder / "state", log, "--config", str(settings)) as server:
+        yield server
+    assert b"Traceback" not in log.read_bytes()
+    assert not server.logged("defect")
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """For all tests whose labels differ from those of the others."""
+    with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("server"), "") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """With room for a batch of labels, and for few answers that nobody reads."""
+    config = "[engine]\nlive_rows = 300\n[limits]\nstream_answer_bytes = 100_000\n"
+    with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("small"), config) as running:
+        yield running
+
+
+def test_a_client_that_sends_all_before_it_reads_gets_every_answer(server: ServerProcess) -> None:
+    labels = [{"text": f"label {number}", "queries": ["a query"]} for number in range(5000)]
+    found = answers(post(server, ndjson(*labels)))
+    assert [answer["line"] for answer in found] == list(range(1, 5001))
+    assert [answer["id"] for answer in found] == [label["text"] for label in labels]
+    assert {answer["status"] for answer in found} == {"created"}
+    assert [answer["version"] for answer in found] == sorted(answer["version"] for answer in found)
+    LineAnswer.model_validate(found[0], strict=True)
+    shown = server.client.get("/labels/label 4999").json()
+    assert (shown["queries"], shown["version"]) == (["a query"], found[-1]["version"])
+
+
+def test_a_trickling_client_gets_each_answer_before_its_next_line(server: ServerProcess) -> None:
+    with streaming(server.port, request_id="trickle") as stream:
+        for number in range(1, 6):
+            stream.send(ndjson({"text": f"trickle {number}"}))
+            answer = stream.read()
+            assert (answer["line"], answer["status"]) == (number, "created")
+            shown = server.client.get(f"/labels/trickle {number}").json()
+            assert shown["version"] == answer["version"]
+        assert (stream.answer.status, stream.answer.headers["x-request-id"]) == (200, "trickle")
+        stream.end()
+        assert stream.rest() == []
+
+
+def test_bad_lines_are_answered_by_number_and_the_good_ones_stand(server: ServerProcess) -> None:
+    lines = [
+        b'\xef\xbb\xbf{"text": "first"}\r',
+        b"",
+        b'{"text": "second"',
+        b'{"txt": "third"}',
+        b'{"text": "\xff"}',
+        b'{"text": "' + b"x" * 5 * MEGABYTE + b'"}',
+        b'{"text": "first", "queries": ["again"]}',
+        b'{"text": "last"}',
+    ]
+    found = answers(post(server, b"\n".join(lines)))
+    said = {answer["line"]: answer.get("status") or answer["error"]["status"] for answer in found}
+    assert said == {1: "created", 3: 400, 4: 422, 5: 400, 6: 413, 7: "updated", 8: "created"}
+    assert list(said) == sorted(said)
+    for answer in found:
+        (LineRefusal if "error" in answer else LineAnswer).model_validate(answer, strict=True)
+    assert server.client.get("/labels/first").json()["queries"] == ["again"]
+    assert server.client.get("/labels/second").status_code == 404
+
+
+def test_what_a_leaving_client_was_answered_stands_and_a_cut_line_does_not(
+    server: ServerProcess,
+) -> None:
+    with streaming(server.port, request_id="leaves") as stream:
+        stream.send(ndjson({"text": "whole"}) + b'{"text": "cut')
+        assert stream.read()["id"] == "whole"
+        stream.send(b'"}')
+    wait_for(lambda: [one for one in server.logged("request") if one["request_id"] == "leaves"])
+    assert server.client.get("/labels/whole").status_code == 200
+    assert server.client.get("/labels/cut").status_code == 404
+
+
+def test_clients_that_leave_at_any_time_do_no_harm(server: ServerProcess) -> None:
+    content = ndjson(*({"text": f"leaver {number}"} for number in range(3000)))
+    for size in (0, 1, 100, 50_000, len(content)):
+        with streaming(server.port) as stream:
+            if size:
+                stream.send(content[:size])
+    assert len(answers(post(server, content))) == 3000
+
+
+def test_a_stream_is_one_request_in_the_metrics(service: LocalService) -> None:
+    labels = ndjson({"text": "a"}, {"text": "b"}) * 300
+    answers(service.post("/labels", content=labels, headers=NDJSON))
+    assert 'requests_total{route="/labels",status="200"} 1.0' in service.get("/metrics").text
+
+
+def test_sigterm_ends_a_stream_with_the_line_where_it_stopped(
+    start: Callable[..., ServerProcess],
+) -> None:
+    server = start()
+    with streaming(server.port) as stream:
+        stream.send(ndjson({"text": "a"}, {"text": "b"}))
+        assert [stream.read()["line"], stream.read()["line"]] == [1, 2]
+        server.process.terminate()
+        end = stream.read()
+        assert (end["stopped_after"], end["error"]["status"]) == (2, 503)
+        stream.end()
+        assert stream.rest() == []
+        assert server.process.wait(60) == 0
+
+
+def test_a_full_memory_ends_the_stream(small: ServerProcess) -> None:
+    labels = [{"text": f"label {number}"} for number in range(100_000)]
+    *lines, end = answers(post(small, ndjson(*labels)))
+    assert (end["stopped_after"], end["error"]["status"]) == (512, 507)
+    assert [line["line"] for line in lines if "error" in line] == list(range(257, 513))
+    assert small.client.get("/info").json()["version"] == 256
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of memory")
+def test_memory_stays_bounded_while_a_long_stream_passes(server: ServerProcess) -> None:
+    line = ndjson({"text": "a", "metadata": {str(number): "x" * 1000 for number in range(60)}})
+    found = answers(post(server, line * 20))  # what the parsers need at all
+    before = peak_bytes(server)
+    found = answers(post(server, (line * 20 for _ in range(150))))
+    assert [answer["status"] for answer in found] == ["unchanged"] * 3000
+    skipped = answers(post(server, (b"x" * MEGABYTE for _ in range(180))))
+    assert [answer["error"]["status"] for answer in skipped] == [413]
+    assert peak_bytes(server) - before < 60 * MEGABYTE  # of 360 that were sent
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of memory")
+def test_a_client_that_does_not_read_is_not_read_from_beyond_the_limit(
+    small: ServerProcess,
+) -> None:
+    wrong = orjson.dumps({str(number): 1 for number in range(100)}) + b"\n"  # answered at length
+    before = peak_bytes(small)
+    with streaming(small.port, receive_bytes=4096) as stream:
+        chunk = wrong * (65_536 // len(wrong))
+        assert stream.send_until_blocked(chunk, most=100 * MEGABYTE) < 50 * MEGABYTE
+        assert stream.read()["line"] == 1
+    assert peak_bytes(small) - before < 60 * MEGABYTE
+    assert answers(post(small, b"{}\n"))[0]["error"]["status"] == 422
+
+
+def test_an_idempotency_key_is_refused_with_a_reason(reader: LocalService) -> None:
+    headers = {**NDJSON, "idempotency-key": "1"}
+    answer = reader.post("/labels", content=ndjson({"text": "a"}), headers=headers)
+    problem = assert_problem(answer, 422, field="Idempotency-Key")
+    assert "sent again" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    ["application/x-ndjson; charset=latin-1", "application/jsonl", "application/ndjson", ""],
+)
+def test_other_content_types_are_refused(reader: LocalService, media_type: str) -> None:
+    headers = {"content-type": media_type}
+    answer = reader.post("/labels", content=ndjson({"text": "a"}), headers=headers)
+    problem = assert_problem(answer, 415)
+    assert problem["detail"] == "send application/json or application/x-ndjson in UTF-8"
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF8", '"utf-8"'])
+def test_the_charset_may_be_named(reader: LocalService, charset: str) -> None:
+    headers = {"content-type": f"application/x-ndjson; charset={charset}"}
+    assert answers(reader.post("/labels", content=b"\n", headers=headers)) == []
+
+
+def test_a_service_that_is_not_ready_refuses_the_whole_stream(
+    serve: Callable[..., LocalService],
+) -> None:
+    service = serve()
+    service.engine.close()
+    answer = service.post("/labels", content=ndjson({"text": "a"}), headers=NDJSON)
+    assert_problem(answer, 503)

@@ -1,0 +1,246 @@
+"""Several workers: real processes, which are paused, killed, drained and scraped."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.bundles import make_bundle, sign_again
+from tests.support.commands import complaint, run
+from tests.support.serving import (
+    READY_WITHIN,
+    ServerProcess,
+    local_service,
+    server_process,
+    wait_for,
+)
+
+TWO = ("--workers", "2")
+FRESH = {"connection": "close"}  # a kept connection would stay with one worker
+Start = Callable[..., ServerProcess]
+
+
+def ask(server: ServerProcess, query: str = "tent") -> None:
+    answer = server.client.post("/predict", json={"queries": [query]}, headers=FRESH)
+    assert answer.status_code == 200
+
+
+def put(server: ServerProcess, text: str) -> int:
+    """Post a label whose id is its text; returns the version that holds it."""
+    labels = {"labels": [{"id": text, "text": text}]}
+    answer = server.client.post("/labels", json=labels, headers=FRESH)
+    return int(answer.json()["version"])
+
+
+def best(server: ServerProcess, query: str, *, min_version: int) -> str:
+    asked = {"queries": [query], "min_version": min_version, "deadline_ms": 60_000}
+    answer = server.client.post("/predict", json=asked, headers=FRESH)
+    return str(answer.json()["results"][0]["keywords"][0]["id"])
+
+
+def scrape(server: ServerProcess) -> dict[tuple[str, ...], float]:
+    """Every sample: (name, label values in order of label names) -> value."""
+    text = server.client.get("/metrics", headers=FRESH).text
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def predicted(server: ServerProcess) -> float:
+    return scrape(server).get(("keymatch_requests_total", "/predict", "200"), 0)
+
+
+def queue_depth(server: ServerProcess) -> float:
+    return scrape(server)["keymatch_queue_depth",]
+
+
+def two_workers(server: ServerProcess) -> list[int]:
+    """The newest two, once they are there."""
+    wait_for(lambda: len(server.workers) >= 2)
+    return server.workers[-2:]
+
+
+@contextmanager
+def paused(worker: int) -> Iterator[None]:
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+def ended(process: int) -> bool:
+    """Whether it is gone, or waits only for somebody to read its status."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
+
+
+def wait_for_a_write(server: ServerProcess) -> socket.socket:
+    """Send a query that waits for the first write; the answer is left to be read."""
+    body = '{"queries": ["tent"], "min_version": 1, "deadline_ms": 60000}'
+    head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    return connection
+
+
+@pytest.fixture(scope="module")
+def pair(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Two workers that nobody kills or writes to."""
+    folder = tmp_path_factory.mktemp("pair")
+    with server_process(tiny_bundle_folder, folder / "state", folder / "stderr", *TWO) as up:
+        two_workers(up)
+        yield up
+
+
+# Numbers --------------------------------------------------------------------------------------
+
+
+def test_whichever_worker_answers_the_numbers_add_up(pair: ServerProcess) -> None:
+    one, other = pair.workers
+    before = predicted(pair)
+    for worker in (one, other):
+        with paused(worker):  # so that the other one answers
+            for _ in range(10):
+                ask(pair)
+    wait_for(lambda: predicted(pair) == before + 20)
+    for worker in (one, other):
+        with paused(worker):
+            found = scrape(pair)
+            assert found["keymatch_requests_total", "/predict", "200"] == before + 20
+            assert found["keymatch_request_seconds_count", "/predict"] == before + 20
+            assert found["keymatch_stage_seconds_count", "retrieve"] == before + 20
+            assert found["keymatch_batch_size_sum", "predict"] == before + 20
+
+
+def test_the_memory_is_not_counted_once_a_worker(pair: ServerProcess) -> None:
+    found = scrape(pair)
+    rows = {kind: found["keymatch_memory_rows", kind] for kind in ("base", "live", "tombstone")}
+    assert rows == {"base": 14, "live": 0, "tombstone": 0}
+    assert found["keymatch_memory_version",] == 0
+    assert found["keymatch_log_lag_events",] == 0
+    assert [value for key, value in found.items() if key[0] == "keymatch_build_info"] == [1]
+
+
+def test_a_worker_that_is_never_scraped_still_counts(pair: ServerProcess) -> None:
+    one, other = pair.workers
+
+    def misses() -> float:
+        with paused(one):
+            return scrape(pair)["keymatch_encode_cache_misses_total",]
+
+    before = misses()
+    with paused(other):
+        ask(pair, "a query that nobody asked before")
+    wait_for(lambda: misses() == before + 1)
+
+
+# Ends -----------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_replaced_and_takes_no_counts_along(
+    start: Start, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    server = start(*TWO, env={"TMPDIR": str(temporary)})
+    victim, survivor = two_workers(server)
+    with paused(survivor):
+        for _ in range(5):
+            ask(server)
+        hanging = wait_for_a_write(server)
+        wait_for(lambda: queue_depth(server) == 1)
+        assert predicted(server) == 5
+    os.kill(victim, signal.SIGKILL)
+    ask(server)
+    wait_for(lambda: predicted(server) == 6)
+    hanging.close()
+    wait_for(lambda: len(server.workers) == 3)
+    wait_for(lambda: queue_depth(server) == 0)  # the dead wait for nothing
+    newcomer = server.workers[-1]
+    assert not ended(survivor)
+    with paused(survivor):
+        ask(server)
+        version = put(server, "ice axe")
+    with paused(newcomer):
+        assert best(server, "ice axe", min_version=version) == "ice axe"
+    wait_for(lambda: predicted(server) == 8)
+    wait_for(lambda: scrape(server)["keymatch_memory_version",] == version)
+    assert server.stop() == 0
+    assert all(ended(worker) for worker in (victim, survivor, newcomer))
+    assert not [*temporary.glob("keymatch-*")]
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port)).close()
+
+
+def test_an_interrupt_answers_what_was_accepted(
+    start: Start, tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    server = start(*TWO)
+    workers = two_workers(server)
+    with closing(wait_for_a_write(server)) as accepted:
+        wait_for(lambda: queue_depth(server) == 1)
+        server.process.send_signal(signal.SIGINT)
+        wait_for(lambda: len(server.logged("Shutting down")) == 2)
+        with local_service(tiny_bundle_folder, tmp_path / "state") as elsewhere:
+            elsewhere.post("/labels", {"labels": [{"text": "ice axe"}]})
+        assert accepted.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert server.process.wait(READY_WITHIN) == 0
+    assert all(ended(worker) for worker in workers)
+    assert not server.logged("defect")
+
+
+def test_sigterm_while_workers_open_ends_orderly(start: Start) -> None:
+    assert start(*TWO, wait=False).stop() == 0
+
+
+def test_workers_end_after_a_killed_parent(start: Start) -> None:
+    server = start(*TWO)
+    workers = two_workers(server)
+    server.kill()
+    wait_for(lambda: all(ended(worker) for worker in workers))
+    assert len(server.logged("the parent process is gone")) == 2
+    assert len(server.logged("Application shutdown complete.")) == 2
+
+
+# Starts that fail -----------------------------------------------------------------------------
+
+
+def test_wrong_input_is_one_clear_line_as_with_one_worker(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    nowhere, state = tmp_path / "nowhere", tmp_path / "file"
+    state.write_text("")
+    for bundle, folder, said in (
+        (nowhere, "state", f"{nowhere}/manifest.json is missing: {nowhere} is not a bundle"),
+        (tiny_bundle_folder, "file", f"state folder {state} cannot be used: File exists"),
+    ):
+        places = ("--bundle", bundle, "--state", tmp_path / folder, "--port", "0")
+        refused = run("service", "serve", *places, *TWO)
+        assert refused.returncode == 2
+        assert complaint(refused) == said
+        assert "parent process" not in refused.stderr  # no worker was started
+
+
+def test_workers_that_never_become_ready_are_not_started_for_ever(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    (bundle / "encoder.onnx").write_bytes(b"whole by its checksum, and no graph")
+    sign_again(bundle)
+    places = ("--bundle", bundle, "--state", tmp_path / "state", "--port", "0")
+    gave_up = run("service", "serve", *places, *TWO)
+    assert gave_up.returncode == 1
+    assert gave_up.stderr.count('"workers keep ending before they are ready"') == 1
+    assert gave_up.stderr.count('"the worker cannot start"') >= 5
+    assert "Started server process" not in gave_up.stderr

@@ -1,0 +1,46 @@
+"""A schema of its own in a PostgreSQL server for each test that asks for `postgres_url`.
+
+`KEYMATCH_TEST_POSTGRES` names the server and database; any role that may create schemas will do.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+SERVER = "postgresql://postgres@127.0.0.1:5432/test"
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty schema, which is dropped afterwards."""
+    server = os.environ.get("KEYMATCH_TEST_POSTGRES", SERVER)
+    schema = f"keymatch_{uuid.uuid4().hex}"
+    with _connected(server) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        try:
+            yield in_schema(server, schema)
+        finally:
+            # A test that failed may have left a lock behind; its rows must not hold up the others.
+            connection.execute("SET lock_timeout = '5s'")
+            connection.execute("SET client_min_messages = 'warning'")
+            connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def in_schema(url: str, schema: str) -> str:
+    """The URL with the schema as its search path."""
+    changed = sa.make_url(url).update_query_dict({"options": f"-csearch_path={schema}"})
+    return changed.render_as_string(hide_password=False)
+
+
+def _connected(server: str) -> psycopg.Connection:
+    try:
+        return psycopg.connect(server, autocommit=True, connect_timeout=5)
+    except psycopg.OperationalError as error:
+        what = f"NOT TESTED: no PostgreSQL (KEYMATCH_TEST_POSTGRES, else {SERVER}): {error}"
+        if os.environ.get("CI"):
+            pytest.fail(what)
+        pytest.skip(what)

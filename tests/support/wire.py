@@ -1,0 +1,66 @@
+"""A connection to a server that a test can disturb."""
+
+import socket
+import threading
+
+import sqlalchemy as sa
+
+
+class Wire:
+    """A way to the server that can be cut, or go silent as a server that hangs."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._server = (url.host or "127.0.0.1", url.port or 5432)
+        self._entrance = socket.create_server(("127.0.0.1", 0))
+        self.port = self._entrance.getsockname()[1]
+        self.open = threading.Event()
+        self.open.set()
+        self._sockets: list[socket.socket] = [self._entrance]
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        """Break what is connected; new connections are taken."""
+        for connected in self._sockets[1:]:
+            _shut(connected)
+
+    def close(self) -> None:
+        self.open.set()
+        for each in self._sockets:
+            _shut(each)
+        for thread in self._threads:
+            thread.join(10)
+        for each in self._sockets:
+            each.close()
+
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._entrance.accept()
+                far = socket.create_connection(self._server)
+            except OSError:
+                return
+            self._sockets += [near, far]
+            self._start(self._carry, near, far)
+            self._start(self._carry, far, near)
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while content := source.recv(65536):
+                self.open.wait()
+                target.sendall(content)
+        except OSError:
+            pass
+        _shut(target)
+
+
+def _shut(connected: socket.socket) -> None:
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it is no longer connected
+        pass

@@ -1,0 +1,313 @@
+"""The log in a PostgreSQL schema: URLs, other schemas, limits of time, and lost connections."""
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from time import monotonic
+
+import pytest
+import sqlalchemy as sa
+
+from service.core.errors import InvalidConfig, LogError, LogLocked
+from service.core.label_log import LabelLog, open_log, postgres
+from tests.support.label_logs import Place, append
+from tests.support.postgres import in_schema
+from tests.support.waiting import wait_for
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Place:
+    return Place(postgres_url)
+
+
+@pytest.fixture
+def log(place: Place) -> Iterator[LabelLog]:
+    with closing(place.open()) as opened:
+        yield opened
+
+
+def changed(url: str, **parts: object) -> str:
+    return sa.make_url(url).set(**parts).render_as_string(hide_password=False)
+
+
+# URLs ------------------------------------------------------------------------------------
+
+
+def test_both_schemes_reach_the_same_log(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)) as log:
+        append(log, "a")
+    assert Place(changed(postgres_url, drivername="postgresql+psycopg")).ids() == ["a"]
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:secret@host/db", "postgres://u:secret@host/db", "sqlite:///labels.sqlite"]
+)
+def test_another_kind_of_url_is_refused_with_the_allowed_forms(url: str) -> None:
+    with pytest.raises(InvalidConfig, match="a folder or postgresql://") as caught:
+        open_log(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_that_cannot_be_read_is_refused_without_repeating_it() -> None:
+    with pytest.raises(InvalidConfig, match="URL cannot be read") as caught:
+        open_log("postgresql://user:secret@host:port/db")
+    assert "secret" not in str(caught.value)
+
+
+def test_no_message_holds_the_password(postgres_url: str) -> None:
+    url = changed(postgres_url, password="secret")
+    with closing(open_log(url)) as log:
+        assert "secret" not in log.place
+        assert ":***@" in log.place
+    unreachable = sa.make_url(url).set(port=1).update_query_dict({"password": "hidden"})
+    with pytest.raises(LogError, match=r"cannot be opened: .*onnection.* failed") as caught:
+        open_log(unreachable.render_as_string(hide_password=False))
+    assert "secret" not in str(caught.value)
+    assert "hidden" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"database": "no_such_database"}, 'database "no_such_database" does not exist'),
+        ({"username": "nobody_at_all", "password": "secret"}, "nobody_at_all"),
+    ],
+)
+def test_what_the_server_refuses_is_said_in_its_words(
+    postgres_url: str, parts: dict[str, str], said: str
+) -> None:
+    with pytest.raises(LogError, match=said) as caught:
+        open_log(changed(postgres_url, **parts))
+    assert str(caught.value).startswith("postgresql://")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_schema_that_does_not_exist_is_named_as_the_reason(postgres_url: str) -> None:
+    with pytest.raises(LogError, match="no schema of its search_path exists"):
+        open_log(in_schema(postgres_url, "never_created"))
+
+
+def test_a_server_that_takes_no_writes_is_only_looked_at(place: Place) -> None:
+    place.open().close()
+    assert isinstance(place.state, str)
+    options = f"{sa.make_url(place.state).query['options']} -cdefault_transaction_read_only=on"
+    url = sa.make_url(place.state).update_query_dict({"options": options})
+    standby = Place(url.render_as_string(hide_password=False))
+    with pytest.raises(LogError, match="cannot be written: the server is a standby or readonly"):
+        standby.open()
+    with closing(standby.open(create=False)) as log:
+        assert log.last_sequence() == 0
+
+
+def test_a_role_that_may_not_create_tables_is_told(place: Place, postgres_url: str) -> None:
+    role = f"{sa.make_url(postgres_url).query['options']}".removeprefix("-csearch_path=")
+    place.tamper(f"CREATE ROLE {role} LOGIN")
+    try:
+        place.tamper(f"GRANT USAGE ON SCHEMA {role} TO {role}")
+        with pytest.raises(LogError, match="cannot be opened: permission denied for schema"):
+            open_log(changed(postgres_url, username=role))
+    finally:
+        place.tamper(f"DROP OWNED BY {role}")
+        place.tamper(f"DROP ROLE {role}")
+
+
+def test_without_psycopg_the_missing_extra_is_named() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['psycopg'] = None\n"
+        "from service.core.errors import MissingExtra\n"
+        "from service.core.label_log import open_log\n"
+        "try:\n"
+        "    open_log('postgresql://host/db')\n"
+        "except MissingExtra as error:\n"
+        "    sys.exit(str(error))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stderr == "psycopg is not installed: pip install 'keymatch[postgres]'\n"
+
+
+# Schemas ---------------------------------------------------------------------------------
+
+
+def test_two_schemas_of_one_database_are_two_logs(place: Place, log: LabelLog) -> None:
+    """Neither waits for the other, and a search path does not mix them."""
+    assert isinstance(place.state, str)
+    first = sa.make_url(place.state).query["options"].removeprefix("-csearch_path=")
+    second = f"{first}_2"
+    place.tamper(f"CREATE SCHEMA {second}")
+    try:
+        append(log, "a")
+        with closing(open_log(in_schema(place.state, f"{second},{first}"))) as other:
+            assert other.id != log.id
+            with log.exclusive(), other.exclusive() as appending:
+                assert appending.last == 0
+            append(other, "b", "c")
+            assert (log.last_sequence(), other.last_sequence()) == (1, 2)
+    finally:
+        place.tamper(f"DROP SCHEMA {second} CASCADE")
+
+
+def test_a_commit_is_on_disk_also_where_the_server_is_set_otherwise(place: Place) -> None:
+    assert isinstance(place.state, str)
+    options = f"{sa.make_url(place.state).query['options']} -csynchronous_commit="
+    for configured, expected in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
+        url = sa.make_url(place.state).update_query_dict({"options": options + configured})
+        with closing(open_log(url.render_as_string(hide_password=False))) as log:
+            with log.exclusive() as appending:
+                show = appending._connection.exec_driver_sql("SHOW synchronous_commit")
+                assert show.scalar() == expected
+
+
+def test_a_server_of_another_isolation_level_gives_no_number_twice(place: Place) -> None:
+    assert isinstance(place.state, str)
+    options = sa.make_url(place.state).query["options"]
+    strict = f"{options} -cdefault_transaction_isolation=serializable"
+    url = sa.make_url(place.state).update_query_dict({"options": strict})
+    with closing(open_log(url.render_as_string(hide_password=False))) as log:
+        threads = [
+            threading.Thread(target=lambda: [append(log, "a") for _ in range(10)]) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert log.last_sequence() == 30
+
+
+# Time ------------------------------------------------------------------------------------
+
+
+def test_the_servers_limits_are_set_unless_somebody_has_set_them(place: Place) -> None:
+    assert isinstance(place.state, str)
+    options = f"{sa.make_url(place.state).query['options']} -cstatement_timeout=77s"
+    url = sa.make_url(place.state).update_query_dict({"options": options})
+    with closing(open_log(url.render_as_string(hide_password=False))) as log:
+        with log.exclusive() as appending:
+            settings = appending._connection.exec_driver_sql(
+                "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+            )
+            assert settings.one() == ("4s", "77s")
+
+
+def test_a_locked_table_is_log_locked(
+    place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_LIMITS", "SET lock_timeout = '100ms'")
+    with closing(place.open()) as other, log.exclusive() as appending:
+        appending._connection.exec_driver_sql("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(LogLocked, match="cannot be read"):
+            other.last_sequence()
+
+
+@contextmanager
+def wired(place: Place) -> Iterator[tuple[Wire, Place]]:
+    """The same log by way of a `Wire`."""
+    assert isinstance(place.state, str)
+    with closing(Wire(sa.make_url(place.state))) as wire:
+        yield wire, Place(changed(place.state, host="127.0.0.1", port=wire.port))
+
+
+def test_a_server_that_falls_silent_is_an_error_and_is_found_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 2)  # the least that libpq takes
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        append(log, "a")
+        monkeypatch.setattr(postgres, "SILENCE_SECONDS", 0.3)
+        wire.open.clear()
+        start = monotonic()
+        with pytest.raises(LogError, match="cannot be read: "):
+            log.last_sequence()
+        assert monotonic() - start < 30  # seconds; it would be for ever
+        wire.open.set()
+        assert append(log, "b")[0].sequence == 2
+
+
+def test_silence_within_a_transaction_is_an_error_and_nothing_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        with pytest.raises(LogError, match="no answer for"), log.exclusive() as appending:
+            monkeypatch.setattr(postgres, "SILENCE_SECONDS", 0.3)
+            wire.open.clear()
+            list(appending.read(after=0))
+        wire.open.set()
+        assert append(log, "a")[0].sequence == 1
+
+
+def test_a_commit_whose_answer_is_lost_is_an_error_and_the_log_is_the_truth(place: Place) -> None:
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        with pytest.raises(LogError, match="cannot be written"):
+            with log.exclusive():
+                wire.cut()
+        assert append(log, "a")[0].sequence == log.last_sequence() == 1
+
+
+def test_connections_that_the_server_has_closed_are_replaced(place: Place, log: LabelLog) -> None:
+    append(log, "a")
+    end_connections(place)
+    assert log.last_sequence() == 1
+    end_connections(place)
+    assert append(log, "b")[0].sequence == 2
+
+
+def end_connections(place: Place, *, listening: bool = False) -> None:
+    """As a restart of the server does; only those of this test's schema or channel."""
+    assert isinstance(place.state, str)
+    schema = sa.make_url(place.state).query["options"].removeprefix("-csearch_path=")
+    pattern = "LISTEN%" if listening else "%"
+    place.tamper(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND application_name = :name AND query LIKE :pattern",
+        name=schema,
+        pattern=pattern,
+    )
+
+
+# Watching --------------------------------------------------------------------------------
+
+
+def test_an_append_notifies(place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the clock: that one is set to never."""
+    stop = threading.Event()
+    with closing(log._database.signals(stop)) as signals:
+        next(signals)
+        monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 600)
+        with closing(place.open()) as other:
+            append(other, "a")
+        next(signals)  # else the test's own time limit ends it
+        assert log.last_sequence() == 1
+
+
+def test_the_clock_signals_what_no_notification_did(
+    log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 0.02)
+    calls: list[None] = []
+    log.watch(lambda: calls.append(None))
+    wait_for(lambda: len(calls) >= 3)
+
+
+def test_a_lost_connection_is_polled_and_comes_back(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="keymatch")
+    seen = []
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        log.watch(lambda: seen.append(log.last_sequence()))
+        wait_for(lambda: seen)
+        wire.cut()
+        append(log, "a")
+        wait_for(lambda: seen[-1] == 1)
+        wait_for(lambda: len(caplog.records) == 2)
+        append(log, "b")
+        wait_for(lambda: seen[-1] == 2)
+    assert [record.message for record in caplog.records] == [
+        "the label log is polled, not watched",
+        "the label log is watched again",
+    ]

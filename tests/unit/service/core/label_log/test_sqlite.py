@@ -1,0 +1,200 @@
+"""The log in a folder: folders, files that are no log, the disk, and what others wait for."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import LogError
+from service.core.label_log import LabelLog, open_log, sqlite
+from tests.support.label_logs import Place, append, event
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "state")
+
+
+@pytest.fixture
+def log(place: Place) -> Iterator[LabelLog]:
+    with closing(place.open()) as opened:
+        yield opened
+
+
+def test_a_folder_may_come_as_text_and_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    with closing(open_log(str(folder))) as log:
+        assert log.place == str(folder / "labels.sqlite")
+    assert [entry.name for entry in folder.iterdir()] == ["labels.sqlite"]  # no lock, no journal
+
+
+@pytest.mark.parametrize("name", ["with space", "what?mode=memory", "50%25", "a#b", "ümlaut"])
+def test_a_folder_of_any_name_holds_its_log(tmp_path: Path, name: str) -> None:
+    place = Place(tmp_path / name)
+    with closing(place.open()) as log:
+        append(log, "a")
+    assert (tmp_path / name / "labels.sqlite").is_file()
+    assert place.ids() == ["a"]
+    with closing(place.open(create=False)) as log:
+        assert log.last_sequence() == 1
+
+
+def test_a_relative_folder_is_found_after_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(open_log("state")) as log:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        append(log, "a")
+    assert Place(tmp_path / "state").ids() == ["a"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_log_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    for folder in (tmp_path / "state", tmp_path / "state" / "inner"):
+        with pytest.raises(LogError, match=f"state folder {folder} cannot be used: "):
+            open_log(folder)
+
+
+def test_a_log_that_may_only_be_read_is_no_log_to_serve_from(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.open().close()
+    monkeypatch.setattr(sqlite.os, "access", lambda _path, _mode: False)  # root may do anything
+    with pytest.raises(LogError, match=r"labels\.sqlite cannot be written: no permission"):
+        place.open()
+    with closing(place.open(create=False)) as log:
+        assert log.last_sequence() == 0
+
+
+def test_a_folder_in_the_place_of_the_file_is_a_log_error(tmp_path: Path) -> None:
+    (tmp_path / "labels.sqlite").mkdir()
+    with pytest.raises(LogError, match=r"labels\.sqlite cannot be opened: unable to open"):
+        open_log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all" * 300, b"SQLite format 3\0" + b"x" * 5]
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_no_database_is_a_log_error(
+    tmp_path: Path, content: bytes, create: bool
+) -> None:
+    (tmp_path / "labels.sqlite").write_bytes(content)
+    with pytest.raises(LogError, match=r"labels\.sqlite cannot be opened: file is not a database"):
+        open_log(tmp_path, create=create)
+    assert (tmp_path / "labels.sqlite").read_bytes() == content
+
+
+def test_a_damaged_page_is_a_log_error(place: Place) -> None:
+    with closing(place.open()) as log, log.exclusive() as appending:
+        appending.append([event(f"label {n}", rows=200) for n in range(40)], encoder="e")
+    assert isinstance(place.state, Path)
+    file = place.state / "labels.sqlite"
+    content = bytearray(file.read_bytes())
+    for page in range(2, len(content) // 4096):
+        content[page * 4096 : page * 4096 + 16] = b"\xff" * 16
+    file.write_bytes(content)
+    with pytest.raises(LogError):
+        place.ids()
+
+
+def test_commits_are_synced_in_wal_mode(log: LabelLog) -> None:
+    full = 2
+    with log.exclusive() as appending:
+        pragma = appending._connection.exec_driver_sql
+        assert pragma("PRAGMA journal_mode").scalar() == "wal"
+        assert pragma("PRAGMA synchronous").scalar() == full
+
+
+def test_a_copy_without_wal_mode_gets_it_back(place: Place) -> None:
+    place.open().close()
+    place.tamper("PRAGMA journal_mode=DELETE")
+    place.open().close()
+    assert place.tamper("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_an_append_that_fails_writes_nothing_and_the_next_one_succeeds(
+    log: LabelLog, place: Place
+) -> None:
+    append(log, "a")
+    place.tamper(
+        "CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.sequence = 3"
+        " BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+    )
+    with pytest.raises(LogError, match=r"labels\.sqlite cannot be written: disk full"):
+        append(log, "b", "c")
+    assert log.last_sequence() == 1
+    place.tamper("DROP TRIGGER refuse")
+    assert [found.sequence for found in append(log, "b", "c")] == [2, 3]
+    assert [found.body["id"] for found in log.read()] == ["a", "b", "c"]
+
+
+def test_reading_takes_no_lock(log: LabelLog, place: Place) -> None:
+    append(log, "a", "b")
+    events = log.read()
+    next(events)
+    assert isinstance(place.state, Path)
+    with closing(sqlite3.connect(place.state / "labels.sqlite", timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")  # would fail at once if the reader held the lock
+        assert [found.body["id"] for found in events] == ["b"]
+        assert log.newest("label.put") is not None
+        assert log.last_sequence() == 2
+        place.open().close()  # neither does opening
+        other.execute("ROLLBACK")
+
+
+def test_newest_finds_its_event_without_reading_the_others(place: Place, log: LabelLog) -> None:
+    plan = place.tamper(
+        "EXPLAIN QUERY PLAN SELECT * FROM events WHERE kind = 'a' ORDER BY sequence DESC LIMIT 1"
+    )
+    assert [row.detail for row in plan] == ["SEARCH events USING INDEX events_by_kind (kind=?)"]
+
+
+def test_who_watches_is_only_called_for_commits(log: LabelLog, place: Place) -> None:
+    stop = threading.Event()
+    with closing(log._database.signals(stop)) as signals:
+        next(signals)  # the first one comes at once
+        threading.Timer(0.2, lambda: append(log, "a")).start()
+        next(signals)
+        assert log.last_sequence() == 1
+        threading.Timer(0.2, stop.set).start()
+        assert list(signals) == []
+
+
+def test_a_file_that_cannot_be_watched_is_polled_until_it_can(
+    log: LabelLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", logger="keymatch")
+    calls = []
+    watched = log._database.signals
+
+    def lost(_stop: object) -> Iterator[None]:
+        raise LogError("disk I/O error")
+        yield
+
+    monkeypatch.setattr(log._database, "signals", lost)
+    log.watch(lambda: calls.append(None))
+    wait_for(lambda: len(calls) > 3)
+    monkeypatch.setattr(log._database, "signals", watched)
+    wait_for(lambda: len(caplog.records) > 1)
+    before = len(calls)
+    append(log, "a")
+    wait_for(lambda: len(calls) > before)
+    assert [record.message for record in caplog.records] == [
+        "the label log is polled, not watched",
+        "the label log is watched again",
+    ]
+
+
+def test_a_disk_without_wal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = sqlite._engine
+    monkeypatch.setattr(sqlite, "_engine", lambda _path, mode: engine(Path(":memory:"), mode=mode))
+    monkeypatch.setattr(Path, "as_uri", lambda _path: "file::memory:")
+    with pytest.raises(LogError, match="its disk offers no shared memory"):
+        open_log(tmp_path)
