@@ -32,6 +32,11 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.socket.fileno() < 0
+
     def send(self, request: bytes) -> None:
         """Send a whole request; its answer must be received before the next is sent."""
         self.socket.sendall(request)
@@ -64,6 +69,21 @@ class Connection:
             if answer is not None:
                 return answer
 
+    def receive_stream(self) -> list[bytes]:
+        """All lines of a chunked answer, after which the server closes the connection."""
+        self.socket.settimeout(None)
+        with self.socket.makefile("rb") as answer:
+            status = answer.readline()
+            while answer.readline() not in (b"\r\n", b""):
+                pass
+            content = b""
+            while size := int(answer.readline() or b"0", 16):
+                content += answer.read(size)
+                answer.readline()
+        if status[9:12] != b"200":
+            raise RequestFailed(f"{status!r}: {content[:300]!r}")
+        return content.splitlines()
+
     def close(self) -> None:
         """Hang up."""
         self.socket.close()
@@ -81,6 +101,19 @@ def post(path: str, document: Any) -> bytes:
 def get(path: str) -> bytes:
     """The bytes of a GET request."""
     return f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+
+
+def delete(path: str) -> bytes:
+    """The bytes of a DELETE request."""
+    return f"DELETE {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+
+
+def stream(path: str, lines: bytes) -> bytes:
+    """The bytes of a POST request with an NDJSON body."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/x-ndjson\r\n"
+        f"Content-Length: {len(lines)}\r\n\r\n"
+    ).encode() + lines
 
 
 def predict(query: str) -> bytes:

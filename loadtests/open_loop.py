@@ -104,10 +104,7 @@ class _Drive:
             ahead = due - perf_counter()
             if ahead > 0:
                 sleep(ahead)
-            try:
-                connection = self._idle.get_nowait()
-            except queue.Empty:
-                connection = self._connect()
+            connection = self._idle_connection()
             self._flights[connection] = _Flight(stream=name, due=due)
             self._outcomes[name].late.append(perf_counter() - due)
             connection.send(request)
@@ -132,8 +129,10 @@ class _Drive:
         except (OSError, RequestFailed) as error:
             self._selector.unregister(connection.socket)
             connection.close()
-            self._answered += 1
-            self._fail(self._flights.pop(connection), type(error).__name__)
+            flight = self._flights.pop(connection, None)
+            if flight is not None:  # else it was idle, and nobody's answer is lost
+                self._answered += 1
+                self._fail(flight, type(error).__name__)
             return
         if answer is None:
             return
@@ -149,6 +148,16 @@ class _Drive:
     def _fail(self, flight: _Flight, reason: str) -> None:
         failures = self._outcomes[flight.stream].failures
         failures[reason] = failures.get(reason, 0) + 1
+
+    def _idle_connection(self) -> Connection:
+        """One that the server has not closed meanwhile, or a new one."""
+        while True:
+            try:
+                connection = self._idle.get_nowait()
+            except queue.Empty:
+                return self._connect()
+            if not connection.closed:
+                return connection
 
     def _connect(self) -> Connection:
         connection = Connection(self._port)

@@ -40,12 +40,12 @@ def recalls(
 
     The found rows' similarities are computed again from the keys, not taken from the search.
     """
-    keys, shares = view.bundle.keys, []
+    shares = []
     for query, found, wanted, similarities in zip(
         vectors, rows, exact_rows, exact_similarities, strict=True
     ):
         unique = np.unique(found[found >= 0])
-        again = keys[unique].astype(np.float32) @ query
+        again = view.vectors(unique).astype(np.float32) @ query
         good = np.isin(unique, wanted) | (again >= similarities[-1] - _TIE)
         shares.append(min(int(good.sum()), len(wanted)) / len(wanted))
     return shares

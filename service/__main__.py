@@ -185,6 +185,7 @@ def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
         http="httptools",
         access_log=False,
         log_config=None,
+        timeout_keep_alive=75,  # longer than load balancers keep idle connections (60 s)
         timeout_graceful_shutdown=server.shutdown_seconds,
         proxy_headers=False,
         server_header=False,

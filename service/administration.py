@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.core import manifest
-from service.core.errors import Busy, InvalidInput, KeymatchError
+from service.core.durable import discard_partial
+from service.core.errors import Busy, InvalidInput, KeymatchError, SealError
 from service.core.label_log import USE_BUNDLE, LabelLog
 from service.core.niced import NicedChild
 from service.core.types import Event
@@ -98,14 +99,18 @@ class Administration:
         if target.exists():
             raise InvalidInput(f"a bundle named {name!r} exists already", field="bundle")
         with _one_at_a_time(self._snapshotting, "a snapshot is being written"):
-            self._child.run(
-                [
-                    *(sys.executable, "-m", "service", "snapshot", "--nice"),
-                    *("--bundle", str(serving.bundle.folder), "--out", str(target)),
-                    *("--until", str(version)),
-                ],
-                secrets={STATE_VARIABLE: str(self._state)},
-            )
+            try:
+                self._child.run(
+                    [
+                        *(sys.executable, "-m", "service", "snapshot", "--nice"),
+                        *("--bundle", str(serving.bundle.folder), "--out", str(target)),
+                        *("--until", str(version)),
+                    ],
+                    secrets={STATE_VARIABLE: str(self._state)},
+                )
+            except SealError:
+                discard_partial(target)  # a child that was killed could not
+                raise
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version
 

@@ -7,13 +7,10 @@ import threading
 from collections.abc import Callable
 from time import perf_counter
 
-import numpy as np
-
 from service.core.errors import BundleError, KeymatchError, SealError
 from service.core.extents import Extent
 from service.core.index import Segment
 from service.core.segment_store import SegmentStore
-from service.core.types import Halves
 from service.core.view import View
 from service.serving import Serving
 from service.telemetry import Telemetry
@@ -99,7 +96,7 @@ class Sealer:
 
     def _segment(self, view: View, extent: Extent) -> tuple[str, Segment]:
         parameters = view.bundle.manifest.index.parameters()
-        vectors = vectors_of(view, extent)
+        vectors = view.vectors(extent.rows)
         key = self._store.key(vectors, parameters)
         shape = (len(vectors), vectors.shape[1])
         segment = self._store.find(key, parameters, shape=shape)
@@ -118,13 +115,3 @@ class Sealer:
                     self._store.discard(old)
         if key:
             self._keys[extent.first, extent.stop] = key
-
-
-def vectors_of(view: View, extent: Extent) -> Halves:
-    """The vectors [n, d] of an extent's rows, from the parts that hold them."""
-    pieces = []
-    for part in view.parts:
-        rows = extent.rows[(extent.rows >= part.first) & (extent.rows < part.stop)]
-        if len(rows):
-            pieces.append(part.vectors(rows))
-    return np.concatenate(pieces)

@@ -51,7 +51,9 @@ class Writer:
         self._newest = serving.memory.view.version  # of the log, as far as is known
         self._jobs = JobQueue(queue_items)
         self._woken = threading.Event()
-        self.failing = ""  # why the log could not be used when it was last tried
+        # Why the log could not be read, or written, when that was last tried: a full disk can be
+        # read, so only a write shows that writes succeed again.
+        self._unreadable = self._unwritable = ""
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
@@ -59,6 +61,11 @@ class Writer:
     def alive(self) -> bool:
         """Whether writes can still succeed."""
         return not self._jobs.closed and self._thread.is_alive()
+
+    @property
+    def failing(self) -> str:
+        """Why the log cannot be used, as far as is known; empty where it can."""
+        return self._unwritable or self._unreadable
 
     @property
     def lag(self) -> int:
@@ -123,7 +130,7 @@ class Writer:
             fail(errand.future, error)
             return False
         except LogError as error:
-            self._note(str(error))
+            self._note(unreadable=str(error))
             fail(errand.future, error)
         except KeymatchError as error:
             fail(errand.future, error)
@@ -141,7 +148,7 @@ class Writer:
             self._write(jobs)
         except KeymatchError as error:
             if isinstance(error, LogError):
-                self._note(str(error))
+                self._note(unwritable=str(error))
             for job in jobs:
                 fail(job.future, error)
             # A commit that failed may still have reached the disk: only the log knows.
@@ -166,8 +173,8 @@ class Writer:
             answers = [self._plan(job, commit, appending) for job in jobs]
             appending.append(commit.events, encoder=serving.encoder.fingerprint)
         committed = perf_counter()
-        self._note("")
         if commit.events:
+            self._note(unreadable="", unwritable="")
             self._newest = commit.version
             serving.memory.publish(draft)
             self._telemetry.batch_size.labels("commit").observe(len(commit.events))
@@ -209,7 +216,7 @@ class Writer:
         if self._woken.is_set():
             self._woken.clear()
             self._follow(self._serving, self._log.read(after=self._serving.memory.view.version))
-            self._note("")
+            self._note(unreadable="")
         return True
 
     def _catch_up(self, serving: Serving, appending: Appending) -> None:
@@ -257,11 +264,12 @@ class Writer:
         self._jobs.put(errand)
         return errand.future
 
-    def _note(self, failing: str) -> None:
+    def _note(self, *, unreadable: str | None = None, unwritable: str | None = None) -> None:
         """Remember whether the log can be used, and say so when that changes."""
-        if bool(failing) != bool(self.failing):
-            if failing:
-                log.error("the label log cannot be used", extra={"cause": failing})
-            else:
-                log.info("the label log can be used again")
-        self.failing = failing
+        was = self.failing
+        self._unreadable = self._unreadable if unreadable is None else unreadable
+        self._unwritable = self._unwritable if unwritable is None else unwritable
+        if self.failing and not was:
+            log.error("the label log cannot be used", extra={"cause": self.failing})
+        elif was and not self.failing:
+            log.info("the label log can be used again")

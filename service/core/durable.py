@@ -43,6 +43,12 @@ def new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def discard_partial(target: Path) -> None:
+    """Remove what a process that was killed has left of the folder `target`."""
+    for partial in target.parent.glob(f".{target.name}.partial-*"):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def write_file(target: Path, content: bytes) -> None:
     """Replace `target` by `content` in one step."""
     target.parent.mkdir(parents=True, exist_ok=True)

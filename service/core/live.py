@@ -79,7 +79,7 @@ class LiveRows:
         return self.count == self.store.capacity
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, kind: RowKind | None
+        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
     ) -> tuple[Floats, Rows]:
         """See `Part`; exact, so `ef` changes nothing."""
         among = RowFilter(start=0, stop=self.count, alive=self._selected(kind))

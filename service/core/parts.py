@@ -40,9 +40,12 @@ class Part(Protocol):
         ...
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, kind: RowKind | None
+        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
     ) -> tuple[Floats, Rows]:
-        """The nearest living rows [B, b] of a kind (None: both), by their numbers; -1 fills up."""
+        """The nearest living rows [B, b] of a kind (None: both), by their numbers; -1 fills up.
+
+        `ef` is the length of a graph's queue, None for an exact search.
+        """
         ...
 
     def is_instance(self, rows: Rows) -> Bools:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from service.core.extents import Extent
 from service.core.index import RowFilter, Segment
+from service.core.index.exact import exact_search
 from service.core.parts import Part, Votes, dead_places, gather, living_places, without
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
@@ -49,14 +50,18 @@ class SealedRows:
         return len(self.extent.rows)
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, kind: RowKind | None
+        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
     ) -> tuple[Floats, Rows]:
         """See `Part`."""
         if self.segment is None:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
-        similarities, places = self.segment.search(
-            queries, count=min(count, self.stored), ef=ef, among=self._among(kind)
-        )
+        count, among = min(count, self.stored), self._among(kind)
+        if ef is None:
+            keys = self.segment.vectors(np.arange(self.stored))
+            among = among or RowFilter(start=0, stop=self.stored)
+            similarities, places = exact_search(keys, queries, count=count, among=among)
+        else:
+            similarities, places = self.segment.search(queries, count=count, ef=ef, among=among)
         return similarities, np.where(places < 0, -1, self.extent.rows[places])
 
     def is_instance(self, rows: Rows) -> Bools:

@@ -15,7 +15,7 @@ from service.core.bundle import BundleContent, write_bundle
 from service.core.index import Progress
 from service.core.label_details import Details, dump
 from service.core.parts import living_places
-from service.core.types import Halves, Indices, Label, Rows
+from service.core.types import Indices, Label, Rows
 from service.core.view import View
 
 
@@ -43,7 +43,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         encoder=facts.encoder,
         encoder_onnx=bundle.folder / "encoder.onnx",
         tokenizer_json=bundle.folder / "tokenizer.json",
-        keys=_vectors(view, np.concatenate([instances, _label_rows(view, columns)])),
+        keys=view.vectors(np.concatenate([instances, _label_rows(view, columns)])),
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         indices=new_column[votes],
         instance_texts=[view.text(row) for row in instances.tolist()],
@@ -72,17 +72,6 @@ def _label_rows(view: View, columns: Indices) -> Rows:
     return np.array(
         [view.ledger.rows_of(column, view.bundle)[0] for column in columns.tolist()], np.int64
     )
-
-
-def _vectors(view: View, rows: Rows) -> Halves:
-    vectors = np.empty((len(rows), view.bundle.keys.shape[1]), np.float16)
-    base = rows < view.base_rows
-    vectors[base] = view.bundle.keys[rows[base]]
-    for part in view.parts:
-        own = (rows >= part.first) & (rows < part.stop)
-        if own.any():
-            vectors[own] = part.vectors(rows[own])
-    return vectors
 
 
 def _details(view: View, labels: Sequence[Label], places: dict[int, int]) -> list[str]:

@@ -21,7 +21,7 @@ from service.core.index.exact import exact_search, nearest, pad
 from service.core.labels import LabelTable
 from service.core.parts import Part, Votes, dead_places, gather
 from service.core.sealed import SealedRows
-from service.core.types import Bits, Bools, Floats, RowKind, Rows
+from service.core.types import Bits, Bools, Floats, Halves, RowKind, Rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,11 +105,11 @@ class View:
         """Find the `depth` nearest keys of each query [B, d].
 
         Returns similarities [B, b], descending, and row numbers [B, b]; row -1 fills places for
-        which the memory has no row. `kind` searches one block of K only; `exact` scans the
-        bundle's keys in place of its graph.
+        which the memory has no row. `kind` searches one block of K only; `exact` scans all
+        keys in place of the graphs.
         """
         found = [self._search_base(queries, depth=depth, kind=kind, exact=exact)]
-        ef = self.bundle.manifest.index.ef
+        ef = None if exact else self.bundle.manifest.index.ef
         found += [part.search(queries, count=depth, ef=ef, kind=kind) for part in self.parts]
         similarities = np.hstack([part[0] for part in found])
         rows = np.hstack([part[1] for part in found])
@@ -144,6 +144,15 @@ class View:
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows))
+
+    def vectors(self, rows: Rows) -> Halves:
+        """The keys [b, d] of `rows` [b]."""
+        vectors = np.empty((len(rows), self.bundle.keys.shape[1]), np.float16)
+        base = rows < self.base_rows
+        vectors[base] = self.bundle.keys[rows[base]]
+        for part, places in self._by_part(rows):
+            vectors[places] = part.vectors(rows[places])
+        return vectors
 
     def text(self, row: int) -> str:
         """The text that a row's key was made from."""

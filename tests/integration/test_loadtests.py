@@ -36,7 +36,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_server_is_ready_inside_the_block_and_gone_after_it(tiny_bundle_folder: Path) -> None:
     with running_server(tiny_bundle_folder) as server:
         connection = Connection(server.port)
-        assert require(connection.ask(get("/health/ready"))) == {"status": "ready"}
+        assert require(connection.ask(get("/health/ready")))["status"] == "ready"
         connection.close()
         assert server.process.poll() is None
     assert server.process.returncode == 0

@@ -1,15 +1,14 @@
 """Too much, too late, or broken inside: every request gets its answer and the service goes on."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 
 from service.core.errors import LogError
+from tests.support.holding import hold
 from tests.support.problems import assert_no_insides, assert_problem
 from tests.support.serving import wait_for
 
@@ -17,30 +16,11 @@ TENT = {"queries": ["tent"]}
 AXE = {"labels": [{"text": "ice axe"}]}
 
 
-class Held:
-    """A function that waits until it is let go."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.entered, self.released = threading.Event(), threading.Event()
-        self._function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.entered.set()
-        assert self.released.wait(60)
-        return self._function(*args, **kwargs)
-
-
 @pytest.fixture
 def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
     """`aside(function, ...)` calls in another thread."""
     with ThreadPoolExecutor(8) as threads:
         yield threads.submit
-
-
-def hold(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Held:
-    held = Held(getattr(owner, name))
-    monkeypatch.setattr(owner, name, held)
-    return held
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseException) -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.problems import assert_problem
-from tests.support.serving import LocalService, ServerProcess
+from tests.support.serving import LocalService, ServerProcess, wait_for
 
 TENT = {"queries": ["tent"]}
 
@@ -132,7 +132,10 @@ def test_errors_carry_the_request_id_too(reader: LocalService) -> None:
 def test_a_server_logs_json_lines(start: Callable[..., ServerProcess]) -> None:
     server = start()
     server.client.post("/predict", json=TENT, headers={"x-request-id": "mine"})
-    [line] = [line for line in server.logged("request") if line["request_id"] == "mine"]
+    # The line is written behind the answer.
+    [line] = wait_for(
+        lambda: [line for line in server.logged("request") if line["request_id"] == "mine"]
+    )
     assert line["level"] == "info"
     assert (line["method"], line["route"], line["status"]) == ("POST", "/predict", 200)
     assert line["milliseconds"] > 0

@@ -21,9 +21,10 @@ def postgres_url() -> Iterator[str]:
     schema = f"keymatch_{uuid.uuid4().hex}"
     with _connected(server) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
-        try:
-            yield in_schema(server, schema)
-        finally:
+    try:
+        yield in_schema(server, schema)
+    finally:
+        with _connected(server) as connection:  # a test may have restarted the server
             # A test that failed may have left a lock behind; its rows must not hold up the others.
             connection.execute("SET lock_timeout = '5s'")
             connection.execute("SET client_min_messages = 'warning'")

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-INSIDES = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", "0x")
+INSIDES = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", " at 0x")
 
 
 def assert_problem(

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from service.settings import EngineSettings, Limits, Settings
 from service.telemetry import Telemetry
 from tests.support.waiting import READY_WITHIN
 from tests.support.waiting import wait_for as wait_for
+
+SERVICE = ("-m", "service")
 
 
 class LocalService:
@@ -79,13 +81,19 @@ class ServerProcess:
     """`python -m service serve` on a free port, logging to a file."""
 
     def __init__(
-        self, bundle: Path, state: Path, log: Path, *options: str, env: Mapping[str, str]
+        self,
+        bundle: Path,
+        state: Path | str,
+        log: Path,
+        *options: str,
+        env: Mapping[str, str],
+        program: Sequence[str] = SERVICE,
     ) -> None:
         self._log = log
         places = ("--bundle", str(bundle), "--state", str(state))
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "service", "serve", *places, "--port", "0", *options],
+                [sys.executable, *program, "serve", *places, "--port", "0", *options],
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 env={**os.environ, **env},
@@ -130,14 +138,15 @@ class ServerProcess:
 @contextmanager
 def server_process(
     bundle: Path,
-    state: Path,
+    state: Path | str,
     log: Path,
     *options: str,
     env: Mapping[str, str] | None = None,
+    program: Sequence[str] = SERVICE,
     wait: bool = True,
 ) -> Iterator[ServerProcess]:
     """A server process that does not outlive its test."""
-    server = ServerProcess(bundle, state, log, *options, env=env or {})
+    server = ServerProcess(bundle, state, log, *options, env=env or {}, program=program)
     try:
         if wait:
             server.wait_ready()

@@ -1,0 +1,289 @@
+"""A client that writes and reads at random, and keeps a ledger of what it was told."""
+
+import http.client
+import random
+import threading
+from collections.abc import Sequence
+from time import sleep
+from typing import Any
+
+import httpx
+import orjson
+
+from tests.crash.holdings import Change, Click, Delete, Form, Put
+from tests.crash.ledger import Fate, Ledger, Pending
+from tests.support.problems import assert_problem
+from tests.support.streaming import Streamer, streaming
+
+WORDS = (
+    "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",
+    "kettle", "lamp", "mat", "needle", "ozone", "pole", "quilt", "rope", "stove", "tent",
+    "ultra", "vest", "winter", "yak", "zip",
+)  # fmt: skip
+GONE = (httpx.TransportError, http.client.HTTPException, OSError)
+RETRY_SECONDS = 0.05
+HABITS = {
+    "put": 30,
+    "put_again": 10,
+    "delete": 8,
+    "click": 12,
+    "stream": 5,
+    "repeat": 5,
+    "look": 30,
+}
+
+
+class Refused(Exception):
+    """A stream was ended because the log cannot be written: its lines may have been."""
+
+
+class Client:
+    """Owns the labels of one ledger, and sends one request at a time.
+
+    With `patience` each write carries an idempotency key and is sent again after a 503, as clients
+    should; without, a 503 is a failure of the test.
+    """
+
+    def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
+        self.ledger = ledger
+        self.habits = HABITS  # how often it does what
+        self.writes = self.reads = self.refused = 0
+        self._random = random.Random(seed)
+        self._patience = patience
+        self._keys = 0
+        self._version = 0  # the newest that this client knows of
+        self._answered: list[tuple[dict[str, Any], Any]] = []  # requests with a key
+        self._unanswered: dict[str, Any] | None = None
+
+    def run(self, port: int, stop: threading.Event, also: Sequence[int] = ()) -> None:
+        """Write to `port` until told to stop or until it is gone; read from `also` as well."""
+        self._port, self._others, self._stop = port, list(also), stop
+        with httpx.Client(timeout=60) as self._http:
+            names, weights = zip(*self.habits.items(), strict=True)
+            try:
+                while not stop.is_set():
+                    [name] = self._random.choices(names, weights)
+                    getattr(self, f"_{name}")()
+            except GONE:
+                self._others = []
+
+    def resume(self, port: int, fate: Fate | None) -> None:
+        """After a restart: repeat what carried a key, also what was answered; all once only.
+
+        What happens in vain or twice here is seen at the ledger's next `settle`.
+        """
+        self._port = port
+        with httpx.Client(timeout=60) as self._http:
+            request, self._unanswered = self._unanswered, None
+            if request is not None and fate is not None:
+                answer = self._ask(**request)
+                told = fate.told
+                if fate.version is None:
+                    changes, version = fate.pending.changes, answer["version"]
+                    told = self.ledger.acknowledge(changes, version=version)
+                else:
+                    assert answer["version"] == fate.version
+                _assert_told(answer, told)
+                self._answered.append((request, answer))
+            self._repeat()
+
+    # Writes ------------------------------------------------------------------------------
+
+    def _put(self) -> None:
+        """One label or a batch, new ones and other forms of old ones, zero-shot to few-shot."""
+        count = self._random.choice((1, 1, 1, 2, 5, 8))
+        self._put_forms([self._form(label_id) for label_id in self._some(self.ledger.ids, count)])
+
+    def _put_again(self) -> None:
+        """A label as it is, or with other metadata only."""
+        for form in self._some(list(self.ledger.holdings.forms.values()), 1):
+            if self._random.random() < 0.7:
+                form = {**form, "metadata": {"note": self._text()}}
+            self._put_forms([form])
+
+    def _put_forms(self, forms: Sequence[Form]) -> None:
+        self._write("POST", "/labels", [Put(form=form) for form in forms], {"labels": forms})
+
+    def _delete(self) -> None:
+        label_id = self._random.choice(self.ledger.ids)
+        if label_id in self.ledger.holdings.forms:
+            self._write("DELETE", f"/labels/{label_id}", [Delete(id=label_id)])
+        elif not self._patience:
+            assert_problem(self._send("DELETE", f"/labels/{label_id}"), 404)
+
+    def _click(self) -> None:
+        held = list(self.ledger.holdings.forms)
+        if not held:
+            return
+        clicks = [
+            Click(query=query, labels=tuple(self._some(held, self._random.randint(1, 3))))
+            for query in {
+                f"{self.ledger.owner} {self._text()}" for _ in range(self._random.choice((1, 3)))
+            }
+        ]
+        instances = [{"query": click.query, "labels": click.labels} for click in clicks]
+        self._write("POST", "/instances", clicks, {"instances": instances})
+
+    def _write(
+        self, method: str, path: str, changes: Sequence[Change], document: Any = None
+    ) -> None:
+        """Send a write, wait for its acknowledgement, and hold it against the ledger."""
+        request: dict[str, Any] = {"method": method, "path": path, "document": document}
+        if self._patience or self._random.random() < 0.5:
+            self._keys += 1
+            request["key"] = f"{self.ledger.owner}:{self._keys}"
+            self._unanswered = request
+        self.ledger.pending = Pending(changes=changes, whole=True)
+        answer = self._ask(**request)
+        self.ledger.pending = None
+        _assert_told(answer, self.ledger.acknowledge(changes, version=answer["version"]))
+        if self._unanswered is not None:
+            self._answered.append((self._unanswered, answer))
+            self._unanswered = None
+        self._version = max(self._version, answer["version"])
+        self.writes += 1
+
+    def _repeat(self) -> None:
+        """A request that was answered gets the same answer again, and the ledger does not grow."""
+        for request, answer in self._some(self._answered, 1):
+            assert self._ask(**request) == answer
+
+    def _ask(self, **request: Any) -> Any:
+        """The answer to a write; where it is refused, to one of its repetitions."""
+        while True:
+            answer = self._send(**request)
+            if answer.status_code != 503 or not self._patience:
+                assert answer.status_code == 200, answer.text
+                return answer.json()
+            assert_problem(answer, 503)
+            self.refused += 1
+            sleep(RETRY_SECONDS)
+
+    def _send(
+        self, method: str, path: str, document: Any = None, key: str | None = None
+    ) -> httpx.Response:
+        how: dict[str, Any] = {} if document is None else {"json": document}
+        if key is not None:
+            how["headers"] = {"Idempotency-Key": key}
+        return self._http.request(method, f"http://127.0.0.1:{self._port}{path}", **how)
+
+    # Streams -----------------------------------------------------------------------------
+
+    def _stream(self) -> None:
+        """Lines of labels; what a stream leaves unanswered is sent once more in another."""
+        count = self._random.randint(3, 40)
+        # Only where no line is sent twice may an id come twice: its old form would come back.
+        ids = self._some(self.ledger.ids, count) if self._patience else self.ledger.ids
+        forms = [self._form(self._random.choice(ids)) for _ in range(count)]
+        if self._patience:
+            forms = list({form["id"]: form for form in forms}.values())
+        lines, uncertain = [Put(form=form) for form in forms], False
+        while lines:
+            try:
+                with streaming(self._port) as stream:
+                    self._send_lines(stream, lines, uncertain=uncertain)
+            except Refused:
+                self.refused += 1
+                uncertain = True
+                sleep(RETRY_SECONDS)
+        self.ledger.pending = None
+
+    def _send_lines(self, stream: Streamer, lines: list[Put], *, uncertain: bool) -> None:
+        """Send lines, a few or all at a time, and strike them out as they are answered."""
+        size = self._random.choice((5, 50))
+        while lines:
+            self.ledger.pending = Pending(changes=tuple(lines), whole=False)
+            sent = lines[:size]
+            for line in sent:
+                stream.send(orjson.dumps(line.form) + b"\n")
+            for line in sent:
+                self._line_answered(stream, line, uncertain=uncertain)
+                del lines[0]
+                self.ledger.pending = Pending(changes=tuple(lines), whole=False)
+        stream.end()
+        assert stream.rest() == []
+
+    def _line_answered(self, stream: Streamer, line: Put, *, uncertain: bool) -> None:
+        if stream.answer.status == 503 and self._patience:
+            raise Refused
+        assert stream.answer.status == 200, stream.answer.read()
+        content = stream.answer.readline()
+        if not content.endswith(b"\n"):
+            raise http.client.IncompleteRead(content)
+        answer = orjson.loads(content)
+        if self._patience and answer.get("error", {}).get("status") == 503:
+            raise Refused
+        version = answer["version"]
+        told = self.ledger.acknowledge([line], version=version, exact=False)
+        allowed = {*told, "unchanged"} if uncertain else {*told}
+        assert answer["id"] == line.form["id"] and answer["status"] in allowed, answer
+        self._version = max(self._version, version)
+        self.writes += 1
+
+    # Reads -------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Whoever is asked shows all that this client was told, and nothing that it replaced."""
+        port = self._random.choice([self._port, *self._others])
+        try:
+            self._look_at(f"http://127.0.0.1:{port}")
+        except GONE:
+            if port == self._port:
+                raise
+            self._others.remove(port)
+
+    def _look_at(self, place: str) -> None:
+        question = {
+            "queries": [self._text()],
+            "explain": True,
+            "top_k": 50,
+            "depth": 100,
+            "min_version": self._version,
+            "deadline_ms": 60_000,
+        }
+        answer = self._http.post(f"{place}/predict", json=question)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["version"] >= self._version
+        for keyword in answer.json()["results"][0]["keywords"]:
+            if keyword["id"] in self.ledger.ids:
+                label = self.ledger.holdings.label(keyword["id"])
+                assert label is not None, f"{keyword['id']} was deleted"
+                for fact in ("text", "metadata", "novel"):
+                    assert keyword[fact] == label[fact], (keyword, label)
+        self.check_label(place, self._random.choice(self.ledger.ids), self._http)
+        self.reads += 1
+
+    def check_label(self, place: str, label_id: str, client: httpx.Client) -> None:
+        """GET /labels/{id} shows the label as the ledger holds it."""
+        shown = client.get(f"{place}/labels/{label_id}")
+        label = self.ledger.holdings.label(label_id)
+        if label is None:
+            assert_problem(shown, 404)
+            return
+        if label["version"] is None:
+            label["version"] = shown.json().get("version")
+        assert shown.json() == label
+
+    # Chance ------------------------------------------------------------------------------
+
+    def _form(self, label_id: str) -> Form:
+        queries = [self._text() for _ in range(self._random.choice((0, 0, 1, 3)))]
+        return {
+            "id": label_id,
+            "text": self._text(),
+            "queries": list(dict.fromkeys(queries)),
+            "metadata": self._random.choice(({}, {"shop": self._random.choice(WORDS)})),
+        }
+
+    def _text(self) -> str:
+        return " ".join(self._random.choices(WORDS, k=self._random.randint(1, 4)))
+
+    def _some(self, among: Sequence[Any], count: int) -> list[Any]:
+        return self._random.sample(among, min(count, len(among)))
+
+
+def _assert_told(answer: dict[str, Any], told: Sequence[str]) -> None:
+    if "labels" in answer:
+        assert [label["status"] for label in answer["labels"]] == list(told)
+    if "accepted" in answer:
+        assert answer["accepted"] == len(told)

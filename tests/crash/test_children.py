@@ -1,0 +1,54 @@
+"""The service outlives its children: they may be killed at any time."""
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.crash.life import Life
+from tests.support.problems import assert_problem
+from tests.support.serving import ServerProcess, wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+
+def children(server: ServerProcess, word: str) -> list[int]:
+    """The process ids of the server's children whose command line holds a word."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        if parent == server.process.pid and word.encode() in words:
+            found.append(int(folder.name))
+    return found
+
+
+def test_a_killed_sealing_child(begin: Callable[..., Life]) -> None:
+    life = begin(seed="sealing child")
+    with life.server() as server:
+        with life.traffic(server):
+            [child, *_] = wait_for(lambda: children(server, "service.core.build_segment"))
+            os.kill(child, signal.SIGKILL)
+            [said, *_] = wait_for(lambda: server.logged("live rows cannot be sealed"))
+        assert "ended with -9" in said["cause"]
+        life.check(server)
+        life.prove_equal(server)  # by then all is sealed
+        assert server.logged("sealed")
+
+
+def test_a_killed_snapshot_child(begin: Callable[..., Life], shelf: Path) -> None:
+    life = begin(seed="snapshot child", bundle=shelf / "outdoor")
+    with life.server() as server, ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(server.client.post, "/admin/snapshot", json={"bundle": "killed"})
+        [child] = wait_for(lambda: children(server, "snapshot"))
+        os.kill(child, signal.SIGKILL)
+        assert_problem(asked.result(), 503)
+        assert server.client.get("/health/ready").json()["writes"] == "accepted"
+        assert server.client.post("/admin/snapshot", json={"bundle": "killed"}).status_code == 200
+        life.check(server)

@@ -1,0 +1,245 @@
+"""Snapshots and reloads, and all that can be wrong with them: what is served goes on."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from service import administration
+from service.core import manifest
+from service.core.bundle import open_bundle
+from service.core.errors import LogError, SealError
+from tests.support.bundles import write_document
+from tests.support.disks import SmallDisk
+from tests.support.disks import small_disk as small_disk
+from tests.support.holding import hold
+from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.serving import LocalService, local_service
+
+SNAPSHOT, RELOAD = "/admin/snapshot", "/admin/reload"
+AXE = {"labels": [{"id": "axe", "text": "ice axe", "metadata": {"shop": "acme"}}]}
+FAILED = 'keymatch_reloads_total{outcome="failed"}'
+OK = 'keymatch_reloads_total{outcome="ok"}'
+
+
+@pytest.fixture
+def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
+    """A folder of bundles: `tiny`, which is served, and `other`, its equal."""
+    for name in ("tiny", "other"):
+        shutil.copytree(tiny_bundle_folder, tmp_path / "shelf" / name)
+    return tmp_path / "shelf"
+
+
+@pytest.fixture
+def served(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
+    with local_service(shelf / "tiny", tmp_path / "state") as service:
+        yield service
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`aside(function, ...)` calls in another thread."""
+    with ThreadPoolExecutor(1) as threads:
+        yield threads.submit
+
+
+def seen(service: LocalService, version: int) -> Any:
+    """All that a client can see of the memory, but for the bundle's name."""
+    asked = {"queries": ["ice axe", "tent"], "explain": True, "depth": 100, "min_version": version}
+    return service.post("/predict", asked).json()["results"]
+
+
+def name_of(service: LocalService) -> str:
+    return service.get("/info").json()["bundle"]["name"]
+
+
+def counted(service: LocalService, series: str) -> float:
+    lines = service.get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(series))
+
+
+# Snapshots -------------------------------------------------------------------------------
+
+
+def test_a_snapshot_holds_what_was_learned_and_can_be_reloaded(
+    served: LocalService, shelf: Path
+) -> None:
+    assert served.post("/labels", AXE).json()["version"] == 1
+    assert served.request("DELETE", "/labels/lamp").json() == {"version": 2}
+    before = seen(served, 2)
+    answer = served.post(SNAPSHOT)
+    assert answer.json() == {"bundle": "tiny-v2", "version": 2}
+    assert open_bundle(shelf / "tiny-v2").manifest.memory.version == 2
+    answer = served.post(RELOAD, {"bundle": "tiny-v2"})
+    assert answer.json()["bundle"] == "tiny-v2"
+    assert name_of(served) == "tiny-v2"
+    assert seen(served, 2) == before
+    assert_problem(served.get("/labels/lamp"), 404)
+    assert served.get("/labels/axe").json()["metadata"] == {"shop": "acme"}
+    assert counted(served, OK) == 1
+    assert served.post("/labels", AXE).json()["labels"][0]["status"] == "unchanged"
+
+
+def test_a_restart_goes_on_with_the_bundle_that_was_reloaded(
+    served: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    assert served.post("/labels", AXE).status_code == 200
+    assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
+    version = served.post(RELOAD, {"bundle": "next"}).json()["version"]
+    before = seen(served, version)
+    served.engine.close()
+    with local_service(shelf / "tiny", tmp_path / "state") as restarted:
+        assert name_of(restarted) == "next"
+        assert seen(restarted, version) == before
+
+
+@pytest.mark.parametrize("name", ["../next", "", ".hidden", "a/b", "x" * 200])
+def test_a_name_cannot_leave_the_shelf(served: LocalService, name: str) -> None:
+    for route in (SNAPSHOT, RELOAD):
+        if name or route == RELOAD:
+            assert_problem(served.post(route, {"bundle": name}), 422, field="bundle")
+
+
+def test_a_taken_name_is_refused(served: LocalService) -> None:
+    problem = assert_problem(served.post(SNAPSHOT, {"bundle": "other"}), 422, field="bundle")
+    assert "exists already" in problem["errors"][0]["message"]
+
+
+def test_one_snapshot_at_a_time(
+    served: LocalService,
+    monkeypatch: pytest.MonkeyPatch,
+    aside: Callable[..., "Future[httpx.Response]"],
+) -> None:
+    held = hold(monkeypatch, served.engine._administration._child, "run")
+    first = aside(served.post, SNAPSHOT, {"bundle": "first"})
+    assert held.entered.wait(60)
+    assert_problem(served.post(SNAPSHOT, {"bundle": "second"}), 409)
+    assert served.post("/labels", AXE).json()["version"] == 1  # nothing else waits for it
+    held.released.set()
+    assert first.result().json() == {"bundle": "first", "version": 0}
+
+
+def test_a_killed_snapshot_leaves_nothing(
+    served: LocalService, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_command: object, **_how: object) -> None:
+        (shelf / ".next.partial-1" / "segments").mkdir(parents=True)
+        raise SealError("the child process ended with -9")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(served.engine._administration._child, "run", killed)
+        assert_problem(served.post(SNAPSHOT, {"bundle": "next"}), 503)
+    assert {path.name for path in shelf.iterdir()} == {"tiny", "other"}
+    assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
+
+
+@pytest.mark.parametrize("condition", ["full", "readonly"])
+def test_a_snapshot_that_cannot_be_written(
+    tiny_bundle_folder: Path,
+    tmp_path: Path,
+    small_disk: SmallDisk,
+    caplog: pytest.LogCaptureFixture,
+    condition: str,
+) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle_folder, small_disk.folder / "tiny"))
+    with local_service(bundle, tmp_path / "state") as service:
+        assert service.post("/labels", AXE).status_code == 200
+        with getattr(small_disk, condition)():
+            answer = service.post(SNAPSHOT, {"bundle": "next"})
+            problem = assert_problem(answer, 503)
+            assert problem["title"] == "The snapshot cannot be written"
+            assert_no_insides(answer)
+            assert service.post("/predict", {"queries": ["tent"]}).status_code == 200
+            assert service.post("/labels", AXE).status_code == 200
+            assert {path.name for path in small_disk.folder.iterdir()} <= {"tiny", "filler"}
+        [said] = [r for r in caplog.records if r.message == "The snapshot cannot be written"]
+        reason = {"full": "No space left on device", "readonly": "Read-only file system"}
+        assert reason[condition] in said.__dict__["cause"]
+        assert service.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
+
+
+# Reloads ---------------------------------------------------------------------------------
+
+
+def missing(bundle: Path) -> None:
+    shutil.rmtree(bundle)
+
+
+def lacking(bundle: Path) -> None:
+    (bundle / "keys.npy").unlink()
+
+
+def altered(bundle: Path) -> None:
+    content = bytearray((bundle / "keys.npy").read_bytes())
+    content[-1] ^= 1
+    (bundle / "keys.npy").write_bytes(content)
+
+
+def truncated(bundle: Path) -> None:
+    os.truncate(bundle / "encoder.onnx", 100)
+
+
+def unsigned(bundle: Path) -> None:
+    (bundle / manifest.FILE_NAME).write_text("{}")
+
+
+def of_tomorrow(bundle: Path) -> None:
+    document = orjson.loads((bundle / manifest.FILE_NAME).read_bytes())
+    write_document(bundle, {**document, "version": 99})
+
+
+@pytest.mark.parametrize("damage", [missing, lacking, altered, truncated, unsigned, of_tomorrow])
+def test_a_bundle_that_must_not_be_served(
+    served: LocalService,
+    shelf: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+) -> None:
+    damage(shelf / "other")
+    before = seen(served, 0)
+    answer = served.post(RELOAD, {"bundle": "other"})
+    problem = assert_problem(answer, 422)
+    assert problem["title"] == (
+        "Bundle missing" if damage in (missing, lacking) else "Bundle refused"
+    )
+    assert_no_insides(answer)
+    [said] = [r for r in caplog.records if r.message == problem["title"]]
+    assert str(shelf / "other") in said.__dict__["cause"]
+    assert counted(served, FAILED) == 1
+    assert (name_of(served), seen(served, 0)) == ("tiny", before)
+    assert served.post("/labels", AXE).json()["version"] == 1  # and no event of a reload
+
+
+def test_one_reload_at_a_time(
+    served: LocalService,
+    monkeypatch: pytest.MonkeyPatch,
+    aside: Callable[..., "Future[httpx.Response]"],
+) -> None:
+    held = hold(monkeypatch, administration, "open_serving")
+    first = aside(served.post, RELOAD, {"bundle": "other"})
+    assert held.entered.wait(60)
+    assert_problem(served.post(RELOAD, {"bundle": "other"}), 409)
+    assert served.post("/labels", AXE).json()["version"] == 1  # written meanwhile
+    held.released.set()
+    assert first.result().json() == {"bundle": "tiny", "version": 2}
+    assert served.get("/labels/axe").json()["text"] == "ice axe"
+
+
+def test_a_reload_that_cannot_be_logged_changes_nothing(
+    served: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise LogError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(served.engine._log, "exclusive", refuse)
+        assert_problem(served.post(RELOAD, {"bundle": "other"}), 503)
+    assert counted(served, FAILED) == 1
+    assert served.post("/labels", AXE).json()["version"] == 1
+    assert served.post(RELOAD, {"bundle": "other"}).json()["version"] == 2

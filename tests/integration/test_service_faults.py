@@ -1,0 +1,244 @@
+"""A disk or a log that fails: the error names it, reads go on, and afterwards nothing is lost."""
+
+import logging
+import os
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.core.label_log import open_log, sqlite
+from service.core.label_log.check import verify
+from tests.support.commands import complaint, run
+from tests.support.disks import SmallDisk
+from tests.support.disks import small_disk as small_disk
+from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.serving import LocalService, ServerProcess, local_service, wait_for
+
+FILE = "labels.sqlite"
+
+
+def label(number: int) -> dict[str, Any]:
+    return {"labels": [{"id": f"n{number}", "text": f"label {number}", "queries": ["a", "b"]}]}
+
+
+def post(service: LocalService | ServerProcess, number: int) -> httpx.Response:
+    client = service if isinstance(service, LocalService) else service.client
+    return client.request("POST", "/labels", json=label(number))
+
+
+def assert_writes_fail(service: LocalService | ServerProcess, number: int, version: int) -> None:
+    """A write is refused in plain words; whatever only reads goes on, and the probe tells both."""
+    client = service if isinstance(service, LocalService) else service.client
+    answer = post(service, number)
+    problem = assert_problem(answer, 503)
+    assert problem["title"] == "The label log cannot be written"
+    assert_no_insides(answer)
+    predicted = client.request("POST", "/predict", json={"queries": ["tent"]})
+    assert predicted.json()["version"] == version
+    assert_problem(client.get(f"/labels/n{number}"), 404)
+    ready = client.get("/health/ready")
+    assert (ready.status_code, ready.json()["writes"]) == (200, "failing")
+    assert client.get("/health/live").status_code == 200
+
+
+def assert_writes_succeed(service: LocalService | ServerProcess, number: int, version: int) -> None:
+    client = service if isinstance(service, LocalService) else service.client
+    assert post(service, number).json()["version"] == version
+    assert client.get("/health/ready").json()["writes"] == "accepted"
+
+
+def assert_log_holds(state: Path, *numbers: int) -> None:
+    """These labels once each, in this order, and nothing else."""
+    with closing(open_log(state, create=False)) as log:
+        assert verify(log).events == len(numbers)
+        assert [event.body["id"] for event in log.read()] == [f"n{number}" for number in numbers]
+
+
+def causes(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
+    return [record.__dict__["cause"] for record in caplog.records if record.message == message]
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`aside(function, ...)` calls in another thread."""
+    with ThreadPoolExecutor(1) as threads:
+        yield threads.submit
+
+
+# The disk --------------------------------------------------------------------------------
+
+
+def test_a_full_disk(
+    tiny_bundle_folder: Path, small_disk: SmallDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "keymatch")
+    state = small_disk.folder / "state"
+    with local_service(tiny_bundle_folder, state) as service:
+        assert_writes_succeed(service, 0, 1)
+        with small_disk.full():
+            for _ in range(2):
+                assert_writes_fail(service, 1, 1)
+        assert_writes_succeed(service, 1, 2)
+    [cause] = causes(caplog, "the label log cannot be used")
+    assert str(state / FILE) in cause and "full" in cause
+    assert [r for r in caplog.records if r.message == "the label log can be used again"]
+    with local_service(tiny_bundle_folder, state) as restarted:
+        assert restarted.get("/info").json()["version"] == 2
+    assert_log_holds(state, 0, 1)
+
+
+def test_a_disk_too_full_for_segments(
+    tiny_bundle_folder: Path,
+    tmp_path: Path,
+    small_disk: SmallDisk,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    how = {"seal_rows": 4, "segments": small_disk.folder / "segments"}
+    with local_service(tiny_bundle_folder, tmp_path / "state", **how) as service:
+        with small_disk.full():
+            for number in range(2):
+                assert_writes_succeed(service, number, number + 1)
+            [cause] = wait_for(lambda: causes(caplog, "live rows cannot be sealed"))
+            assert str(small_disk.folder) in cause and "No space left" in cause
+            assert service.get("/info").json()["memory"]["unsealed_segments"] == 1
+        wait_for(lambda: service.get("/info").json()["memory"]["unsealed_segments"] == 0)
+        assert not list((small_disk.folder / "segments").glob(".*"))
+
+
+def test_a_disk_that_fails_for_a_while(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    """Every write into a file fails, as on a device that is gone: SQLite's "disk I/O error"."""
+    server = start()
+    assert_writes_succeed(server, 0, 1)
+    unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+    assert_writes_fail(server, 1, 1)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
+    assert_writes_succeed(server, 1, 2)
+    server.kill()
+    assert_log_holds(tmp_path / "state", 0, 1)
+
+
+def test_a_readonly_disk_at_the_start(tiny_bundle_folder: Path, small_disk: SmallDisk) -> None:
+    state = small_disk.folder / "state"
+    open_log(state).close()
+    with small_disk.readonly():
+        for place in (state, small_disk.folder / "new"):
+            said = refused_start(tiny_bundle_folder, place)
+            assert str(place) in said
+            assert "cannot be" in said
+
+
+# The lock --------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[sqlite3.Connection]:
+    """Somebody else holds the file's write lock, until told to let go or the block ends."""
+    with closing(sqlite3.connect(state / FILE, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield other
+
+
+def test_a_log_that_another_process_locks(
+    serve: Callable[..., LocalService],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.5)  # of five
+    service = serve()
+    with locked(tmp_path / "state"):
+        assert_writes_fail(service, 0, 0)
+        [cause] = causes(caplog, "the label log cannot be used")
+        assert cause.startswith(f"{tmp_path / 'state' / FILE} cannot be ")
+        assert "another process held its lock for too long" in cause
+    assert_writes_succeed(service, 0, 1)
+    assert_log_holds(tmp_path / "state", 0)
+
+
+def test_a_write_waits_for_a_lock_that_is_let_go(
+    service: LocalService, tmp_path: Path, aside: Callable[..., "Future[httpx.Response]"]
+) -> None:
+    with locked(tmp_path / "state") as other:
+        waiting = aside(post, service, 0)
+        # The writer has taken the job from its queue and tries to begin.
+        wait_for(lambda: service.engine._writer._jobs._waiting == 1)
+        assert service.post("/predict", {"queries": ["tent"]}).json()["version"] == 0
+        assert not waiting.done()
+        other.rollback()
+        assert waiting.result(60).json()["version"] == 1
+
+
+# The file --------------------------------------------------------------------------------
+
+
+def refused_start(bundle: Path, state: Path) -> str:
+    """What a service says that will not start on this state."""
+    return complaint(run("service", "serve", "--bundle", bundle, "--state", state, "--port", "0"))
+
+
+def overwrite(file: Path, at: int, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(content)
+
+
+def not_a_database(file: Path) -> None:
+    file.write_text("these are no labels\n" * 500)
+
+
+def flipped(file: Path) -> None:
+    at = file.read_bytes().index(b'"text":"label 7"')
+    overwrite(file, at + 8, b"L")
+
+
+def torn(file: Path) -> None:
+    size = file.stat().st_size
+    overwrite(file, size // 2 // 4096 * 4096, os.urandom(8192))
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [not_a_database, flipped, torn, cut])
+def test_a_damaged_log_is_named_at_the_start(
+    tiny_bundle_folder: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    state = tmp_path / "state"
+    with local_service(tiny_bundle_folder, state) as service:
+        for number in range(100):
+            assert_writes_succeed(service, number, number + 1)
+    assert not (state / f"{FILE}-wal").exists()  # all is in the one file
+    damage(state / FILE)
+    said = refused_start(tiny_bundle_folder, state)
+    assert str(state / FILE) in said
+    if damage is flipped:
+        assert "event 8 is not as it was written" in said
+
+
+def test_a_log_that_is_damaged_under_the_service(
+    tiny_bundle_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What others wrote and cannot be read stops the writer, and the probes say so."""
+    state = tmp_path / "state"
+    with local_service(tiny_bundle_folder, state) as service:
+        assert_writes_succeed(service, 0, 1)
+        with closing(sqlite3.connect(state / FILE)) as other:
+            other.execute("INSERT INTO events SELECT 2, kind, body, vectors, encoder, checksum,"
+                          " written FROM events")  # fmt: skip
+            other.commit()
+        wait_for(lambda: not service.engine.ready())
+        [cause] = causes(caplog, "the label log is damaged")
+        assert cause == f"{state / FILE}: event 2 is not as it was written"
+        assert_problem(service.get("/health/live"), 503)
+        assert_problem(post(service, 1), 503)
+        predicted = service.post("/predict", {"queries": ["tent"]})
+        assert predicted.json()["version"] == 1

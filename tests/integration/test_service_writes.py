@@ -1,0 +1,155 @@
+"""Deleting, clicks, and requests that are sent twice."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService
+
+AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"]}
+
+
+def put(service: LocalService, *labels: dict[str, Any], key: str = "") -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    return service.post("/labels", {"labels": list(labels)}, headers=headers)
+
+
+def delete(service: LocalService, label_id: str, key: str = "") -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    return service.request("DELETE", f"/labels/{label_id}", headers=headers)
+
+
+def click(service: LocalService, query: str, *labels: str) -> httpx.Response:
+    return service.post("/instances", {"instances": [{"query": query, "labels": list(labels)}]})
+
+
+def found(service: LocalService, query: str) -> dict[str, dict[str, Any]]:
+    asked = {"queries": [query], "top_k": 100, "depth": 100, "explain": True}
+    [result] = service.post("/predict", asked).json()["results"]
+    return {keyword["id"]: keyword for keyword in result["keywords"]}
+
+
+# Deleting --------------------------------------------------------------------------------
+
+
+def test_a_deleted_label_is_gone_until_it_is_posted_again(service: LocalService) -> None:
+    put(service, AXE)
+    assert delete(service, "axe").json() == {"version": 2}
+    assert_problem(service.get("/labels/axe"), 404)
+    assert_problem(delete(service, "axe"), 404)
+    assert "axe" not in found(service, "ice axe")
+    assert service.get("/labels").json()["labels"] == []
+    answer = put(service, AXE).json()
+    assert (answer["version"], answer["labels"][0]["status"]) == (3, "created")
+    assert found(service, "ice axe")["axe"]["text"] == "ice axe"
+
+
+def test_a_base_label_can_be_deleted_and_comes_back_without_its_clicks(
+    service: LocalService,
+) -> None:
+    assert delete(service, "tent").json() == {"version": 1}
+    assert "tent" not in found(service, "shelter for two")
+    assert_problem(service.get("/labels/tent"), 404)
+    put(service, {"id": "tent", "text": "camping tent"})
+    again = found(service, "shelter for two")["tent"]
+    assert again["novel"]
+    assert [row["kind"] for row in again["evidence"]] == ["label"]
+
+
+def test_an_unknown_label_cannot_be_deleted(service: LocalService) -> None:
+    for label_id in ("nowhere", "a/b", "%00", ""):
+        answer = delete(service, label_id)
+        assert answer.status_code in (404, 405)
+    assert_problem(delete(service, "nowhere"), 404)
+    assert service.get("/info").json()["version"] == 0
+
+
+# Clicks ----------------------------------------------------------------------------------
+
+
+def test_a_click_is_learned_at_once(service: LocalService) -> None:
+    answer = click(service, "grainger", "lamp")
+    assert answer.json() == {"version": 1, "accepted": 1}
+    [row, *_] = found(service, "grainger")["lamp"]["evidence"]
+    assert (row["kind"], row["text"]) == ("instance", "grainger")
+
+
+def test_clicks_of_one_query_make_one_row(service: LocalService) -> None:
+    assert click(service, "grainger", "lamp").json()["version"] == 1
+    assert click(service, "grainger", "lamp").json() == {"version": 1, "accepted": 1}
+    assert click(service, "grainger", "lamp", "tent").json()["version"] == 2
+    for label_id in ("lamp", "tent"):
+        rows = [row["text"] for row in found(service, "grainger")[label_id]["evidence"]]
+        assert rows.count("grainger") == 1
+
+
+def test_a_deleted_label_loses_its_clicks(service: LocalService) -> None:
+    put(service, AXE)
+    click(service, "grainger", "axe")
+    delete(service, "axe")
+    put(service, AXE)
+    rows = [row["text"] for row in found(service, "grainger")["axe"]["evidence"]]
+    assert "grainger" not in rows
+
+
+def test_unknown_labels_are_named_and_nothing_is_applied(service: LocalService) -> None:
+    instances = [
+        {"query": "good", "labels": ["lamp"]},
+        {"query": "bad", "labels": ["lamp", "nowhere"]},
+    ]
+    answer = service.post("/instances", {"instances": instances})
+    problem = assert_problem(answer, 422, field="instances.1.labels.1")
+    assert "nowhere" in problem["errors"][0]["message"]
+    assert service.get("/info").json()["version"] == 0
+
+
+# Twice -----------------------------------------------------------------------------------
+
+
+def test_a_repeated_request_gets_the_first_answer(service: LocalService) -> None:
+    first = put(service, AXE, key="k1").json()
+    put(service, {**AXE, "text": "ice tool"})
+    assert put(service, AXE, key="k1").json() == first
+    assert service.get("/labels/axe").json()["text"] == "ice tool"  # nothing was done again
+    gone = delete(service, "axe", key="k2").json()
+    assert delete(service, "axe", key="k2").json() == gone
+    assert service.get("/info").json()["version"] == 3
+
+
+@pytest.mark.parametrize("other", [{**AXE, "text": "ice tool"}, {**AXE, "metadata": {"a": "b"}}])
+def test_a_key_of_another_request_is_a_409(service: LocalService, other: dict[str, Any]) -> None:
+    put(service, AXE, key="k1")
+    assert_problem(put(service, other, key="k1"), 409)
+    assert_problem(delete(service, "axe", key="k1"), 409)
+    assert service.get("/info").json()["version"] == 1
+
+
+def test_a_request_that_was_refused_does_not_use_up_its_key(service: LocalService) -> None:
+    assert_problem(delete(service, "axe", key="k1"), 404)
+    assert put(service, AXE, key="k1").json()["version"] == 1
+
+
+def test_a_key_survives_a_restart(serve: Callable[..., LocalService]) -> None:
+    service = serve()
+    first = put(service, AXE, key="k1").json()
+    service.engine.close()
+    assert put(serve(), AXE, key="k1").json() == first
+
+
+def test_requests_with_one_key_at_once_are_done_once(service: LocalService) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: put(service, AXE, key="k1").json(), range(16)))
+    assert answers == [answers[0]] * 16
+    assert service.get("/info").json()["version"] == 1
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "é", "x" * 256, "\x7f"])
+def test_a_bad_key_is_refused(service: LocalService, key: str) -> None:
+    headers = {"Idempotency-Key": os.fsencode(key)}
+    answer = service.post("/labels", {"labels": [AXE]}, headers=headers)
+    assert_problem(answer, 422, field="Idempotency-Key")
