@@ -18,6 +18,9 @@ from service.writer import Writer
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds after a failed attempt, doubled each time
 
+# Others on this machine may still be about to open what this process no longer wants.
+FORGOTTEN_SECONDS = 24 * 3600.0
+
 log = logging.getLogger("keymatch")
 
 
@@ -80,6 +83,7 @@ class Sealer:
             # The newest plan each time: a larger extent may have taken in the next.
             extent = next(serving.memory.view.unsealed(), None)
             if extent is None:
+                self._store.prune(self._keys.values(), older_than=FORGOTTEN_SECONDS)
                 return
             self._seal(serving, extent)
 

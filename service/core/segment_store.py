@@ -17,10 +17,11 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from time import time
 
 import numpy as np
 import orjson
@@ -94,6 +95,17 @@ class SegmentStore:
     def discard(self, key: str) -> None:
         """Forget a segment that a larger one has replaced; who has mapped it keeps it."""
         shutil.rmtree(self._folder / key, ignore_errors=True)
+
+    def prune(self, keep: Collection[str], *, older_than: float) -> None:
+        """Forget segments but for `keep` that nobody has built for `older_than` seconds.
+
+        A process that was killed between a merge's plan and its end leaves the small ones behind.
+        Who still wants one builds it again.
+        """
+        for facts in self._folder.glob(f"*/{FACTS}"):
+            with suppress(OSError):  # another process may be as quick
+                if facts.parent.name not in keep and facts.stat().st_mtime < time() - older_than:
+                    shutil.rmtree(facts.parent)
 
     def _build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=self._folder) as name:

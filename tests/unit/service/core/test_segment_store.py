@@ -271,3 +271,15 @@ def test_a_file_in_the_segments_place_is_an_error(
     (folder / "key").write_text("somebody's")
     with pytest.raises(SealError, match="key: exists already"):
         store.build("key", vectors, PARAMETERS)
+
+
+def test_pruning_forgets_what_is_old_and_not_kept(
+    store: SegmentStore, folder: Path, vectors: np.ndarray, in_process: list[Path]
+) -> None:
+    keys = [store.key(vectors[:rows], PARAMETERS) for rows in (20, 30, 40)]
+    for key, rows in zip(keys, (20, 30, 40), strict=True):
+        store.build(key, vectors[:rows], PARAMETERS)
+    for key in keys[:2]:
+        os.utime(folder / key / FACTS, (0, 0))
+    store.prune(keys[:1], older_than=3600)
+    assert entries(folder) == sorted([keys[0], keys[2], "build.lock"])
