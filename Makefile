@@ -39,9 +39,11 @@ lint: $(VENV)/.test ## Run ruff, mypy and import-linter
 load: $(VENV)/.load | $(BUNDLE) ## Load a server of its own with locust and hold it to its limits
 	$(BIN)/python -m loadtests.load --bundle $(BUNDLE) $(LOAD)
 
-bench: $(VENV)/.load | $(BUNDLE) ## Measure latency, throughput and recall; write JSON and a plot
+bench: $(VENV)/.load | $(BUNDLE) ## Measure latency, throughput, recall and learning; write JSON
 	$(BIN)/python -m loadtests.latency --bundle $(BUNDLE) --out $(WORK)/bench \
 		--unseen $(DATA)/tst.json.gz $(BENCH)
+	$(BIN)/python -m loadtests.live_memory --bundle $(BUNDLE) --out $(WORK)/bench \
+		--unseen $(DATA)/tst.json.gz
 
 clean: ## Remove what was built, data and learned labels included
 	rm -rf $(WORK) $(VENV)
@@ -56,7 +58,7 @@ $(DATA): | $(VENV)/.serve
 # by itself; compiling all that was installed would take longer than the rest.
 $(VENV)/.serve: EXTRAS := cpu,export,demo
 $(VENV)/.load: EXTRAS := cpu,export,demo,load
-$(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,dev
+$(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,benchmark,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -1,8 +1,9 @@
 """`python -m loadtests.live_memory`: what learning costs while the service answers.
 
-Streams labels in bulk, deletes some, holds the search of the grown memory against an exact one, and
-asks queries beside a steady flow of labels until two segments were sealed. Quiet rounds alternate
-with rounds that write, since the machine may be noisy. Writes live_memory.json and live_memory.md.
+Asks queries beside a steady flow of labels until two segments were sealed; quiet rounds alternate
+with rounds that write, since the machine may be noisy. Then streams labels in bulk to another
+server, deletes some, and holds the search of the grown memory against an exact one. Writes
+live_memory.json and live_memory.md.
 """
 
 from __future__ import annotations
@@ -86,6 +87,14 @@ def live_memory(
     console, rows = Console(stderr=True), []
     texts = distinct(read_queries(bundle), seed=seed)
     with running_server(bundle, options=["--no-access-log"]) as server:
+        console.print("queries beside a steady flow of labels, until two seals ...")
+        load = Load(rate=rate, label_rate=label_rate, seconds=ROUND_SECONDS, seed=seed)
+        mixed, seals = across_seals(server, texts, load, batch=batch)
+        what = (
+            f"/predict while {label_rate:g} labels/s are posted, {batch} a request, {seals} seals"
+        )
+        rows.append(budget.while_writing_row(what, mixed))
+    with running_server(bundle, options=["--no-access-log"]) as server:
         console.print("bulk: a stream of labels, then deletions ...")
         rows.append(bulk_row(server, labels(texts, "bulk", inserts)))
         rows.append(delete_row(server, [f"bulk-{number}" for number in range(deletes)]))
@@ -93,14 +102,6 @@ def live_memory(
         console.print("recall of the grown memory ...")
         asked = list(islice(distinct(read_queries(bundle, unseen), seed=seed), 500))
         rows.append(recall_row(bundle, server.state, asked))
-        console.print("queries beside a steady flow of labels, until two seals ...")
-        load = Load(rate=rate, label_rate=label_rate, seconds=ROUND_SECONDS, seed=seed)
-        fill(server, texts)
-        mixed, seals = across_seals(server, texts, load, batch=batch)
-        what = (
-            f"/predict while {label_rate:g} labels/s are posted, {batch} a request, {seals} seals"
-        )
-        rows.append(budget.while_writing_row(what, mixed))
         rows.append(budget.resident_row(server))
     report = Report(
         title="The live memory",
@@ -202,13 +203,19 @@ def bundle_depth(view: View) -> int:
 def across_seals(
     server: Server, texts: Iterator[str], load: Load, *, batch: int
 ) -> tuple[WhileWriting, int]:
-    """Quiet and writing rounds by turns, until enough segments were sealed meanwhile."""
+    """Quiet and writing rounds by turns, until enough segments were sealed meanwhile.
+
+    Before each a block is nearly filled, so that a seal comes within a few rounds.
+    """
     quiet: list[float] = []
     writing: list[float] = []
     posted: list[float] = []
     failures: dict[str, int] = {}
-    before, turn, deadline = sealed(server), 0, perf_counter() + LONGEST_SECONDS
-    while sealed(server) < before + SEALS and perf_counter() < deadline:
+    filled, turn, deadline = -1, 0, perf_counter() + LONGEST_SECONDS
+    while (seals := sealed(server)) < SEALS and perf_counter() < deadline:
+        if seals > filled:
+            fill(server, texts, prefix=f"fill-{turn}")
+            filled = seals
         streams = [load.stream(texts, seconds=load.seconds, seed=turn)]
         if turn % 2:
             starts = poisson_starts(
@@ -228,16 +235,16 @@ def across_seals(
                 failures[reason] = failures.get(reason, 0) + count
         turn += 1
     found = WhileWriting(quiet=quiet, writing=writing, labels=posted, failures=failures)
-    return found, sealed(server) - before
+    return found, sealed(server)
 
 
-def fill(server: Server, texts: Iterator[str]) -> None:
+def fill(server: Server, texts: Iterator[str], *, prefix: str) -> None:
     """Fill the block of live rows, but for what a few seconds of the flow bring."""
     connection = Connection(server.port)
-    live = require(connection.ask(get("/info")))["memory"]["live_rows"]
+    stored = require(connection.ask(get("/info")))["memory"]["live_rows"]
     connection.close()
-    wanted = labels(texts, "fill", max(0, EngineSettings().seal_rows - live - SPARE_ROWS))
-    bulk_row(server, wanted)
+    size = EngineSettings().seal_rows
+    bulk_row(server, labels(texts, prefix, max(0, size - stored % size - SPARE_ROWS)))
 
 
 def sealed(server: Server) -> int:

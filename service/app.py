@@ -16,8 +16,9 @@ from service import problems
 from service.access import Access
 from service.core.errors import KeymatchError
 from service.engine import Engine, State
+from service.express import Express
 from service.middleware import Watch
-from service.routes import build_router
+from service.routes import build_routers
 from service.routes.parts import Parts
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -50,18 +51,20 @@ def build_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(
-        build_router(
-            Parts(
-                engine=engine,
-                limits=settings.limits,
-                access=access,
-                telemetry=telemetry,
-                draining=draining,
-            )
+    routers = build_routers(
+        Parts(
+            engine=engine,
+            limits=settings.limits,
+            access=access,
+            telemetry=telemetry,
+            draining=draining,
         )
     )
-    app.add_middleware(Watch, telemetry=telemetry)
+    for router in routers:
+        app.include_router(router)
+    routes = [route for router in routers for route in router.routes]
+    app.add_middleware(Express, routes=routes, handlers=app.exception_handlers)
+    app.add_middleware(Watch, telemetry=telemetry)  # the last added is the outermost
 
     @app.exception_handler(KeymatchError)
     async def refused(_request: Request, error: KeymatchError) -> Response:

@@ -105,7 +105,7 @@ class Engine:
             settings.threads, "answer", initializer=search_in_one_thread
         )
         self._serving.warm_up(self._pool, threads=settings.threads)
-        self._learner = Learner(settings.threads)
+        self._learner = Learner(self._serving, processes=settings.threads)
         self._writer = Writer(
             log=self._log,
             serving=self._serving,
@@ -265,14 +265,21 @@ class Engine:
         if self._encoding and self._encoding + len(items) > self._settings.queue_labels:
             raise Overloaded(f"{self._encoding} labels wait to be encoded", retry_after=1)
         self._encoding += len(items)
+        serving = self._serving
         try:
             new = {id(item) for item in changed(items, self.view.labels)}
             vectors = await self._learner.encode(
-                self._serving.encoder, items, [id(item) in new for item in items]
+                serving, items, [id(item) in new for item in items]
             )
         finally:
             self._encoding -= len(items)
-        future = self._writer.submit(Job(operation=operation, vectors=vectors, request=request))
+        job = Job(
+            operation=operation,
+            vectors=vectors,
+            encoder=serving.encoder.fingerprint,
+            request=request,
+        )
+        future = self._writer.submit(job)
         # Shielded: a client that goes away must not cancel what may already be on the disk.
         return await asyncio.shield(asyncio.wrap_future(future))
 

@@ -25,12 +25,20 @@ class RequestKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One operation with the rows that were encoded for it, and who waits for it."""
+    """One operation with the rows that were encoded for it, and who waits for it.
+
+    `encoder` is the fingerprint of what they were encoded by.
+    """
 
     operation: Operation
     vectors: Sequence[Halves | None]
+    encoder: str
     request: RequestKey | None = None
     future: Future[Written] = field(default_factory=Future)
+
+    def vectors_by(self, encoder: str) -> Sequence[Halves | None]:
+        """The rows where `encoder` made them, else none: a reload may have come between."""
+        return self.vectors if self.encoder == encoder else [None] * len(self.vectors)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,47 +1,48 @@
-"""Encodes what is to be learned, in threads that yield to those that answer."""
+"""Encodes what is to be learned, in child processes that make way for those that answer."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from service.core.encoder import Encoder
-from service.core.events import Item, encode_item
+from service.core.events import Item
 from service.core.types import Halves
+from service.encoding_children import EncodingChildren
+from service.serving import Serving
 
-NICENESS = 10  # answering threads get about nine tenths of a contended core
 CHUNK_ITEMS = 4
 
 
 class Learner:
-    """A pool of niced threads; belongs to the event loop."""
+    """Children with a thread each that waits for them; belongs to the event loop."""
 
-    def __init__(self, threads: int) -> None:
-        """Use at most `threads` cores, and those only where nobody wants an answer."""
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "learn", initializer=_yield_to_others)
+    def __init__(self, serving: Serving, *, processes: int) -> None:
+        """Use at most `processes` cores, and those only where nobody wants an answer."""
+        self._processes = processes
+        self._pool = ThreadPoolExecutor(processes, "learn")
+        self._children = EncodingChildren(serving.bundle.folder, most=processes)
 
     async def encode(
-        self, encoder: Encoder, items: Sequence[Item], wanted: Sequence[bool]
+        self, serving: Serving, items: Sequence[Item], wanted: Sequence[bool]
     ) -> list[Halves | None]:
         """The rows of each item, None where they are not wanted.
 
-        Work is handed to the pool in small chunks, a few at a time: a thousand labels of one
-        request must not keep a single label of another waiting.
+        Work is handed on in small chunks, a few at a time: a thousand labels of one request must
+        not keep a single label of another waiting. Raises `NotReady` where children keep dying.
         """
         vectors: list[Halves | None] = [None] * len(items)
         places = [place for place, want in enumerate(wanted) if want]
-        turn = asyncio.Semaphore(self._threads)
-        loop = asyncio.get_running_loop()
+        turn = asyncio.Semaphore(self._processes)
+        loop, children = asyncio.get_running_loop(), self._children_for(serving)
+        dimension = serving.encoder.dimension
 
         async def run(chunk: Sequence[int]) -> None:
             async with turn:
-                work = partial(_encode, encoder, [items[place] for place in chunk])
+                work = partial(
+                    children.encode, [items[place] for place in chunk], dimension=dimension
+                )
                 for place, rows in zip(
                     chunk, await loop.run_in_executor(self._pool, work), strict=True
                 ):
@@ -54,13 +55,12 @@ class Learner:
     def close(self) -> None:
         """Finish what was begun."""
         self._pool.shutdown()
+        self._children.close()
 
-
-def _encode(encoder: Encoder, items: Sequence[Item]) -> list[Halves]:
-    return [encode_item(encoder, item) for item in items]
-
-
-def _yield_to_others() -> None:
-    """Lower this thread's priority; only Linux has one for each thread."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    def _children_for(self, serving: Serving) -> EncodingChildren:
+        """The children of the bundle that is served; a reload is followed by others."""
+        if serving.bundle.folder != self._children.folder:
+            former = self._children
+            self._children = EncodingChildren(serving.bundle.folder, most=self._processes)
+            self._pool.submit(former.close)
+        return self._children

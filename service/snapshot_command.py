@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
-from service.core.build_segment import NICENESS
 from service.core.durable import refuse_existing
 from service.core.errors import InvalidInput
 from service.core.label_log import open_log
+from service.core.niced import step_aside
 from service.core.snapshot import write_snapshot
 from service.serving import open_serving
 from service.settings import STATE_VARIABLE, EngineSettings
@@ -47,7 +47,7 @@ def snapshot(
         Take only what processor time nobody else wants.
     """
     if nice:
-        os.nice(NICENESS)
+        step_aside()
         parent = os.getppid()
     refuse_existing(out)
     label_log = open_log(state, create=False)

@@ -19,7 +19,7 @@ from service.core.events import bundle_event
 from service.core.extents import Extent
 from service.core.index import Segment
 from service.core.label_log import AnsweredRequest, Appending, LabelLog
-from service.core.types import Event
+from service.core.types import Event, Halves
 from service.jobs import Errand, Job, JobQueue, fail
 from service.operations import Commit, Written, from_document, to_document
 from service.serving import Serving
@@ -170,8 +170,9 @@ class Writer:
             self._catch_up(serving, appending)
             draft = serving.memory.draft()
             commit = Commit(draft, encoder=serving.encoder, room=serving.memory.room)
-            answers = [self._plan(job, commit, appending) for job in jobs]
-            appending.append(commit.events, encoder=serving.encoder.fingerprint)
+            encoder = serving.encoder.fingerprint
+            answers = [self._plan(job, job.vectors_by(encoder), commit, appending) for job in jobs]
+            appending.append(commit.events, encoder=encoder)
         committed = perf_counter()
         if commit.events:
             self._note(unreadable="", unwritable="")
@@ -188,7 +189,13 @@ class Writer:
             else:
                 job.future.set_result(answer)
 
-    def _plan(self, job: Job, commit: Commit, appending: Appending) -> Written | KeymatchError:
+    def _plan(
+        self,
+        job: Job,
+        vectors: Sequence[Halves | None],
+        commit: Commit,
+        appending: Appending,
+    ) -> Written | KeymatchError:
         """Add a job to the commit, or find what was answered to it before."""
         request = job.request
         known = appending.answered(request.key) if request else None
@@ -197,7 +204,7 @@ class Writer:
                 return KeyReused("this idempotency key came with another request before")
             return from_document(known.version, known.answer)
         try:
-            written = job.operation.plan(commit, job.vectors)
+            written = job.operation.plan(commit, vectors)
         except KeymatchError as error:  # this job's own fault, found before it changed anything
             return error
         if request:

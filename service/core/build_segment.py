@@ -15,15 +15,14 @@ import orjson
 
 from service.core import index
 from service.core.index import IndexParameters
+from service.core.niced import step_aside
 from service.core.segment_store import INDEX
-
-NICENESS = 19
 
 
 def main(job: Path) -> None:
     """Build `segment.index` from `vectors.npy` and `parameters.json` in the folder `job`."""
     parent = os.getppid()
-    os.nice(NICENESS)
+    step_aside()
 
     def orphaned(_rows: int) -> None:
         if os.getppid() != parent:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from service.core.errors import BundleAltered, BundleUnsupported, MissingExtra
 from service.core.manifest import EncoderFacts
-from service.core.types import Floats, Role
+from service.core.types import Floats, Halves, Role
 
 Tokens = list[list[int]]
 
@@ -109,6 +109,12 @@ class OnnxEncoder:
 def encode(encoder: Encoder, texts: Sequence[str], *, role: Role) -> Floats:
     """Unit vectors [n, d] of a few texts, in the calling thread."""
     return encoder.embed(encoder.tokenize(texts, role=role))
+
+
+def encode_texts(encoder: Encoder, texts: Sequence[tuple[Role, str]]) -> Halves:
+    """Vectors in fp16 [n, d], one text at a time, as they are served."""
+    rows = [encode(encoder, [text], role=role).astype(np.float16) for role, text in texts]
+    return np.concatenate([np.zeros((0, encoder.dimension), np.float16), *rows])
 
 
 def encode_all(

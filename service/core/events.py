@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 
 from service.core.changes import Change, DeleteLabel, Passed, PutInstance, PutLabel
-from service.core.encoder import Encoder, encode
+from service.core.encoder import Encoder, encode_texts
 from service.core.errors import LogCorrupt
 from service.core.label_log import DELETE_LABEL, PUT_INSTANCE, PUT_LABEL, USE_BUNDLE, NewEvent
 from service.core.types import Event, Halves, NewInstance, NewLabel, Role
@@ -37,14 +37,16 @@ def bundle_event(*, bundle: str, configured: str) -> NewEvent:
     return NewEvent(kind=USE_BUNDLE, body=body, vectors=_nothing())
 
 
+def texts_of(item: Item) -> list[tuple[Role, str]]:
+    """What an item's rows are made from, each text with its role."""
+    if isinstance(item, NewInstance):
+        return [(Role.QUERY, item.query)]
+    return [(Role.LABEL, item.text), *((Role.QUERY, query) for query in item.queries)]
+
+
 def encode_item(encoder: Encoder, item: Item) -> Halves:
     """The rows of a label, fp16 [1 + queries, d], or of an instance, fp16 [1, d]."""
-    if isinstance(item, NewInstance):
-        return encode(encoder, [item.query], role=Role.QUERY).astype(np.float16)
-    rows = [encode(encoder, [item.text], role=Role.LABEL)]
-    if item.queries:
-        rows.append(encode(encoder, item.queries, role=Role.QUERY))
-    return np.concatenate(rows).astype(np.float16)
+    return encode_texts(encoder, texts_of(item))
 
 
 def rows_of(item: Item) -> int:

@@ -79,9 +79,15 @@ class LiveRows:
         return self.count == self.store.capacity
 
     def search(
-        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
+        self,
+        queries: Floats,
+        *,
+        count: int,
+        ef: int | None,
+        kind: RowKind | None,
+        above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
-        """See `Part`; exact, so `ef` changes nothing."""
+        """See `Part`; exact and all at once, so `ef` and `above` change nothing."""
         among = RowFilter(start=0, stop=self.count, alive=self._selected(kind))
         similarities, rows = self.store.vectors.search(
             queries, count=min(count, self.count), among=among

@@ -40,11 +40,18 @@ class Part(Protocol):
         ...
 
     def search(
-        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
+        self,
+        queries: Floats,
+        *,
+        count: int,
+        ef: int | None,
+        kind: RowKind | None,
+        above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
         """The nearest living rows [B, b] of a kind (None: both), by their numbers; -1 fills up.
 
-        `ef` is the length of a graph's queue, None for an exact search.
+        `ef` is the length of a graph's queue, None for an exact search. Rows that are not more
+        similar than `above` [B] may be left out: others have filled the depth already.
         """
         ...
 

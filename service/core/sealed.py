@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from service.core.extents import Extent
 from service.core.index import RowFilter, Segment
-from service.core.index.exact import exact_search
+from service.core.index.exact import exact_search, pad
 from service.core.parts import Part, Votes, dead_places, gather, living_places, without
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
+
+FIRST_ROWS = 96  # of the first, short walk through a segment, and the length of its queue
+FIRST_QUEUE = 128
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -50,9 +53,19 @@ class SealedRows:
         return len(self.extent.rows)
 
     def search(
-        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None
+        self,
+        queries: Floats,
+        *,
+        count: int,
+        ef: int | None,
+        kind: RowKind | None,
+        above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
-        """See `Part`."""
+        """See `Part`.
+
+        Of many segments most hold few of the nearest rows: a short walk finds those, and only
+        where its last row is still more similar than `above`, a long one follows.
+        """
         if self.segment is None:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
         count, among = min(count, self.stored), self._among(kind)
@@ -60,8 +73,18 @@ class SealedRows:
             keys = self.segment.vectors(np.arange(self.stored))
             among = among or RowFilter(start=0, stop=self.stored)
             similarities, places = exact_search(keys, queries, count=count, among=among)
-        else:
+        elif above is None or count <= FIRST_ROWS:
             similarities, places = self.segment.search(queries, count=count, ef=ef, among=among)
+        else:
+            similarities, places = self.segment.search(
+                queries, count=FIRST_ROWS, ef=min(ef, FIRST_QUEUE), among=among
+            )
+            more = similarities[:, -1] > above
+            similarities, places = pad(similarities, places, count=count)
+            if more.any():
+                similarities[more], places[more] = self.segment.search(
+                    queries[more], count=count, ef=ef, among=among
+                )
         return similarities, np.where(places < 0, -1, self.extent.rows[places])
 
     def is_instance(self, rows: Rows) -> Bools:

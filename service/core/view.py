@@ -110,7 +110,10 @@ class View:
         """
         found = [self._search_base(queries, depth=depth, kind=kind, exact=exact)]
         ef = None if exact else self.bundle.manifest.index.ef
-        found += [part.search(queries, count=depth, ef=ef, kind=kind) for part in self.parts]
+        least = found[0][0][:, -1]  # of the base, -inf where it could not fill the depth
+        found += [
+            part.search(queries, count=depth, ef=ef, kind=kind, above=least) for part in self.parts
+        ]
         similarities = np.hstack([part[0] for part in found])
         rows = np.hstack([part[1] for part in found])
         similarities = np.where(rows < 0, np.float32(-np.inf), similarities)

@@ -8,9 +8,7 @@ from service.routes import admin, instances, labels, operations, predict
 from service.routes.parts import Parts
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """All routes over one engine."""
-    router = APIRouter()
-    for resource in (predict, labels, instances, admin, operations):
-        router.include_router(resource.build_router(parts))
-    return router
+def build_routers(parts: Parts) -> list[APIRouter]:
+    """All routes over one engine, a router for each resource."""
+    resources = (predict, labels, instances, admin, operations)
+    return [resource.build_router(parts) for resource in resources]

@@ -129,16 +129,18 @@ class Client:
     ) -> None:
         """Send a write, wait for its acknowledgement, and hold it against the ledger."""
         request: dict[str, Any] = {"method": method, "path": path, "document": document}
-        if self._patience or self._random.random() < 0.5:
+        keyed = self._patience or self._random.random() < 0.5
+        if keyed:
             self._keys += 1
             request["key"] = f"{self.ledger.owner}:{self._keys}"
-            self._unanswered = request
+        # One of before that nobody resumed is settled by the log, and not asked for again.
+        self._unanswered = request if keyed else None
         self.ledger.pending = Pending(changes=changes, whole=True)
         answer = self._ask(**request)
         self.ledger.pending = None
         _assert_told(answer, self.ledger.acknowledge(changes, version=answer["version"]))
-        if self._unanswered is not None:
-            self._answered.append((self._unanswered, answer))
+        if keyed:
+            self._answered.append((request, answer))
             self._unanswered = None
         self._version = max(self._version, answer["version"])
         self.writes += 1

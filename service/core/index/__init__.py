@@ -63,6 +63,14 @@ class RowFilter:
             return self.stop - self.start
         return int(np.bitwise_count(self.alive[self.start // 8 : -(-self.stop // 8)]).sum())
 
+    def allows(self, rows: Rows) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Which of `rows`, in any shape, pass; row -1 does not."""
+        inside = (rows >= self.start) & (rows < self.stop)
+        if self.alive is None:
+            return np.asarray(inside)
+        bits = self.alive[np.maximum(rows, 0) >> 3] >> (rows & 7).astype(np.uint8)
+        return np.asarray(inside & (bits & 1).astype(bool))
+
     def mask(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The filter as booleans over [start, stop)."""
         if self.alive is None:

@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from service.core.bundle import Bundle
@@ -75,7 +77,8 @@ class Desk:
 
     def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
         vectors = [None] * len(operation.items)
-        return self.writer.submit(Job(operation=operation, vectors=vectors, request=key))
+        job = Job(operation=operation, vectors=vectors, encoder="trigrams", request=key)
+        return self.writer.submit(job)
 
     def hold(self) -> None:
         """Let the writer begin a commit of a first label and stop there."""
@@ -117,6 +120,18 @@ def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
     assert desk.memory.view.version == desk.log.last_sequence() == 1
     assert desk.memory.view.labels.require("axe").text == "ice axe"
     assert (desk.writer.lag, desk.published) == (0, 1)
+
+
+def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
+    """A reload may come between encoding and writing."""
+    encoder = desk.serving.encoder
+    right, wrong = encode_item(encoder, AXE), np.full((1, encoder.dimension), 0.25, np.float16)
+    for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
+        operation = PutLabels(labels=(replace(AXE, id=fingerprint),))
+        job = Job(operation=operation, vectors=[wrong], encoder=fingerprint)
+        desk.writer.submit(job).result(60)
+        row = desk.memory.view.next_row - 1
+        assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored)
 
 
 def test_what_changes_nothing_is_not_logged(desk: Desk) -> None:

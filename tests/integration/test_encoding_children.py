@@ -1,0 +1,153 @@
+"""The children that encode what is learned: the same vectors, and a service that outlives them."""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle import open_bundle
+from service.core.encoder import OnnxEncoder
+from service.core.errors import NotReady
+from service.core.events import encode_item
+from service.core.types import NewInstance, NewLabel
+from service.encoding_children import EncodingChild, EncodingChildren
+from tests.support.bundles import make_bundle
+from tests.support.problems import assert_problem
+from tests.support.serving import LocalService, local_service
+from tests.support.tiny_encoder import DIMENSION
+
+ITEMS = [
+    NewLabel(id="axe", text="ice axe", queries=("climbing", "größere Axt ☕")),
+    NewInstance(query="grainger", labels=("axe",)),
+    NewLabel(id="rope", text="rope"),
+]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def children(bundle: Path) -> Iterator[EncodingChildren]:
+    two = EncodingChildren(bundle, most=2)
+    yield two
+    two.close()
+
+
+def kill(child: EncodingChild) -> None:
+    child._process.kill()
+    child._process.wait()
+
+
+def running(children: EncodingChildren) -> list[EncodingChild]:
+    """The children that are idle, which stay so."""
+    idle = [children._idle.get() for _ in range(children._idle.qsize())]
+    for child in idle:
+        children._idle.put(child)
+    return idle
+
+
+def test_a_childs_vectors_are_those_of_the_service(
+    bundle: Path, children: EncodingChildren
+) -> None:
+    encoder = OnnxEncoder(bundle, open_bundle(bundle).manifest.encoder)
+
+    found = children.encode(ITEMS, dimension=DIMENSION)
+
+    assert [len(rows) for rows in found] == [3, 1, 1]
+    for rows, item in zip(found, ITEMS, strict=True):
+        assert np.array_equal(rows, encode_item(encoder, item))
+
+
+def test_several_threads_are_answered_each_with_its_own(children: EncodingChildren) -> None:
+    labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
+    assert len(running(children)) == 1
+    alone = [children.encode([label], dimension=DIMENSION)[0] for label in labels]
+
+    with ThreadPoolExecutor(8) as pool:
+        together = pool.map(lambda label: children.encode([label], dimension=DIMENSION), labels)
+
+        assert all(np.array_equal(one, two[0]) for one, two in zip(alone, together, strict=True))
+    assert len(running(children)) == 2
+
+
+def test_a_killed_child_is_replaced_and_nobody_notices(children: EncodingChildren) -> None:
+    before = children.encode(ITEMS, dimension=DIMENSION)
+    for child in running(children):
+        kill(child)
+
+    after = children.encode(ITEMS, dimension=DIMENSION)
+
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+
+
+def test_where_no_child_lives_the_write_is_refused(
+    children: EncodingChildren, bundle: Path
+) -> None:
+    for child in running(children):
+        kill(child)
+    (bundle / "encoder.onnx").rename(bundle / "gone")
+
+    with pytest.raises(NotReady, match="cannot be encoded at the moment"):
+        children.encode(ITEMS, dimension=DIMENSION)
+
+    (bundle / "gone").rename(bundle / "encoder.onnx")
+    assert len(children.encode(ITEMS, dimension=DIMENSION)) == 3
+
+
+def test_closed_children_end(bundle: Path) -> None:
+    children = EncodingChildren(bundle, most=2)
+    both = running(children)
+
+    children.close()
+
+    assert [child._process.poll() for child in both] == [-signal.SIGKILL]
+
+
+def test_what_was_admitted_before_a_reload_is_still_encoded(bundle: Path) -> None:
+    children = EncodingChildren(bundle, most=1)
+    before = children.encode(ITEMS, dimension=DIMENSION)
+    children.close()
+
+    after = children.encode(ITEMS, dimension=DIMENSION)
+
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert not running(children)
+
+
+def service_children(service: LocalService) -> list[EncodingChild]:
+    return running(service.engine._learner._children)
+
+
+def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path: Path) -> None:
+    with local_service(bundle, tmp_path / "state") as service:
+        assert service.post("/labels", {"labels": [{"text": "ice axe"}]}).status_code == 200
+        for child in service_children(service):
+            kill(child)
+        assert service.post("/labels", {"labels": [{"text": "rope"}]}).status_code == 200
+
+        (bundle / "encoder.onnx").rename(bundle / "gone")
+        for child in service_children(service):
+            kill(child)
+        assert_problem(service.post("/labels", {"labels": [{"text": "snow saw"}]}), 503)
+        assert service.post("/predict", {"queries": ["rope"]}).status_code == 200
+        assert service.get("/labels/snow saw").status_code == 404
+
+        (bundle / "gone").rename(bundle / "encoder.onnx")
+        assert service.post("/labels", {"labels": [{"text": "snow saw"}]}).status_code == 200
+
+
+def test_a_reload_brings_children_of_its_own(tmp_path: Path) -> None:
+    first, second = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
+    with local_service(first, tmp_path / "state") as service:
+        former = service_children(service)
+        assert service.post("/admin/reload", {"bundle": "second"}).status_code == 200
+        assert service.post("/labels", {"labels": [{"text": "ice axe"}]}).status_code == 200
+
+        assert service.engine._learner._children.folder == second
+        for child in former:
+            assert child._process.wait(30) == -signal.SIGKILL
