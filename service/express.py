@@ -45,7 +45,8 @@ class Express:
         request = Request(scope, receive, send)
         try:
             for guard in route.dependencies:
-                await guard.dependency(request)
+                if guard.dependency is not None:
+                    await guard.dependency(request)
             answer = await route.endpoint(request)
         except Exception as error:
             handler = self._handler(error)
