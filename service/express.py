@@ -30,7 +30,7 @@ class Express:
             (method, route.path): route
             for route in routes
             if isinstance(route, APIRoute) and _takes_the_request_only(route)
-            for method in route.methods
+            for method in route.methods or ()
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
