@@ -31,6 +31,9 @@ def bundle(
     tau: float = 0.04,
     depth: int = 200,
     memorization: float = 0.5,
+    adaptive_memorization: Annotated[bool, Parameter(negative=())] = False,
+    instances: float = 1.0,
+    reduction: str = "random",
     max_tokens: int | None = None,
     query_prompt: str | None = None,
     label_prompt: str | None = None,
@@ -63,6 +66,14 @@ def bundle(
         Default number of retrieved keys a query (b).
     memorization
         Default weight of instances against labels (lambda).
+    adaptive_memorization
+        In its place each query's own lambda, which `python -m training adapt` has learned for the
+        encoder at this tau and depth. Without it a learned one goes into the bundle switched off.
+    instances
+        Share of the instance keys that the memory keeps, above 0 and up to 1; all labels stay.
+    reduction
+        How the others are left out: random, ..., as `python -m training budget` measures them. A
+        merged key is the mean of several; it goes by the text that lies nearest to it.
     max_tokens
         Tokens after which a text is cut; default: the encoder's own limit.
     query_prompt
@@ -74,6 +85,7 @@ def bundle(
     """
     console = Console()
     try:
+        from export.adaptive import learned_memorization
         from export.bundle import ExportOptions, export_bundle
         from export.parity import Tolerance
     except ImportError as error:
@@ -81,12 +93,22 @@ def bundle(
     from service.core.index import IndexParameters
     from service.core.manifest import PredictorFacts
     from training.datasets import lf_xmc
-    from training.encoder import load_encoder
+    from training.encoder import load_encoder, locate
+    from training.reduction import budget_rows
 
     options = ExportOptions(
         quantization=quantize,
         index=IndexParameters(library=library, m=m, ef_construction=ef_construction, ef=ef),
-        predictor=PredictorFacts(tau=tau, depth=depth, memorization=memorization),
+        predictor=PredictorFacts(
+            tau=tau,
+            depth=depth,
+            memorization=memorization,
+            adaptive=learned_memorization(
+                Path(locate(encoder)), tau=tau, depth=depth, enabled=adaptive_memorization
+            ),
+        ),
+        instances=instances,
+        reduction=reduction,
         tolerance=Tolerance(precision=max_drop),
     )
     dataset = lf_xmc.read(data)
@@ -95,7 +117,7 @@ def bundle(
     )
     parity = export_bundle(loaded, dataset, out, options=options, console=console)
     console.print(
-        f"{out}: {len(dataset.train.instances.texts):,} instances,"
+        f"{out}: {budget_rows(instances, total=len(dataset.train)):,} instances,"
         f" {len(dataset.labels.texts):,} labels; cosine to torch {parity.cosine:.4f},"
         f" P@1 on the parity sample {parity.precision:.2f}"
         f" (torch {parity.torch_precision:.2f})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from scipy.sparse import csr_matrix
 
 from export.encoding import encode_resumably
 from export.onnx import trace
@@ -30,20 +31,28 @@ from service.core.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.index import IndexParameters
 from service.core.manifest import EncoderFacts, PredictorFacts
-from service.core.types import Halves, Role
+from service.core.types import Floats, Halves, Role
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder
+from training.reduction import budget_rows, check_method, reduce
+from training.reduction.memory import Memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What shapes a bundle beside encoder and data."""
+    """What shapes a bundle beside encoder and data.
+
+    The memory keeps the share `instances` of the instance keys, by the method `reduction`; all
+    labels stay.
+    """
 
     quantization: str = "int8"
     index: IndexParameters = field(default_factory=IndexParameters)
     predictor: PredictorFacts = field(
         default_factory=lambda: PredictorFacts(tau=0.04, depth=200, memorization=0.5)
     )
+    instances: float = 1.0
+    reduction: str = "random"
     tolerance: Tolerance = field(default_factory=Tolerance)
     parity_sample: int = 2000
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -60,8 +69,11 @@ def export_bundle(
     """Write the bundle at `target` and return how close its encoder is to torch.
 
     Work that an interruption should not lose is kept beside the target until the bundle stands.
-    Raises `ParityError` beyond the tolerance and `InvalidInput` when the target exists.
+    Raises `ParityError` beyond the tolerance and `InvalidInput` when the target exists or the
+    options are out of range.
     """
+    check_method(options.reduction)
+    budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
@@ -81,7 +93,7 @@ def export_bundle(
         progress.update(step, total=1, completed=1)
         keys = _encode(encoder, exported, dataset, work, options, progress)
         content = _content(encoder, exported, dataset, keys, work, options, parity, target.name)
-        step = progress.add_task("build the index", total=len(keys))
+        step = progress.add_task("build the index", total=len(content.keys))
         write_bundle(content, target, progress=_completed(progress, step))
     shutil.rmtree(work)
     return parity
@@ -170,22 +182,43 @@ def _content(
     parity: Parity,
     name: str,
 ) -> BundleContent:
-    votes = dataset.train.labels_of
+    instances, votes, texts = _instances(keys, dataset, options)
     return BundleContent(
         name=name,
         dataset=dataset.name,
         encoder=_facts(encoder, work / "exported", options.quantization),
         encoder_onnx=work / "exported/encoder.onnx",
         tokenizer_json=work / "exported/tokenizer.json",
-        keys=keys,
+        keys=np.concatenate([instances, keys[len(dataset.train) :]]),
         indptr=votes.indptr,
         indices=votes.indices,
-        instance_texts=dataset.train.instances.texts,
+        instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,
         predictor=options.predictor,
         index=options.index,
         metrics=parity.as_metrics(),
+    )
+
+
+def _instances(
+    keys: Halves, dataset: Dataset, options: ExportOptions
+) -> tuple[Halves, csr_matrix, Sequence[str]]:
+    """The instance block, reduced to its share: keys [m, d], votes [m, L] and texts [m].
+
+    Where a method merges rows, a key is the mean of several texts'; the one that lies nearest to it
+    stands for them in the bundle, and is what an answer's evidence shows.
+    """
+    count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
+    if options.instances == 1.0:
+        return keys[:count], votes, texts
+    vectors: Floats = keys.astype(np.float32)
+    memory = Memory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
+    [reduced] = reduce(memory, method=options.reduction, shares=[options.instances]).values()
+    return (
+        reduced.instances.astype(np.float16),
+        reduced.labels_of,
+        [texts[row] for row in reduced.texts_of.tolist()],
     )
 
 

@@ -15,22 +15,10 @@ from pathlib import Path
 import torch
 
 from training.encoder import TorchEncoder
+from training.pooled import PooledEncoder
 
 INPUTS = ("input_ids", "attention_mask")  # [n, t] int64 each
 OUTPUT = "vectors"  # [n, d] float32
-
-
-class PooledEncoder(torch.nn.Module):  # type: ignore[misc]
-    """All modules of a sentence-transformers model behind two plain inputs."""
-
-    def __init__(self, encoder: TorchEncoder) -> None:
-        super().__init__()
-        self.model = encoder.model
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        features = {"input_ids": input_ids, "attention_mask": attention_mask}
-        pooled = self.model(features)["sentence_embedding"]  # [n, d]
-        return torch.nn.functional.normalize(pooled, dim=-1)
 
 
 def trace(encoder: TorchEncoder, target: Path) -> None:
@@ -41,7 +29,7 @@ def trace(encoder: TorchEncoder, target: Path) -> None:
     dynamic = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
     with _quiet():
         program = torch.onnx.export(
-            PooledEncoder(encoder).eval(),
+            PooledEncoder(encoder.model).eval(),
             tuple(example[name] for name in INPUTS),
             input_names=list(INPUTS),
             output_names=[OUTPUT],

@@ -8,21 +8,17 @@ Options on the command line stand above the file, the file above the defaults be
 depends on another value: `engine.threads` is a worker's part of the cores, see `load_settings`.
 """
 
-import json
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core.errors import InvalidConfig
+from service.core.config import STRICT, Count, Natural, parse, read_toml
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
-Count = Annotated[int, Field(ge=1)]
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
 STATE_VARIABLE = "KEYMATCH_STATE"  # in place of --state, whose value others can read
 
@@ -34,7 +30,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limits:
     """What one request may ask for."""
 
@@ -46,8 +42,8 @@ class Limits:
     deadline_ms: Count = 60_000
     default_deadline_ms: Count = 1_000
     labels: Count = 1_000  # a request
-    label_queries: Annotated[int, Field(ge=0)] = 100  # a label
-    metadata_entries: Annotated[int, Field(ge=0)] = 64  # a label
+    label_queries: Natural = 100  # a label
+    metadata_entries: Natural = 64  # a label
     metadata_characters: Count = 1_024  # a key or a value
     instances: Count = 1_000  # a request
     instance_labels: Count = 100  # an instance
@@ -55,7 +51,7 @@ class Limits:
     stream_answer_bytes: Count = 67_108_864  # answers of one stream that its client has not read
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class EngineSettings:
     """How the engine uses the machine."""
 
@@ -63,13 +59,13 @@ class EngineSettings:
     threads: Count = field(default_factory=available_cores)
     queue_queries: Count = 512  # waiting and running queries; beyond it 429
     queue_labels: Count = 10_000  # waiting labels; beyond it 429
-    cached_queries: Annotated[int, Field(ge=0)] = 10_000  # encoded texts kept
+    cached_queries: Natural = 10_000  # encoded texts kept
     live_rows: Count = 1_000_000  # rows learned since the bundle was written; beyond it 507
     segments: Path | None = None  # folder of sealed segments; default: in the state folder
     seal_rows: Count = 16_384  # live rows that are frozen together in a segment
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ServerSettings:
     """Where the server listens and who may use it."""
 
@@ -81,7 +77,7 @@ class ServerSettings:
     shutdown_seconds: Count = 30  # the most that accepted requests may take after SIGTERM
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
     """All settings."""
 
@@ -96,42 +92,13 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     Threads that the file does not set are the cores divided among the workers, at least one each.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
-    source = str(path) if path else "command line"
-    document: dict[str, Any] = {}
-    if path is not None:
-        try:
-            document = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidConfig(f"{path} cannot be read: {error}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidConfig(f"{path} is not TOML: {error}") from error
+    document = read_toml(path) if path is not None else {}
     given = {name: value for name, value in server.items() if value is not None}
     table = document.get("server", {})
     if isinstance(table, dict):
         document = {**document, "server": {**table, **given}}
-    try:
-        # As JSON, since strict dataclasses take no dictionaries; TOML's dates become strings.
-        settings = TypeAdapter(Settings).validate_json(json.dumps(document, default=str))
-    except ValidationError as error:
-        raise InvalidConfig(f"{source}: {_explain(error)}") from error
+    settings = parse(Settings, document, source=str(path) if path else "command line")
     if "threads" in document.get("engine", {}):
         return settings
     threads = max(1, available_cores() // settings.server.workers)
     return replace(settings, engine=replace(settings.engine, threads=threads))
-
-
-def _explain(error: ValidationError) -> str:
-    """The first wrong key with its table, and what would be right."""
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
-    where, message = ".".join(path), first["msg"]
-    if first["type"] != "unexpected_keyword_argument":
-        return f"{where}: {message}"
-    tables = {field.name: field for field in fields(Settings)}
-    known = tables if len(path) == 1 else fields_of(tables[path[0]].default_factory)
-    return f"{where} is unknown; known are {', '.join(known)}"
-
-
-def fields_of(table: Any) -> list[str]:
-    """The names of a settings table's keys."""
-    return [field.name for field in fields(table)]

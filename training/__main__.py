@@ -8,11 +8,24 @@ from cyclopts import App
 
 from service.core.command_line import run
 from training import data
+from training.adapt import adapt
+from training.budget import budget
 from training.evaluate import evaluate
+from training.peer import peer
+from training.report.command import report
+from training.score import score
+from training.train import list_recipes, train
 
 app = App(name="training", help="Keymatch offline: data sets, training and evaluation.")
 app.command(data.app)
+app.command(train)
+app.command(list_recipes, name="recipes")
+app.command(score)
+app.command(peer)
 app.command(evaluate)
+app.command(adapt)
+app.command(budget)
+app.command(report)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Shapes: n texts, t tokens, d dimensions.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ def load_encoder(
         raise MissingExtra("sentence-transformers", extra="export") from error
     location = locate(name)
     try:
-        model = SentenceTransformer(location, device="cpu").eval()
+        with without_progress_bars():
+            model = SentenceTransformer(location, device="cpu").eval()
     except Exception as error:  # the libraries below raise OSError, ValueError and many others
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
@@ -92,6 +94,20 @@ def load_encoder(
         },
         max_tokens=model.max_seq_length,
     )
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Keep the library's bars for reading and writing weights off the user's terminal."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def locate(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The bundle: a folder with everything that is served, version 2.
+"""The bundle: a folder with everything that is served, versions 2 and 3 (see `manifest`).
 
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
@@ -149,7 +149,7 @@ def open_bundle(folder: Path) -> Bundle:
 def _describe(content: BundleContent, folder: Path) -> Manifest:
     return Manifest(
         format=manifest.FORMAT,
-        version=manifest.VERSION,
+        version=manifest.version_for(content.predictor),
         name=content.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dataset=content.dataset,

@@ -13,12 +13,14 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.adaptive import AdaptiveMemorization
 from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
 from service.core.index import IndexParameters
 
 FORMAT = "keymatch-bundle"
-VERSION = 2
-READABLE = (1, 2)  # 1 lacks what snapshots add: `memory.version`, `log` and label details
+# 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks
+# `predictor.adaptive`; a bundle without it is still written as 2, see `version_for`.
+READABLE = (1, 2, 3)
 FILE_NAME = "manifest.json"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -71,12 +73,36 @@ class IndexFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AdaptiveFacts:
+    """A learned lambda of each query's own, see `adaptive`: weights by feature name, and c.
+
+    Off unless `enabled`, since it wins on some data only.
+    """
+
+    weights: dict[str, float]
+    bias: float
+    enabled: bool = False
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class PredictorFacts:
     """Temperature tau and the defaults of b (`depth`) and lambda (`memorization`)."""
 
     tau: float
     depth: int
     memorization: float
+    adaptive: AdaptiveFacts | None = None
+
+    @property
+    def default_memorization(self) -> float | None:
+        """The lambda of a request that gives none; None for each query's own."""
+        return self.memorization if self.adaptive_memorization() is None else None
+
+    def adaptive_memorization(self) -> AdaptiveMemorization | None:
+        """The learned lambda, if there is one and it is on; raises `BundleUnsupported`."""
+        if self.adaptive is None or not self.adaptive.enabled:
+            return None
+        return AdaptiveMemorization.named(self.adaptive.weights, bias=self.adaptive.bias)
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -130,6 +156,11 @@ class Checksums:
                 raise BundleAltered(f"{self.folder / name} differs from the manifest's SHA-256")
 
 
+def version_for(predictor: PredictorFacts) -> int:
+    """The oldest format version that can say it, so that older builds read what they can."""
+    return 2 if predictor.adaptive is None else 3
+
+
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """SHA-256 of files below `folder`; hashing releases the interpreter lock, so in threads."""
 
@@ -155,7 +186,7 @@ def file_facts(folder: Path) -> dict[str, FileFacts]:
 
 def write(manifest: Manifest, folder: Path) -> None:
     """Write `manifest.json` with the checksum of its own content."""
-    content = _ADAPTER.dump_python(manifest, mode="json")
+    content = as_document(manifest)
     document = {"sha256": _own_digest(content), **content}
     (folder / FILE_NAME).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -179,7 +210,7 @@ def read(folder: Path) -> Manifest:
     if content.get("version") not in READABLE:
         raise BundleUnsupported(
             f"{path} has format version {content.get('version')!r};"
-            f" this build reads {' and '.join(map(str, READABLE))}"
+            f" this build reads {', '.join(map(str, READABLE))}"
         )
     if content.pop("sha256", None) != _own_digest(content):
         raise BundleAltered(f"{path} differs from its own checksum")
@@ -192,8 +223,8 @@ def read(folder: Path) -> Manifest:
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as plain JSON values."""
-    document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json")
+    """The manifest as plain JSON values; what is not there is not named, as in older versions."""
+    document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json", exclude_none=True)
     return document
 
 

@@ -13,7 +13,7 @@ from service.core import manifest
 from service.core.bundle import BundleContent, write_bundle
 from service.core.encoder import Encoder, OnnxEncoder, encode
 from service.core.index import IndexParameters
-from service.core.manifest import EncoderFacts, PredictorFacts
+from service.core.manifest import AdaptiveFacts, EncoderFacts, PredictorFacts
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
 
@@ -61,6 +61,7 @@ def make_bundle(
     label_details: Sequence[str] = (),
     version: int = 0,
     log: str = "",
+    adaptive: AdaptiveFacts | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own."""
@@ -76,7 +77,7 @@ def make_bundle(
         content = replace(
             content,
             name=target.name,
-            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
+            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5, adaptive=adaptive),
             index=index or content.index,
             label_details=label_details,
             version=version,

@@ -15,12 +15,14 @@ from service.core.bundle import open_bundle
 from service.core.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput, ParityError
 from service.core.index import IndexParameters
+from service.core.manifest import AdaptiveFacts
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor
 from service.core.types import PredictOptions, Role
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny_encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder
 from training.datasets.dataset import Dataset, Split, Texts
+from training.reduction import METHODS
 
 OPTIONS = ExportOptions(
     quantization="none",
@@ -203,3 +205,74 @@ def test_a_tolerance_is_the_callers_choice(
     strict = replace(OPTIONS, tolerance=Tolerance(cosine=1.1))
     with pytest.raises(ParityError, match="mean cosine"):
         export_bundle(reference, dataset, tmp_path / "bundle", options=strict, console=QUIET)
+
+
+@pytest.mark.parametrize("reduction", METHODS)
+def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(
+    reference: TinyReference, dataset: Dataset, tmp_path: Path, reduction: str
+) -> None:
+    target = tmp_path / "bundle"
+    smaller = replace(OPTIONS, instances=0.5, reduction=reduction)
+    export_bundle(reference, dataset, target, options=smaller, console=QUIET)
+    bundle = open_bundle(target)
+    assert (bundle.instances, bundle.labels) == (4, len(LABELS))
+    assert list(bundle.label_ids) == list(LABELS)
+    assert set(bundle.instance_texts) < set(INSTANCES)
+    predictor = Predictor(OnnxEncoder(target, bundle.manifest.encoder), tau=0.04)
+    options = PredictOptions(explain=True)
+    answer = predictor.predict(KnowledgeMemory(bundle).view, ["cook outdoors"], options)
+    keywords = answer.predictions[0].keywords
+    assert {row.text for keyword in keywords for row in keyword.evidence} <= {
+        *bundle.instance_texts,
+        *LABELS.values(),
+    }
+    assert len(keywords) == len(LABELS)
+
+
+def test_a_merged_key_is_a_mean_and_goes_by_a_members_text(
+    reference: TinyReference, dataset: Dataset, tmp_path: Path
+) -> None:
+    """Equal texts for different labels become one row that votes for both."""
+    train = replace(
+        dataset.train,
+        instances=Texts(uids=tuple(INSTANCES), texts=("tent", "tent", *list(INSTANCES)[2:])),
+    )
+    target, share = tmp_path / "bundle", 7 / 8
+    smaller = replace(OPTIONS, instances=share, reduction="merge")
+    export_bundle(reference, replace(dataset, train=train), target, options=smaller, console=QUIET)
+    bundle = open_bundle(target)
+    assert bundle.instance_texts[0] == "tent"
+    assert np.split(bundle.indices, bundle.indptr[1:-1])[0].tolist() == [0, 3]
+    encoded = reference.encode(["tent"], role=Role.QUERY)[0]
+    assert bundle.keys[0].astype(np.float32) == pytest.approx(encoded, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"instances": 0.0}, "above 0"), ({"instances": 1.1}, "1.1"), ({"reduction": "x"}, "'x'")],
+)
+def test_a_wrong_budget_is_refused_before_any_work(
+    reference: TinyReference, dataset: Dataset, tmp_path: Path, changed: dict, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        export_bundle(
+            reference,
+            dataset,
+            tmp_path / "bundle",
+            options=replace(OPTIONS, **changed),
+            console=QUIET,
+        )
+    assert (reference.traced, entries(tmp_path)) == (0, set())
+
+
+def test_a_learned_lambda_answers_where_it_is_switched_on(
+    reference: TinyReference, dataset: Dataset, tmp_path: Path
+) -> None:
+    learned = AdaptiveFacts(weights={"best_label": 3.0}, bias=-1.0, enabled=True)
+    predictor = replace(OPTIONS.predictor, adaptive=learned)
+    target = tmp_path / "bundle"
+    options = replace(OPTIONS, predictor=predictor)
+    export_bundle(reference, dataset, target, options=options, console=QUIET)
+    facts = open_bundle(target).manifest
+    assert (facts.version, facts.predictor.adaptive) == (3, learned)
+    assert facts.predictor.default_memorization is None

@@ -1,0 +1,64 @@
+"""A checkpoint and a data set small enough to train in a test."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from tests.support.tiny_encoder import VOCABULARY, tiny_tokenizer
+from training.datasets.dataset import Dataset, Split, Texts
+
+DIMENSION = 32
+ADJECTIVES = ("red", "green", "blue", "black", "white", "small", "large", "cheap")
+NOUNS = ("tent", "boots", "lamp", "stove", "bottle", "jacket", "rope", "knife")
+
+
+def write_tiny_checkpoint(folder: Path, *, dropout: float = 0.1, seed: int = 0) -> Path:
+    """A BERT of one layer over letters, as a sentence-transformers folder."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=DIMENSION,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=2 * DIMENSION,
+        max_position_embeddings=64,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    plain = folder / "plain"
+    BertModel(config).save_pretrained(plain)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer(), unk_token="[UNK]", pad_token="[UNK]"
+    ).save_pretrained(plain)
+    model = SentenceTransformer(str(plain), device="cpu")  # adds mean pooling
+    model.max_seq_length = 32
+    model.save(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
+def tiny_dataset(*, seed: int = 0) -> Dataset:
+    """Queries "red tent", clicked for the labels "red" and "tent": 48 train, 16 test rows."""
+    labels = (*ADJECTIVES, *NOUNS)
+    pairs = [(first, second) for first in ADJECTIVES for second in NOUNS]
+    order = np.random.default_rng(seed).permutation(len(pairs))
+
+    def split(rows: np.ndarray) -> Split:
+        texts = tuple(" ".join(pairs[row]) for row in rows)
+        y = np.array([[label in pairs[row] for label in labels] for row in rows], np.float32)
+        nothing = csr_matrix((len(rows), len(labels)), dtype=bool)
+        return Split(
+            instances=Texts(uids=texts, texts=texts), labels_of=csr_matrix(y), filtered=nothing
+        )
+
+    return Dataset(
+        name="colours",
+        train=split(order[:48]),
+        test=split(order[48:]),
+        labels=Texts(uids=labels, texts=labels),
+        fields=("title",),
+    )

@@ -1,0 +1,203 @@
+"""Whole runs of a tiny encoder: every system learns, a stop costs nothing, ranks agree."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from safetensors.numpy import load_file
+
+from service.core.command_line import run
+from tests.support.tiny_training import DIMENSION, tiny_dataset, write_tiny_checkpoint
+from training.__main__ import app
+from training.datasets import lf_xmc
+
+ROOT = Path(__file__).parents[3]
+BASE = """
+[encoder]
+name = "{model}"
+[batch]
+instances = 16
+positives = 2
+[optimizer]
+steps = 12
+learning_rate = 5e-3
+precision = "fp32"
+[validation]
+rows = 8
+every = 4
+depth = 20
+[system]
+name = "{system}"
+"""
+SYSTEMS = {
+    "rae": "",
+    "dual-encoder": "",
+    "ngame": "",
+    "one-versus-all": "",
+    "supcon-de": "",
+}
+
+Train = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "colours"
+    lf_xmc.write(tiny_dataset(), folder)
+    return folder
+
+
+@pytest.fixture
+def train(model: Path, data: Path, tmp_path: Path) -> Train:
+    """`train(out, *set, system=...)` runs the command and returns its exit status."""
+
+    def trained(out: str, *changes: str, system: str = "rae", resume: bool = False) -> int:
+        recipe = tmp_path / f"{system}.toml"
+        recipe.write_text(BASE.format(model=model, system=system))
+        arguments = ["train", str(recipe), "--data", str(data), "--out", str(tmp_path / out)]
+        arguments += ["--set", *changes] if changes else []
+        return run(app, arguments + (["--resume"] if resume else []))
+
+    return trained
+
+
+def losses(folder: Path) -> list[float]:
+    lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "last" / "weights.safetensors")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_learns_and_leaves_an_ordinary_checkpoint(
+    system: str, train: Train, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    assert train("run", "optimizer.steps=40", system=system) == 0
+
+    course = losses(tmp_path / "run")
+    assert len(course) == 40
+    assert np.mean(course[-5:]) < 0.8 * np.mean(course[:5])
+    loaded = SentenceTransformer(str(tmp_path / "run" / "best"), device="cpu")
+    assert loaded.encode(["red tent"]).shape == (1, DIMENSION)
+    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
+    assert facts["settings"]["system"]["name"] == system
+    assert 0 <= facts["choices"]["memorization"] <= 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),
+        ("batch.order=clustered", "batch.cluster_size=4", "refresh.every=5"),
+        ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
+    ],
+    ids=["plain", "mined", "clustered", "cached"],
+)
+def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
+    changes: Sequence[str], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("unbroken", *changes) == 0
+    stop_after(8, monkeypatch)
+    with pytest.raises(SystemExit, match="130"):  # as of an interrupted command
+        train("broken", *changes)
+    monkeypatch.undo()
+
+    assert train("broken", *changes, resume=True) == 0
+
+    whole, again = weights(tmp_path / "unbroken"), weights(tmp_path / "broken")
+    assert whole.keys() == again.keys()
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
+    assert losses(tmp_path / "unbroken") == losses(tmp_path / "broken")
+
+
+def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt a run two steps after a state was saved at `steps`."""
+    from training.trainer import Trainer
+
+    step = Trainer._step
+
+    def interrupted(self: Trainer, number: int) -> None:
+        if number == steps + 2:
+            raise KeyboardInterrupt
+        step(self, number)
+
+    monkeypatch.setattr(Trainer, "_step", interrupted)
+
+
+def test_a_gradient_cache_changes_no_step(train: Train, tmp_path: Path) -> None:
+    without_dropout = ("encoder.dropout=0.0", "optimizer.steps=4")
+    assert train("direct", *without_dropout) == 0
+    small = "optimizer.bucket_tokens=64"
+    assert train("cached", *without_dropout, "optimizer.gradient_cache=true", small) == 0
+
+    assert losses(tmp_path / "direct") == pytest.approx(losses(tmp_path / "cached"), rel=1e-4)
+
+
+@pytest.mark.parametrize("cached", ["false", "true"])
+def test_two_ranks_have_the_loss_of_one(
+    cached: str, train: Train, data: Path, tmp_path: Path
+) -> None:
+    changes = ("encoder.dropout=0.0", f"optimizer.gradient_cache={cached}", "optimizer.steps=5")
+    hard = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4")
+    assert train("one", *changes, *hard) == 0
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(29_500 + (cached == "true")), "-m", "training", "train"]
+    command += [str(tmp_path / "rae.toml"), "--data", str(data)]
+    command += ["--out", str(tmp_path / "two"), "--set", *changes, *hard]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=1e-4)
+
+
+def test_a_folder_with_a_run_is_not_trained_over(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("run") == 0
+    capsys.readouterr()
+
+    assert train("run") == 2
+    assert "holds a run already; --resume goes on with it" in capsys.readouterr().err
+    assert train("run", "seed=1", resume=True) == 2
+    assert "belongs to a run with another recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("validation.rows=40",), "40 of 48 labelled rows are too many"),
+        (("validation.metrics=['P@7']",), "'P@7' is not one of P@1, "),
+        (("optimizer.precision=fp16",), "fp16 needs a GPU"),
+        (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
+        (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
+        (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    changes: Sequence[str],
+    message: str,
+    train: Train,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert train("run", *changes) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error

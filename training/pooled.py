@@ -1,0 +1,25 @@
+"""A sentence-transformers model as one torch module with two plain inputs.
+
+Training and export share it, so what is exported is, module for module, what was trained.
+
+Shapes: n texts, t tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class PooledEncoder(nn.Module):  # type: ignore[misc]
+    """Transformer, pooling and what else the model has, then L2 norm."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Unit vectors [n, d] of token ids [n, t]."""
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        pooled = self.model(features)["sentence_embedding"]  # [n, d]
+        return torch.nn.functional.normalize(pooled, dim=-1)

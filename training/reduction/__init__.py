@@ -1,0 +1,72 @@
+"""A smaller memory: which instance keys can go, or be merged, and at what loss.
+
+RAE-XMC leaves it open (section 6). A method takes a memory and budgets in rows, in falling order,
+and gives a reduced memory for each. `python -m training budget` measures them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from service.core.errors import InvalidInput
+from training.reduction.coverage import coverage
+from training.reduction.memory import Memory, Reduced, kept
+from training.reduction.merge import merge
+from training.reduction.random import random
+from training.reduction.redundant import redundant
+from training.reduction.representative import representative
+
+SEED = 0
+
+
+class Method(Protocol):
+    """What a method's file offers."""
+
+    def __call__(
+        self, memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
+    ) -> Iterator[Reduced]:
+        """One reduced memory for each budget, in rows, falling, all below N."""
+        ...
+
+
+METHODS: dict[str, Method] = {
+    "random": random,
+    "coverage": coverage,
+    "redundant": redundant,
+    "representative": representative,
+    "merge": merge,
+}
+
+
+def reduce(memory: Memory, *, method: str, shares: Sequence[float]) -> dict[float, Reduced]:
+    """Reduced memories by their share of the instances, the largest first.
+
+    Raises `InvalidInput` for an unknown method and a share outside 0..1.
+    """
+    check_method(method)
+    shares = sorted(set(shares), reverse=True)
+    budgets = [budget_rows(share, total=len(memory.instances)) for share in shares]
+    whole = sum(budget == len(memory.instances) for budget in budgets)
+    everything = kept(memory, np.arange(len(memory.instances)))
+    smaller = METHODS[method](memory, budgets[whole:], rng=np.random.default_rng(SEED))
+    return dict(zip(shares, [*[everything] * whole, *smaller], strict=True))
+
+
+def check_method(method: str) -> None:
+    """Refuse a name that is not in the table."""
+    if method not in METHODS:
+        known = ", ".join(METHODS)
+        raise InvalidInput(f"reduction {method!r} is unknown; known are {known}", field="reduction")
+
+
+def budget_rows(share: float, *, total: int) -> int:
+    """A share of `total` rows, at least one of any."""
+    if not 0.0 < share <= 1.0:
+        raise InvalidInput(
+            f"a share of the instances must lie above 0 and not above 1, not {share:g}",
+            field="instances",
+        )
+    return min(total, max(1, round(share * total)))

@@ -1,0 +1,58 @@
+"""Rows whose labels their neighbours carry anyway go first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from service.core.types import Bools, Rows
+from training.reduction.carriers import Carriers, find_carriers
+from training.reduction.memory import Memory, Reduced, kept
+
+
+def redundant(
+    memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[Reduced]:
+    """Drop the row whose removal changes least, again and again."""
+    order = removal_order(find_carriers(memory))
+    for rows in budgets:
+        yield kept(memory, order[len(order) - rows :])
+
+
+def removal_order(carriers: Carriers) -> Rows:
+    """All rows [N], the first to be dropped first.
+
+    A row's loss is the sum over its labels of 1 - s(the nearest kept row that carries it, or the
+    label's own key). It only grows as rows go, so one that is still the least when looked at again
+    is the least of all.
+    """
+    rows = len(carriers.votes) - 1
+    stays = np.ones(rows, bool)
+    heap = [(loss(carriers, row, stays=stays), row) for row in range(rows)]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        _, row = heapq.heappop(heap)
+        now = loss(carriers, row, stays=stays)
+        if heap and now > heap[0][0]:
+            heapq.heappush(heap, (now, row))
+            continue
+        stays[row] = False
+        order.append(row)
+    return np.array(order, np.int64)
+
+
+def loss(carriers: Carriers, row: int, *, stays: Bools) -> float:
+    """What the memory would lose of a row's own labels, with the rows that stay [N]."""
+    votes = slice(carriers.votes[row], carriers.votes[row + 1])
+    pairs = slice(carriers.start[votes.start], carriers.start[votes.stop])
+    nearest = carriers.floor[votes].copy()
+    there = stays[carriers.carrier[pairs]]
+    np.maximum.at(
+        nearest,
+        carriers.vote[pairs][there] - votes.start,
+        carriers.similarity[pairs][there],
+    )
+    return float((1.0 - nearest).clip(0.0).sum())

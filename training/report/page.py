@@ -1,0 +1,150 @@
+"""The page: a section for each data set, pictures inside it, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
+
+from training.report import facts, orderings, significance, tables
+from training.report.facts import Facts
+from training.report.orderings import Ordering
+from training.report.panels import Panel, depth_panels, memorization_panels, time_panels
+from training.report.plots import DARK, LIGHT, draw
+from training.report.runs import Run
+from training.report.significance import Comparison
+from training.report.tables import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A panel as PNG for light and for dark screens; `name` is the file's without its end."""
+
+    name: str
+    panel: Panel
+    light: bytes
+    dark: bytes
+
+    @property
+    def alternative(self) -> str:
+        """What it shows, for those who do not see it."""
+        curves = ", ".join(curve.name for curve in self.panel.curves)
+        return f"{self.panel.title}: {self.panel.y} against {self.panel.x}; {curves}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Settings and hardware of one run, as lines `place`, `value`."""
+
+    name: str
+    system: str
+    settings: tuple[tuple[str, str], ...]
+    hardware: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """All that is said of one data set; what is empty is left out of the page."""
+
+    anchor: str
+    facts: Facts
+    metrics: Table
+    memorizations: Table
+    memorization_pictures: tuple[Picture, ...]
+    depth_pictures: tuple[Picture, ...]
+    time_pictures: tuple[Picture, ...]
+    segments: Table
+    predictions: Table
+    best: Run
+    comparisons: tuple[Comparison, ...]
+    orderings: tuple[Ordering, ...]
+    cards: tuple[Card, ...]
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All of them."""
+        return (*self.memorization_pictures, *self.depth_pictures, *self.time_pictures)
+
+
+def sections_of(by_dataset: Mapping[str, Sequence[Run]]) -> list[Section]:
+    """Work out every section, in the order in which the data sets came."""
+    anchors: list[str] = []
+    for dataset in by_dataset:
+        anchor = re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-") or "data"
+        anchors.append(anchor if anchor not in anchors else f"{anchor}-{len(anchors) + 1}")
+    return [
+        section_of(runs, anchor=anchor)
+        for anchor, runs in zip(anchors, by_dataset.values(), strict=True)
+    ]
+
+
+def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
+    """Work out all that is said of one data set's runs; `anchor` also names its files."""
+    return Section(
+        anchor=anchor,
+        facts=facts.facts_of(runs),
+        metrics=tables.metrics(runs),
+        memorizations=tables.memorizations(runs),
+        memorization_pictures=_pictures(anchor, memorization_panels(runs)),
+        depth_pictures=_pictures(anchor, depth_panels(runs)),
+        time_pictures=_pictures(anchor, time_panels(runs)),
+        segments=tables.segments(runs),
+        predictions=tables.predictions(runs),
+        best=significance.best(runs),
+        comparisons=tuple(significance.comparisons(runs)),
+        orderings=tuple(orderings.orderings(runs)),
+        cards=tuple(
+            Card(
+                name=run.name,
+                system=run.results.system,
+                settings=tuple(facts.listed(run.results.settings)),
+                hardware=tuple(facts.listed(run.results.hardware)),
+            )
+            for run in runs
+        ),
+    )
+
+
+def render(sections: Sequence[Section]) -> str:
+    """Return the page; every text from a results file is escaped."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["png"] = data_uri
+    environment.filters["percent"] = tables.percent
+    environment.filters["p"] = p_value
+    environment.filters["way"] = lambda run: tables.way_of(run, run.chosen)
+    source = resources.files("training.report").joinpath("page.html").read_text(encoding="utf-8")
+    return environment.from_string(source).render(sections=sections)
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG as an address that holds it."""
+    return f"data:image/png;base64,{b64encode(png).decode('ascii')}"
+
+
+def p_value(p: float | None) -> str:
+    """A p-value as Table 9 shows it; where nothing varies there is none."""
+    if p is None:
+        return "none"
+    if p < 1e-300:  # what a double no longer tells from 0
+        return "≈ 0"
+    if p < 1e-4:
+        return f"{p:.1e}"
+    return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
+
+
+def _pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:
+    return tuple(
+        Picture(
+            name=f"{anchor}-{panel.name}",
+            panel=panel,
+            light=draw(panel, LIGHT),
+            dark=draw(panel, DARK),
+        )
+        for panel in panels
+    )

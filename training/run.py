@@ -1,0 +1,199 @@
+"""A run: everything that a recipe, a data set and a folder become before the first step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import orjson
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from rich.console import Console
+from torch import nn
+
+from service.core.errors import InvalidConfig, InvalidData
+from service.core.types import Floats, Role
+from training import checkpoint, systems
+from training.batch import Pairs
+from training.checkpoint import Found, Parts, Progress
+from training.datasets.dataset import Dataset
+from training.embedder import BucketedEncoder, Embedder
+from training.encoder import TorchEncoder, load_encoder
+from training.journal import Journal
+from training.pooled import PooledEncoder
+from training.recipe import EncoderSettings, Recipe
+from training.refresh import Refresh
+from training.schedule import chosen_precision
+from training.systems import Task
+from training.tokens import joined, tokenize
+from training.trainer import LAST, Trainer, make_optimizer
+from training.validation import Slices, Validation, hold_out
+
+DEFAULT_TAU = 0.04  # of the memory's retriever, where a system's loss has no temperature
+
+
+def open_run(
+    recipe: Recipe, dataset: Dataset, folder: Path, *, source: str, resume: bool, console: Console
+) -> Trainer:
+    """Prepare a run, from its last state where `resume` says so.
+
+    Raises `InvalidConfig` for a recipe that does not fit the data, and `InvalidData` for a folder
+    that holds another run or, without `resume`, any.
+    """
+    state = checkpoint.newest(folder / LAST)
+    if state is not None and not resume:
+        raise InvalidData(folder, "holds a run already; --resume goes on with it")
+    accelerator = make_accelerator(recipe)
+    torch.manual_seed(recipe.seed)
+    encoder = trainable_encoder(recipe.encoder)
+    embedder = make_embedder(encoder, dataset, recipe, accelerator)
+    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    slices = training_slices(pairs, recipe, source=source)
+    system = systems.build(
+        recipe.system,
+        Task(
+            labels=len(dataset.labels),
+            dimension=encoder.dimension,
+            label_vectors=lambda: label_vectors(embedder, pairs),
+        ),
+        source=source,
+    )
+    rows = np.intersect1d(slices.kept, pairs.trainable())
+    trained = embedder.module if system.trains_encoder else None
+    optimizer, names = make_optimizer(trained, system.own, recipe.optimizer)
+    if trained is not None:
+        embedder.module, optimizer = accelerator.prepare(embedder.module, optimizer)
+        embedder.module.train()
+    else:
+        embedder.module.eval()
+    if system.own is not None:
+        system.own.to(accelerator.device)
+    modules: dict[str, nn.Module] = {"encoder": accelerator.unwrap_model(embedder.module)}
+    if system.own is not None:
+        modules["own"] = system.own
+    parts = Parts(modules=modules, optimizer=optimizer, names=names)
+    run = run_identity(recipe, dataset)
+    progress, found = Progress(), Found()
+    if state is not None:
+        progress, found = checkpoint.load(state, run=run, parts=parts)
+    journal = Journal(
+        folder,
+        console=console,
+        steps=recipe.optimizer.steps,
+        step=progress.step,
+        silent=not accelerator.is_main_process,
+    )
+    return Trainer(
+        recipe=recipe,
+        run=run,
+        folder=folder,
+        pairs=pairs,
+        rows=rows,
+        system=system,
+        encoder=encoder,
+        embedder=embedder,
+        refresh=Refresh(
+            recipe=recipe, pairs=pairs, rows=rows, embedder=embedder, progress=journal.encoded
+        ),
+        validation=Validation(
+            dataset=dataset, slices=slices, settings=recipe.validation, tau=memory_tau(recipe)
+        )
+        if len(slices.held_out)
+        else None,
+        optimizer=optimizer,
+        parts=parts,
+        accelerator=accelerator,
+        journal=journal,
+        progress=progress,
+        found=found,
+    )
+
+
+def make_accelerator(recipe: Recipe) -> Accelerator:
+    """One process, or one of those that `torchrun` started."""
+    return Accelerator(
+        cpu=not torch.cuda.is_available(),
+        mixed_precision=chosen_precision(recipe.optimizer.precision).replace("fp32", "no"),
+        # A BERT's own pooling head is loaded and never used.
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
+        ],
+    )
+
+
+def trainable_encoder(settings: EncoderSettings) -> TorchEncoder:
+    """Load what is to be trained, with the recipe's tokens, prompts and dropout."""
+    encoder = load_encoder(
+        settings.name,
+        max_tokens=max(settings.query_tokens, settings.label_tokens),
+        query_prompt=settings.query_prompt,
+        label_prompt=settings.label_prompt,
+    )
+    if settings.dropout is not None:
+        for module in encoder.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = settings.dropout
+    return encoder
+
+
+def make_embedder(
+    encoder: TorchEncoder, dataset: Dataset, recipe: Recipe, accelerator: Accelerator
+) -> Embedder:
+    """The encoder over all training instances, then all labels."""
+    tables = [
+        tokenize(encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=tokens)
+        for texts, role, tokens in (
+            (dataset.train.instances.texts, Role.QUERY, recipe.encoder.query_tokens),
+            (dataset.labels.texts, Role.LABEL, recipe.encoder.label_tokens),
+        )
+    ]
+    module = BucketedEncoder(PooledEncoder(encoder.model)).to(accelerator.device)
+    return Embedder(
+        module,
+        joined(tables),
+        accelerator=accelerator,
+        padding=int(encoder.tokenizer.pad_token_id or 0),
+        budget=recipe.optimizer.bucket_tokens,
+    )
+
+
+def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:
+    """The present encoder's label vectors, [L, d]."""
+    instances = pairs.labels_of.shape[0]
+    return embedder.vectors(np.arange(instances, instances + pairs.labels))
+
+
+def training_slices(pairs: Pairs, recipe: Recipe, *, source: str) -> Slices:
+    """Hold rows out; raises `InvalidConfig` where too little is left for a batch."""
+    trainable = pairs.trainable()
+    slices = hold_out(
+        trainable,
+        total=pairs.labels_of.shape[0],
+        count=recipe.validation.rows,
+        seed=recipe.seed,
+    )
+    left = len(trainable) - len(slices.held_out)
+    if left < 2:
+        raise InvalidConfig(f"{source}: {left} labelled training rows are left; two are needed")
+    return slices
+
+
+def memory_tau(recipe: Recipe) -> float:
+    """The memory's temperature: the loss's where it has one."""
+    if recipe.system["name"] in ("rae", "dual-encoder"):
+        return float(recipe.system.get("tau", DEFAULT_TAU))
+    return DEFAULT_TAU
+
+
+def run_identity(recipe: Recipe, dataset: Dataset) -> str:
+    """SHA-256 over the recipe and all that is trained on."""
+    digest = hashlib.sha256(orjson.dumps(asdict(recipe), option=orjson.OPT_SORT_KEYS))
+    for texts in (dataset.train.instances, dataset.labels):
+        for text in texts.texts:
+            digest.update(text.encode() + b"\0")
+    for matrix in (dataset.train.labels_of, dataset.train.filtered):
+        digest.update(np.ascontiguousarray(matrix.indptr, np.int64).data)
+        digest.update(np.ascontiguousarray(matrix.indices, np.int64).data)
+    return digest.hexdigest()

@@ -1,0 +1,109 @@
+"""`python -m training score`: an encoder's figures on the test rows, by every way of prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from cyclopts import Parameter
+from rich.console import Console
+
+from service.core.errors import InvalidData, InvalidInput, MissingExtra
+from training import results
+from training.datasets import lf_xmc
+from training.results import Check, Results
+from training.train import RUN
+
+
+def score(
+    *,
+    data: Path,
+    run: Path | None = None,
+    encoder: str | None = None,
+    out: Path | None = None,
+    name: Annotated[str | None, Parameter(help="How the report calls it.")] = None,
+) -> None:
+    """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
+
+    Every key is scanned, in fp16 as it is served. The figures at the lambda and b that were chosen
+    on held-out rows are marked; all others are sweeps. Writes results.json and rows.npz.
+
+    Parameters
+    ----------
+    data
+        The data set's folder.
+    run
+        A run's folder; the results are written into it.
+    encoder
+        In place of a run: an encoder as `export bundle` takes it.
+    out
+        The results' folder, where an encoder is given.
+    """
+    if (run is None) == (encoder is None) or (encoder is None) != (out is None):
+        raise InvalidInput("give either --run, or --encoder and --out")
+    dataset = lf_xmc.read(data)
+    try:
+        from training.sweeps import score_encoder
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    facts = _facts(run) if run is not None else {}
+    if facts and facts["dataset"] != dataset.name:
+        raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset.name!r}")
+    folder = run / "best" if run is not None else None
+    console = Console()
+    with console.status("encoding and ranking"):
+        measured = score_encoder(
+            str(folder) if folder is not None else str(encoder), dataset, folder=folder
+        )
+    target = run if run is not None else out
+    assert target is not None
+    results.write(
+        Results(
+            name=name or facts.get("recipe") or str(encoder),
+            system=measured.system,
+            dataset=dataset.name,
+            propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
+            results=tuple(result for result, _ in measured.found),
+            rows=tuple(rows for _, rows in measured.found),
+            training_seconds=facts["progress"]["seconds"] if facts else None,
+            history=tuple(_history(run)) if run is not None else (),
+            settings=facts.get("settings", {}),
+            hardware=facts.get("hardware", {}),
+        ),
+        target,
+    )
+    for result, _ in measured.found:
+        if result.chosen:
+            shown = ", ".join(
+                f"{metric} {result.metrics[metric]:.2f}"
+                for metric in ("P@1", "P@5", "R@100", "PSP@5")
+            )
+            console.print(f"{target}: {result.method}, lambda {result.memorization}: {shown}")
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    path = run / RUN
+    try:
+        facts: dict[str, Any] = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
+    return facts
+
+
+def _history(run: Path) -> list[Check]:
+    """The checks on held-out rows, from metrics.jsonl."""
+    history: dict[tuple[int, float], Check] = {}
+    for line in (run / "metrics.jsonl").read_bytes().splitlines():
+        entry = orjson.loads(line)
+        if entry["kind"] != "validation":
+            continue
+        values: dict[str, float] = {}
+        for key, value in entry.items():
+            metric, at, memorization = key.partition(" at ")
+            if at:
+                values[metric], last = value, float(memorization)
+        history[entry["step"], last] = Check(
+            step=entry["step"], seconds=entry["seconds"], memorization=last, metrics=values
+        )
+    return list(history.values())

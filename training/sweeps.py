@@ -1,0 +1,112 @@
+"""Every way of prediction over one encoder's vectors: Tables 4, 5 and 8 and Figure 3 of RAE-XMC.
+
+Shapes: N training rows, L labels, n test rows, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from service.core.types import Floats, Role
+from training.bulk import encode_texts
+from training.choose import DEFAULT_MEMORIZATION, MEMORIZATIONS
+from training.datasets.dataset import Dataset
+from training.encoder import load_encoder
+from training.model_folder import OWN, Choices, read_choices
+from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
+from training.results import Result, measured, ranked_labels
+
+DEPTHS = (10, 25, 50, 100, 200, 400)  # Figure 3
+SEPARATE = (0.3, 0.5, 0.7)  # Table 4; at 0 and 1 both ways are one
+Measured = tuple[Result, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A system and its results, the chosen one first."""
+
+    system: str
+    found: list[Measured]
+
+
+def score_encoder(name: str, dataset: Dataset, *, folder: Path | None) -> Scored:
+    """Measure an encoder; `folder` is a run's, which may hold choices and classifiers."""
+    choices = read_choices(folder) if folder is not None else None
+    choices = choices or Choices(
+        system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200
+    )
+    encoder = load_encoder(name)
+    instances = encode_texts(encoder, dataset.train.instances.texts, role=Role.QUERY)
+    queries = encode_texts(encoder, dataset.test.instances.texts, role=Role.QUERY)
+    own = folder / OWN if folder is not None else None
+    if own is not None and own.is_file():
+        labels = unit(load_file(own)["weight"])
+    else:
+        labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL)
+    keys = Keys(
+        keys=np.concatenate([instances, labels]).astype(np.float16),
+        labels_of=dataset.train.labels_of,
+        uids=dataset.labels.uids,
+    )
+    retrieved = retrieve(keys, queries, depth=max(DEPTHS))
+    return Scored(system=choices.system, found=sweep(keys, retrieved, dataset, choices))
+
+
+def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) -> list[Measured]:
+    """The chosen prediction, then all lambdas, all depths, and Eq. 11."""
+    top_k = ranked_labels(dataset)
+
+    def joint(
+        memorization: float, depth: int, *, chosen: bool = False
+    ) -> tuple[Result, NDArray[np.float64]]:
+        ranked = predict(
+            keys,
+            retrieved.voting(memorization, depth),
+            tau=choices.tau,
+            memorization=memorization,
+            top_k=top_k,
+        )
+        return measured(
+            dataset,
+            ranked,
+            method=METHODS.get(memorization, "memory"),
+            memorization=memorization,
+            depth=depth,
+            chosen=chosen,
+        )
+
+    found = [joint(choices.memorization, choices.depth, chosen=True)]
+    found += [joint(memorization, choices.depth) for memorization in MEMORIZATIONS]
+    found += [joint(choices.memorization, depth) for depth in DEPTHS if depth != choices.depth]
+    for memorization in SEPARATE:
+        ranked = predict_separately(
+            keys,
+            retrieved.voting(1.0, choices.depth),
+            retrieved.voting(0.0, choices.depth),
+            tau=choices.tau,
+            memorization=memorization,
+            top_k=top_k,
+        )
+        found.append(
+            measured(
+                dataset,
+                ranked,
+                method="separate",
+                memorization=memorization,
+                depth=choices.depth,
+            )
+        )
+    return found
+
+
+METHODS = {0.0: "labels only", 1.0: "instances only"}
+
+
+def unit(vectors: Floats) -> Floats:
+    """Rows scaled to length one."""
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)

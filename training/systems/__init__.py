@@ -1,0 +1,91 @@
+"""The systems that can be trained: one file each, readable beside its paper, and a line here.
+
+A system's file has `Settings`, a frozen dataclass with the numbers of its `[system]` table, and
+`build(settings, task) -> System`.
+
+Shapes: B instances, P labels of the pool, d dimensions, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from service.core.config import parse
+from service.core.errors import InvalidConfig
+from service.core.types import Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """A batch as the losses see it; the masks are those of `batch.Batch` as tensors."""
+
+    instances: Tensor  # [B, d] unit vectors
+    labels: Tensor  # [P, d] unit vectors; [0, d] where the system encodes no labels
+    pool: Tensor  # [P] the labels' columns
+    sampled: Tensor  # [B, P]
+    positives: Tensor  # [B, P]
+    negatives: Tensor  # [B, P]
+    strangers: Tensor  # [B, B]
+
+    @property
+    def label_scores(self) -> Tensor:
+        """s(x, l), [B, P]."""
+        return self.instances @ self.labels.T
+
+    @property
+    def instance_scores(self) -> Tensor:
+        """s(x, x'), [B, B]."""
+        return self.instances @ self.instances.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a system must know of the data before it can be built.
+
+    `label_vectors()` are the untrained encoder's, [L, d].
+    """
+
+    labels: int
+    dimension: int
+    label_vectors: Callable[[], Floats]
+
+
+class System(Protocol):
+    """What the trainer asks of a system."""
+
+    encodes_labels: bool  # false where labels are rows of a table
+    trains_encoder: bool  # false where only the system's own parameters learn
+    own: nn.Module | None  # parameters beside the encoder's
+
+    def loss(self, batch: Encoded) -> Tensor:
+        """The batch's loss, a scalar."""
+        ...
+
+
+SYSTEMS = {
+    "rae": "training.systems.rae",
+    "dual-encoder": "training.systems.dual_encoder",
+    "ngame": "training.systems.ngame",
+    "one-versus-all": "training.systems.one_versus_all",
+    "supcon-de": "training.systems.supcon_de",
+}
+
+
+def build(table: Mapping[str, Any], task: Task, *, source: str) -> System:
+    """Build the system that a recipe's `[system]` table names.
+
+    Raises `InvalidConfig` naming the key and what is allowed.
+    """
+    settings = dict(table)
+    name = settings.pop("name", None)
+    if name not in SYSTEMS:
+        raise InvalidConfig(f"{source}: system.name must be one of {', '.join(SYSTEMS)}")
+    module = import_module(SYSTEMS[name])
+    parsed = parse(module.Settings, settings, source=f"{source}: system")
+    system: System = module.build(parsed, task)
+    return system

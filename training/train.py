@@ -1,0 +1,93 @@
+"""`python -m training train`: a recipe and a data set become an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.core.durable import write_file
+from service.core.errors import MissingExtra
+from training import recipe as recipes
+from training.datasets import lf_xmc
+from training.overlap import refuse_overlap
+
+RUN = "run.json"
+
+
+def list_recipes() -> None:
+    """List the recipes that come with Keymatch."""
+    table = Table(show_header=False, box=None)
+    for name in recipes.names():
+        table.add_row(name, Text(recipes.summary(name)))
+    Console().print(table)
+
+
+def train(
+    recipe: str,
+    /,
+    *,
+    data: Path,
+    out: Path,
+    set: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=True)] = (),
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Train an encoder; `torchrun --nproc-per-node N -m training train ...` uses N GPUs.
+
+    Writes OUT/best, a sentence-transformers folder that `export bundle --encoder` takes, beside
+    OUT/last (what --resume needs), metrics.jsonl, TensorBoard files and run.json.
+
+    Parameters
+    ----------
+    recipe
+        A recipe's name (`python -m training recipes` lists them) or a .toml file.
+    data
+        The data set's folder.
+    out
+        The run's folder.
+    set
+        Numbers of the recipe to replace, as table.key=value.
+    resume
+        Go on with the run that OUT holds.
+    allow_test_rows
+        Train also where a training row's text stands in the test split.
+    """
+    chosen = recipes.load(recipe, set)
+    dataset = lf_xmc.read(data)
+    if not allow_test_rows:
+        refuse_overlap(dataset, data)
+    try:
+        from training.choose import choose
+        from training.hardware import hardware
+        from training.run import open_run
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    console = Console()
+    trainer = open_run(chosen, dataset, out, source=recipe, resume=resume, console=console)
+    progress = trainer.train()
+    choices = choose(trainer, console=console)
+    if not trainer.accelerator.is_main_process:
+        return
+    facts = {
+        "recipe": recipe,
+        "settings": asdict(chosen),
+        "dataset": dataset.name,
+        "progress": asdict(progress),
+        "choices": asdict(choices),
+        "hardware": hardware(trainer.accelerator),
+    }
+    write_file(out / RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    console.print(
+        f"{out}/best: step {progress.best_step} of {progress.step}, {progress.seconds:,.0f} s;"
+        f" chosen on held-out rows: lambda {choices.memorization:g}, b {choices.depth}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,224 @@
+"""The one training loop: rows -> batch -> vectors -> the system's loss -> AdamW.
+
+On one processor or, under `torchrun`, many GPUs: a batch is the global one, every process encodes
+its share of it, and the loss is that of one process with the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from service.core.types import Rows
+from training import checkpoint
+from training.batch import Batch, Pairs, assemble
+from training.checkpoint import Found, Parts, Progress
+from training.embedder import Embedder
+from training.encoder import TorchEncoder
+from training.journal import Journal
+from training.model_folder import write_model
+from training.order import batch_rows, dropout_seed, step_rng
+from training.recipe import OptimizerSettings, Recipe
+from training.refresh import Refresh
+from training.schedule import learning_rate_factor
+from training.systems import Encoded, System
+from training.validation import Validation, criterion
+
+LAST, BEST = "last", "best"
+
+
+@dataclass(kw_only=True, eq=False)
+class Trainer:
+    """A run in the making; `run` tells it from runs with other numbers or other data."""
+
+    recipe: Recipe
+    run: str
+    folder: Path
+    pairs: Pairs
+    rows: Rows  # that train
+    system: System
+    encoder: TorchEncoder
+    embedder: Embedder
+    refresh: Refresh
+    validation: Validation | None
+    optimizer: torch.optim.Optimizer
+    parts: Parts
+    accelerator: Accelerator
+    journal: Journal
+    progress: Progress
+    found: Found
+
+    def train(self) -> Progress:
+        """Take all steps that are left; returns where the run stands."""
+        settings, steps = self.recipe.validation, self.recipe.optimizer.steps
+        start, before = perf_counter(), self.progress.seconds
+        with self.journal.shown():
+            while self.progress.step < steps and not self._out_of_patience():
+                step = self.progress.step
+                fresh = None
+                if self.refresh.due(step):
+                    fresh = self.refresh.vectors()
+                    self.found = self.refresh.find(step, *fresh)
+                self._step(step)
+                self.progress.step = step + 1
+                self.progress.seconds = before + perf_counter() - start
+                if self.progress.step % settings.every == 0 or self.progress.step == steps:
+                    self._check()
+                    self.progress.seconds = before + perf_counter() - start
+                    self._save()
+        return self.progress
+
+    def _step(self, step: int) -> None:
+        start, settings = perf_counter(), self.recipe.optimizer
+        factor = learning_rate_factor(step, steps=settings.steps, warmup=settings.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = factor * group["base_learning_rate"]
+        torch.manual_seed(dropout_seed(self.recipe.seed, step, self.accelerator.process_index))
+        losses, tokens = [], 0
+        for turn in range(settings.accumulation):
+            batch = self._batch(step * settings.accumulation + turn)
+            texts = self._texts(batch)
+            tokens += self.embedder.tokens(texts)
+            losses.append(self._backward(batch, texts))
+        for group in self.optimizer.param_groups:
+            self.accelerator.clip_grad_norm_(group["params"], settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.progress.tokens += tokens
+        self.journal.trained(
+            step + 1,
+            loss=float(torch.stack(losses).mean()),
+            rate=factor * settings.learning_rate,
+            tokens_per_second=tokens / (perf_counter() - start),
+        )
+
+    def _batch(self, number: int) -> Batch:
+        settings = self.recipe.batch
+        rows = batch_rows(
+            number,
+            rows=self.rows,
+            size=settings.instances,
+            clusters=self.found.clusters,
+            seed=self.recipe.seed,
+        )
+        return assemble(
+            self.pairs,
+            rows,
+            settings=settings,
+            mined=self.found.mined,
+            rng=step_rng(self.recipe.seed, number),
+        )
+
+    def _texts(self, batch: Batch) -> Rows:
+        """The table's places of what the batch encodes: its instances, then its pool."""
+        if not self.system.encodes_labels:
+            return batch.rows
+        return np.concatenate([batch.rows, self.pairs.labels_of.shape[0] + batch.pool])
+
+    def _backward(self, batch: Batch, texts: Rows) -> Tensor:
+        """Add the batch's gradient, and return its loss."""
+        loss_of = self._loss_of(batch)
+        # Gradients are averaged over processes, and each has only its own texts' part of the sum.
+        scale = self.accelerator.num_processes / self.recipe.optimizer.accumulation
+        if self.recipe.optimizer.gradient_cache:
+            scaled = self.embedder.backward_cached(texts, lambda vectors: scale * loss_of(vectors))
+            return scaled / scale
+        if self.system.trains_encoder:
+            vectors = self.embedder.embed(texts)
+        else:
+            vectors = torch.from_numpy(self.embedder.vectors(texts)).to(self.accelerator.device)
+        loss = loss_of(vectors)
+        self.accelerator.backward(scale * loss)
+        return loss.detach()
+
+    def _loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor]:
+        device = self.accelerator.device
+
+        def tensor(array: Any) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        masks = {
+            name: tensor(getattr(batch, name))
+            for name in ("sampled", "positives", "negatives", "strangers")
+        }
+        pool, count = tensor(batch.pool.astype(np.int64)), len(batch.rows)
+
+        def loss_of(vectors: Tensor) -> Tensor:
+            instances, labels = vectors[:count], vectors[count:]
+            return self.system.loss(Encoded(instances=instances, labels=labels, pool=pool, **masks))
+
+        return loss_of
+
+    def _check(self) -> None:
+        """Score the held-out rows and keep the encoder if it is the best so far."""
+        step = self.progress.step
+        if self.validation is None:
+            self._keep(step)
+            return
+        scores = self.validation.scores(*self.refresh.vectors())
+        self.journal.validated(step, scores, seconds=self.progress.seconds)
+        score = criterion(scores, self.recipe.validation.metrics)
+        shown = ", ".join(
+            f"lambda {memorization:g}: P@1 {found['P@1']:.2f} R@100 {found['R@100']:.2f}"
+            for memorization, found in scores.items()
+        )
+        self.journal.said(f"step {step}: {shown}")
+        self.progress.checks_since_best += 1
+        if score > self.progress.best_score:
+            self.progress.best_score = score
+            self._keep(step)
+
+    def _keep(self, step: int) -> None:
+        self.progress.best_step, self.progress.checks_since_best = step, 0
+        if self.accelerator.is_main_process:
+            write_model(self.encoder, self.folder / BEST, own=self.system.own)
+
+    def _out_of_patience(self) -> bool:
+        patience = self.recipe.validation.patience
+        return bool(patience) and self.progress.checks_since_best >= patience
+
+    def _save(self) -> None:
+        if self.accelerator.is_main_process:
+            checkpoint.save(
+                self.folder / LAST,
+                run=self.run,
+                progress=self.progress,
+                found=self.found,
+                parts=self.parts,
+            )
+        self.accelerator.wait_for_everyone()
+
+
+def make_optimizer(
+    encoder: nn.Module | None, own: nn.Module | None, settings: OptimizerSettings
+) -> tuple[torch.optim.AdamW, list[str]]:
+    """AdamW and its parameters' names; biases and norms do not decay."""
+    groups, names = [], []
+    rates = (settings.learning_rate, settings.own_learning_rate or settings.learning_rate)
+    for label, module, rate in zip(("encoder", "own"), (encoder, own), rates, strict=True):
+        if module is None:
+            continue
+        for decays in (True, False):
+            chosen = [
+                (f"{label}/{name}", parameter)
+                for name, parameter in module.named_parameters()
+                if parameter.requires_grad and (parameter.ndim > 1) == decays
+            ]
+            names += [name for name, _ in chosen]
+            groups.append(
+                {
+                    "params": [parameter for _, parameter in chosen],
+                    "weight_decay": settings.weight_decay if decays else 0.0,
+                    "base_learning_rate": rate,
+                    "lr": rate,
+                }
+            )
+    return torch.optim.AdamW([group for group in groups if group["params"]], fused=True), names
