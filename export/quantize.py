@@ -30,12 +30,20 @@ def quantize(fp32: Path, target: Path, quantization: Quantization) -> None:
     if quantization.name == "none":
         target.write_bytes(fp32.read_bytes())
         return
+    from onnx import TensorProto
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     # Its advice to pre-process is for convolutions; transformers gain nothing.
     logging.getLogger().addFilter(_no_preprocessing_advice)
     try:
-        quantize_dynamic(fp32, target, per_channel=True, weight_type=QuantType.QInt8)
+        quantize_dynamic(
+            fp32,
+            target,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            # What comes out of a fused node has no type that shape inference knows.
+            extra_options={"DefaultTensorType": TensorProto.FLOAT},
+        )
     finally:
         logging.getLogger().removeFilter(_no_preprocessing_advice)
 

@@ -49,7 +49,7 @@ def adapt(
     dataset = lf_xmc.read(data)
     try:
         from training.adaption import learn
-        from training.model_folder import write_learned
+        from training.choices import write_learned
         from training.study import open_study
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error

@@ -20,7 +20,7 @@ from training.adaptive import (
     sigmoid,
     utility,
 )
-from training.model_folder import LearnedMemorization
+from training.choices import LearnedMemorization
 from training.prediction import Ranked, rank
 from training.report.significance import paired_p
 from training.results import PER_ROW

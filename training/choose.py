@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from training.choices import Choices, write_choices
 from training.encoder import load_encoder
-from training.model_folder import Choices, write_choices
 from training.run import memory_tau
 from training.trainer import BEST, Trainer
 from training.validation import criterion
@@ -36,7 +36,7 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         for depth in DEPTHS:
             settings = replace(recipe.validation, depth=depth, memorization=MEMORIZATIONS)
             scores = replace(trainer.validation, settings=settings).scores(instances, labels)
-            trainer.journal.swept(depth, scores)
+            trainer.journal.swept(trainer.progress.best_step, depth, scores)
             for memorization, found in scores.items():
                 score = criterion({memorization: found}, metrics)
                 if score > best:

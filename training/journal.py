@@ -68,14 +68,14 @@ class Journal:
             values = {f"{name} at {memorization:g}": value for name, value in metrics.items()}
             self._write(step, "validation", values, seconds=seconds)
 
-    def swept(self, depth: int, scores: Mapping[float, Mapping[str, float]]) -> None:
-        """The best checkpoint was scored at a depth, by lambda."""
+    def swept(self, step: int, depth: int, scores: Mapping[float, Mapping[str, float]]) -> None:
+        """The best checkpoint, of this step, was scored at a depth, by lambda."""
         if self._silent:
             return
         with self._lines.open("ab") as file:
             for memorization, metrics in scores.items():
                 place = {"kind": "sweep", "depth": depth, "memorization": memorization}
-                file.write(orjson.dumps({"step": 0, **place, **metrics}) + b"\n")
+                file.write(orjson.dumps({"step": step, **place, **metrics}) + b"\n")
 
     def said(self, message: str) -> None:
         """A line above the bar."""
@@ -91,9 +91,12 @@ class Journal:
             self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def _forget_after(self, step: int) -> None:
-        """Drop lines that a resumed run writes again."""
+        """Drop lines that a resumed run writes again, what was swept at its end among them."""
         if not self._lines.exists():
             return
-        lines = [line for line in self._lines.read_bytes().splitlines() if line]
-        kept = [line for line in lines if orjson.loads(line)["step"] <= step]
-        self._lines.write_bytes(b"".join(line + b"\n" for line in kept))
+        kept = []
+        for line in self._lines.read_bytes().splitlines():
+            entry = orjson.loads(line)
+            if entry["step"] <= step and entry["kind"] != "sweep":
+                kept.append(line + b"\n")
+        self._lines.write_bytes(b"".join(kept))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from service.core.config import parse
+from service.core.config import parse, toml_value
 from service.core.durable import refuse_existing
 from service.core.errors import InvalidConfig
 from training import results
@@ -88,17 +87,11 @@ def peer(
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value` as a document; a value that is no TOML is a text, so that names need no quotes.
-
-    Raises `InvalidConfig` for what is no assignment.
-    """
+    """`key=value` as a document; raises `InvalidConfig` for what is no assignment."""
     document: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not key:
             raise InvalidConfig(f"--set takes key=value, not {pair!r}")
-        try:
-            document[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            document[key] = text
+        document[key] = toml_value(text)
     return document

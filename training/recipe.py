@@ -12,7 +12,6 @@ A recipe may say `extends = "other"` and only what differs; `--set table.key=val
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import field
 from importlib import resources
@@ -23,7 +22,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT, Count, Natural, Positive, Share, parse, read_toml
+from service.core.config import (
+    STRICT,
+    Count,
+    Natural,
+    Positive,
+    Share,
+    parse,
+    read_toml,
+    toml_value,
+)
 from service.core.errors import InvalidConfig
 from training.batch import BatchSettings
 
@@ -183,12 +191,4 @@ def _override(document: dict[str, Any], override: str) -> None:
         table = document.setdefault(parts[0], {})
         if not isinstance(table, dict):
             raise InvalidConfig(f"--set {override}: {parts[0]} is not a table")
-    table[parts[-1]] = _value(value.strip())
-
-
-def _value(text: str) -> Any:
-    """A TOML value; what is none is a text, so that names need no quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    table[parts[-1]] = toml_value(value.strip())

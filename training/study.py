@@ -24,11 +24,12 @@ from service.core.index.exact import exact_search, nearest
 from service.core.types import Floats, Role, Rows
 from training.batch import Pairs
 from training.bulk import encode_texts
+from training.choices import Choices, read_choices
 from training.choose import DEFAULT_MEMORIZATION
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.metrics import evaluate, judge
-from training.model_folder import OWN, Choices, read_choices
+from training.model_folder import OWN
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.results import row_metrics

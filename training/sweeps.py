@@ -14,10 +14,11 @@ from safetensors.numpy import load_file
 
 from service.core.types import Floats, Role
 from training.bulk import encode_texts
+from training.choices import Choices, read_choices
 from training.choose import DEFAULT_MEMORIZATION, MEMORIZATIONS
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
-from training.model_folder import OWN, Choices, read_choices
+from training.model_folder import OWN
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
 from training.results import Result, measured, ranked_labels
 

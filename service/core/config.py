@@ -46,6 +46,14 @@ def parse(kind: type[Settings], document: Mapping[str, Any], *, source: str) -> 
         raise InvalidConfig(f"{source}: {_explain(error, kind)}") from error
 
 
+def toml_value(text: str) -> Any:
+    """A TOML value of a command line; what is none is a text, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def _explain(error: ValidationError, kind: type[Any]) -> str:
     """The first wrong key with its table, and what would be right."""
     first = error.errors(include_url=False)[0]

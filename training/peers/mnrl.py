@@ -29,10 +29,11 @@ from transformers import TrainerCallback
 
 from service.core.config import STRICT, Count, Natural, Positive, Share
 from service.core.types import Role
+from training.choices import Choices, write_choices
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder, load_encoder
 from training.hardware import versions
-from training.model_folder import Choices, write_choices, write_model
+from training.model_folder import write_model
 from training.peers.material import Material
 from training.results import Result
 from training.sweeps import score_encoder

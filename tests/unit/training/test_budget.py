@@ -11,9 +11,9 @@ from service.core.command_line import run
 from tests.support.commands import WIDE, Refused, one_line, status_of
 from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
 from training.__main__ import app
+from training.choices import Choices, read_learned, write_choices
 from training.cost_curve import Cost, preferred
 from training.datasets import lf_xmc
-from training.model_folder import Choices, read_learned, write_choices
 from training.prediction import predict, retrieve
 from training.study import open_study
 

@@ -13,8 +13,8 @@ from service.core.types import Role
 from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
 from training import peers
 from training.bulk import encode_texts
+from training.choices import read_choices
 from training.encoder import load_encoder
-from training.model_folder import read_choices
 from training.peers.material import material
 
 mnrl = peers.load("mnrl")

@@ -1,0 +1,154 @@
+"""An exported encoder on disk: all that a bundle takes from a checkpoint, readable without torch.
+
+| file             | content                                                                |
+|------------------|------------------------------------------------------------------------|
+| `encoder.onnx`   | token ids -> unit vectors; pools and normalises inside                 |
+| `tokenizer.json` | the Rust tokenizer                                                     |
+| `encoder.json`   | format, version, facts, predictor defaults, parity, origin, checksums  |
+| `README.md`      | the model card                                                         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from service.core.durable import write_file
+from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
+from service.core.manifest import Checksums, EncoderFacts, FileFacts, file_facts
+from training.choices import LearnedMemorization
+
+FORMAT, VERSION = "keymatch-encoder", 1
+FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class PredictorDefaults:
+    """How the encoder wants to be predicted with: tau, b and lambda, and a learned lambda."""
+
+    tau: float
+    depth: int
+    memorization: float
+    learned: LearnedMemorization | None = None
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Origin:
+    """Where a trained encoder comes from; `metrics` are percent of test rows, if it was scored."""
+
+    recipe: str
+    base: str
+    dataset: str
+    seed: int
+    held_out_rows: int
+    steps: int
+    seconds: float
+    tokens: int
+    hardware: dict[str, Any]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Description:
+    """Everything that `encoder.json` says."""
+
+    format: str
+    version: int
+    encoder: EncoderFacts
+    predictor: PredictorDefaults
+    parity: dict[str, float]  # against torch, see `parity.Parity`
+    libraries: dict[str, str]
+    files: dict[str, FileFacts]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedEncoder:
+    """A folder whose files are what its description says."""
+
+    folder: Path
+    description: Description
+
+    @property
+    def graph(self) -> Path:
+        """encoder.onnx."""
+        return self.folder / GRAPH
+
+    @property
+    def tokenizer(self) -> Path:
+        """tokenizer.json."""
+        return self.folder / TOKENIZER
+
+
+_ADAPTER = TypeAdapter(Description)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds an exported encoder, and no checkpoint."""
+    return (folder / FILE).is_file()
+
+
+def describe(
+    folder: Path,
+    *,
+    encoder: EncoderFacts,
+    predictor: PredictorDefaults,
+    parity: Mapping[str, float],
+    libraries: Mapping[str, str],
+    origin: Origin | None,
+) -> Description:
+    """Write `encoder.json` over the graph and the tokenizer that the folder holds already."""
+    files = file_facts(folder)
+    description = Description(
+        format=FORMAT,
+        version=VERSION,
+        encoder=encoder,
+        predictor=predictor,
+        parity=dict(parity),
+        libraries=dict(libraries),
+        files={name: files[name] for name in (GRAPH, TOKENIZER)},
+        origin=origin,
+    )
+    document = _ADAPTER.dump_python(description, mode="json", exclude_none=True)
+    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    return description
+
+
+def open_exported(folder: Path) -> ExportedEncoder:
+    """Read and verify a folder.
+
+    Raises `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`,
+    naming the file.
+    """
+    path = folder / FILE
+    try:
+        document: Any = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise BundleMissing(f"{path} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise BundleAltered(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BundleUnsupported(f"{path} does not describe a {FORMAT}")
+    if document.get("version") != VERSION:
+        raise BundleUnsupported(
+            f"{path} has format version {document.get('version')!r}; this build reads {VERSION}"
+        )
+    try:
+        description = _ADAPTER.validate_json(orjson.dumps(document))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BundleAltered(f"{path}: {where}: {first['msg']}") from error
+    for name in (GRAPH, TOKENIZER):
+        if name not in description.files:
+            raise BundleAltered(f"{path}: files: {name} is missing")
+    Checksums(folder=folder, files=description.files).verify()
+    return ExportedEncoder(folder=folder, description=description)

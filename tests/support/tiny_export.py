@@ -1,0 +1,60 @@
+"""The tiny graph in the place of a checkpoint, and the tiny catalogue as a data set."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from service.core.encoder import OnnxEncoder, encode
+from service.core.types import Role
+from tests.support.bundles import INSTANCES, LABELS, Catalogue
+from tests.support.tiny_encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder
+from training.datasets.dataset import Dataset, Split, Texts
+
+
+class TinyReference:
+    """Stands for the torch encoder: the tiny graph with the attributes that the export reads."""
+
+    name = "tiny"
+    dimension = DIMENSION
+    max_tokens = 32
+    prompts = {Role.QUERY: "query ", Role.LABEL: "passage "}  # noqa: RUF012
+
+    def __init__(self, folder: Path) -> None:
+        write_tiny_encoder(folder)
+        self._folder = folder
+        facts = tiny_facts(query_prompt="query ", label_prompt="passage ")
+        self._encoder = OnnxEncoder(folder, facts)
+        self.traced = 0
+
+    @property
+    def tokenizer(self) -> "TinyReference":
+        return self
+
+    @property
+    def backend_tokenizer(self) -> object:
+        return tiny_tokenizer()
+
+    def encode(self, texts: list[str], *, role: Role) -> np.ndarray:
+        return encode(self._encoder, texts, role=role)
+
+    def trace_to(self, target: Path) -> None:
+        self.traced += 1
+        target.write_bytes((self._folder / "encoder.onnx").read_bytes())
+
+
+def tiny_dataset() -> Dataset:
+    """The tiny bundle's catalogue as a data set; its training rows are its test rows."""
+    catalogue = Catalogue()
+    votes = catalogue.votes()
+    relevance = np.zeros((len(votes), len(LABELS)), np.float32)
+    for row, columns in enumerate(votes):
+        relevance[row, columns] = 1.0
+    texts = Texts(uids=tuple(INSTANCES), texts=tuple(INSTANCES))
+    split = Split(
+        instances=texts,
+        labels_of=csr_matrix(relevance),
+        filtered=csr_matrix(relevance.shape, dtype=bool),
+    )
+    labels = Texts(uids=tuple(LABELS), texts=tuple(LABELS.values()))
+    return Dataset(name="outdoor goods", train=split, test=split, labels=labels)
