@@ -11,7 +11,10 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from training.choices import Choices
+
 LINES = "metrics.jsonl"
+TRIED = "tried"
 
 
 class Journal:
@@ -68,14 +71,19 @@ class Journal:
             values = {f"{name} at {memorization:g}": value for name, value in metrics.items()}
             self._write(step, "validation", values, seconds=seconds)
 
-    def swept(self, step: int, depth: int, scores: Mapping[float, Mapping[str, float]]) -> None:
-        """The best checkpoint, of this step, was scored at a depth, by lambda."""
+    def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
+        """The best checkpoint was scored on the held-out rows at these choices."""
         if self._silent:
             return
+        place = {
+            "step": 0,
+            "kind": TRIED,
+            "tau": choices.tau,
+            "depth": choices.depth,
+            "memorization": choices.memorization,
+        }
         with self._lines.open("ab") as file:
-            for memorization, metrics in scores.items():
-                place = {"kind": "sweep", "depth": depth, "memorization": memorization}
-                file.write(orjson.dumps({"step": step, **place, **metrics}) + b"\n")
+            file.write(orjson.dumps({**place, **metrics}) + b"\n")
 
     def said(self, message: str) -> None:
         """A line above the bar."""
@@ -91,12 +99,12 @@ class Journal:
             self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def _forget_after(self, step: int) -> None:
-        """Drop lines that a resumed run writes again, what was swept at its end among them."""
+        """Drop lines that a resumed run writes again, what was tried at its end among them."""
         if not self._lines.exists():
             return
         kept = []
         for line in self._lines.read_bytes().splitlines():
             entry = orjson.loads(line)
-            if entry["step"] <= step and entry["kind"] != "sweep":
+            if entry["step"] <= step and entry["kind"] != TRIED:
                 kept.append(line + b"\n")
         self._lines.write_bytes(b"".join(kept))

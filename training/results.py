@@ -36,8 +36,9 @@ class Result:
     """One way to rank the labels of all test rows.
 
     `method` says how (`memory`, `dual encoder`, `kNN`, `separate`, `classifiers`, ...);
-    `memorization` and `depth` are lambda and b where the method has them. `chosen` marks the way
-    that was chosen on held-out rows. `segments` is F1@5 by label frequency (RAE-XMC, Table 2).
+    `memorization`, `depth` and `tau` are lambda, b and the memory's temperature where it has them.
+    `chosen` marks the way that was chosen on held-out rows. `segments` is F1@5 by label frequency
+    (RAE-XMC, Table 2).
     """
 
     method: str
@@ -45,6 +46,7 @@ class Result:
     segments: dict[str, float]
     memorization: float | None = None
     depth: int | None = None
+    tau: float | None = None
     chosen: bool = False
 
 
@@ -81,6 +83,7 @@ def measured(
     method: str,
     memorization: float | None = None,
     depth: int | None = None,
+    tau: float | None = None,
     chosen: bool = False,
 ) -> tuple[Result, NDArray[np.float64]]:
     """Measure ranked labels [N, k] of all test rows, -1 where nothing is ranked.
@@ -106,6 +109,7 @@ def measured(
         segments={name: 100.0 * value for name, value in segments.items()},
         memorization=memorization,
         depth=depth,
+        tau=tau,
         chosen=chosen,
     )
     return result, row_metrics(judged)

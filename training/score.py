@@ -61,7 +61,7 @@ def score(
     results.write(
         Results(
             name=name or facts.get("recipe") or str(encoder),
-            system=measured.system,
+            system=measured.choices.system,
             dataset=dataset.name,
             propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
             results=tuple(result for result, _ in measured.found),

@@ -35,9 +35,7 @@ from training.propensity import inverse_propensity
 from training.results import row_metrics
 from training.sweeps import unit
 from training.train import RUN
-from training.validation import RANKED, Slices, hold_out
-
-HELD_OUT_ROWS = 1_000  # of an encoder that is no run's
+from training.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,13 +15,17 @@ from safetensors.numpy import load_file
 from service.core.types import Floats, Role
 from training.bulk import encode_texts
 from training.choices import Choices, read_choices
-from training.choose import DEFAULT_MEMORIZATION, MEMORIZATIONS
+from training.choose import DEFAULT_MEMORIZATION, choose_on
+from training.choose import DEPTHS as CHOOSABLE
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.model_folder import OWN
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
+from training.recipe import ValidationSettings
 from training.results import Result, measured, ranked_labels
+from training.validation import Slices, ask, default_slices
 
+MEMORIZATIONS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Table 8
 DEPTHS = (10, 25, 50, 100, 200, 400)  # Figure 3
 SEPARATE = (0.3, 0.5, 0.7)  # Table 4; at 0 and 1 both ways are one
 Measured = tuple[Result, NDArray[np.float64]]
@@ -31,16 +35,18 @@ Measured = tuple[Result, NDArray[np.float64]]
 class Scored:
     """A system and its results, the chosen one first."""
 
-    system: str
+    choices: Choices
     found: list[Measured]
 
 
-def score_encoder(name: str, dataset: Dataset, *, folder: Path | None) -> Scored:
-    """Measure an encoder; `folder` is a run's, which may hold choices and classifiers."""
+def score_encoder(
+    name: str, dataset: Dataset, *, folder: Path | None, slices: Slices | None = None
+) -> Scored:
+    """Measure an encoder; `folder` is a run's, which may hold choices and classifiers.
+
+    Where no choices are at hand they are made on `slices`, training rows that it never saw.
+    """
     choices = read_choices(folder) if folder is not None else None
-    choices = choices or Choices(
-        system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200
-    )
     encoder = load_encoder(name)
     instances = encode_texts(encoder, dataset.train.instances.texts, role=Role.QUERY)
     queries = encode_texts(encoder, dataset.test.instances.texts, role=Role.QUERY)
@@ -49,13 +55,28 @@ def score_encoder(name: str, dataset: Dataset, *, folder: Path | None) -> Scored
         labels = unit(load_file(own)["weight"])
     else:
         labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL)
+    if choices is None:
+        choices = choices_for(dataset, instances, labels, slices=slices)
     keys = Keys(
         keys=np.concatenate([instances, labels]).astype(np.float16),
         labels_of=dataset.train.labels_of,
         uids=dataset.labels.uids,
     )
     retrieved = retrieve(keys, queries, depth=max(DEPTHS))
-    return Scored(system=choices.system, found=sweep(keys, retrieved, dataset, choices))
+    return Scored(choices=choices, found=sweep(keys, retrieved, dataset, choices))
+
+
+def choices_for(
+    dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices | None
+) -> Choices:
+    """What is best on held-out rows, so that any encoder is asked as well as our own are."""
+    train = dataset.train
+    held = slices or default_slices(train.labels_of, train.filtered)
+    start = Choices(system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200)
+    if not len(held.held_out):
+        return start
+    asked = ask(dataset, held, instances, labels, depth=max(*CHOOSABLE, start.depth))
+    return choose_on(asked, start, metrics=ValidationSettings().metrics)
 
 
 def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) -> list[Measured]:
@@ -78,6 +99,7 @@ def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) 
             method=METHODS.get(memorization, "memory"),
             memorization=memorization,
             depth=depth,
+            tau=choices.tau,
             chosen=chosen,
         )
 
@@ -100,6 +122,7 @@ def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) 
                 method="separate",
                 memorization=memorization,
                 depth=choices.depth,
+                tau=choices.tau,
             )
         )
     return found

