@@ -43,6 +43,7 @@ class Progress:
     tokens: int = 0
     best_score: float = -1.0
     best_step: int = -1
+    best_mixing: float = 1.0
     checks_since_best: int = 0
 
 

@@ -64,12 +64,20 @@ class Journal:
         )
 
     def validated(
-        self, step: int, scores: Mapping[float, Mapping[str, float]], *, seconds: float
+        self,
+        step: int,
+        scores: Mapping[float, Mapping[str, float]],
+        *,
+        seconds: float,
+        mixing: float,
     ) -> None:
-        """The held-out rows were scored, by lambda; `seconds` of training came before."""
+        """The held-out rows were scored, by lambda, at the best mixing of weights.
+
+        `seconds` of training came before.
+        """
         for memorization, metrics in scores.items():
             values = {f"{name} at {memorization:g}": value for name, value in metrics.items()}
-            self._write(step, "validation", values, seconds=seconds)
+            self._write(step, "validation", values, seconds=seconds, mixing=mixing)
 
     def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
         """The best checkpoint was scored on the held-out rows at these choices."""

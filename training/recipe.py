@@ -93,6 +93,7 @@ class ValidationSettings:
 
     The best checkpoint has the highest mean of `metrics`; training ends when `patience` checks in
     a row bring no better one (0: never). With `rows = 0` nothing is held out, the last is kept.
+    Each check tries all of `mixing`, see `training.mixing`, and keeps the best; 1 is what trains.
     """
 
     rows: Natural = 1_000
@@ -101,6 +102,7 @@ class ValidationSettings:
     depth: Count = 200
     memorization: tuple[Share, ...] = (0.0, 0.5, 1.0)
     metrics: tuple[str, ...] = ("P@1", "P@5", "R@100", "PSP@5")
+    mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -23,6 +23,7 @@ from training.datasets.dataset import Dataset
 from training.embedder import BucketedEncoder, Embedder
 from training.encoder import TorchEncoder, load_encoder
 from training.journal import Journal
+from training.mixing import Mixture
 from training.pooled import PooledEncoder
 from training.recipe import EncoderSettings, Recipe
 from training.refresh import Refresh
@@ -49,6 +50,7 @@ def open_run(
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
     encoder = trainable_encoder(recipe.encoder)
+    mixture = Mixture(encoder.model)
     embedder = make_embedder(encoder, dataset, recipe, accelerator)
     pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = training_slices(pairs, recipe, source=source)
@@ -95,6 +97,7 @@ def open_run(
         system=system,
         encoder=encoder,
         embedder=embedder,
+        mixture=mixture,
         refresh=Refresh(
             recipe=recipe, pairs=pairs, rows=rows, embedder=embedder, progress=journal.encoded
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,6 +25,7 @@ from training.checkpoint import Found, Parts, Progress
 from training.embedder import Embedder
 from training.encoder import TorchEncoder
 from training.journal import Journal
+from training.mixing import Mixture
 from training.model_folder import write_model
 from training.order import batch_rows, dropout_seed, step_rng
 from training.recipe import OptimizerSettings, Recipe
@@ -47,6 +49,7 @@ class Trainer:
     system: System
     encoder: TorchEncoder
     embedder: Embedder
+    mixture: Mixture
     refresh: Refresh
     validation: Validation | None
     optimizer: torch.optim.Optimizer
@@ -161,25 +164,32 @@ class Trainer:
         """Score the held-out rows and keep the encoder if it is the best so far."""
         step = self.progress.step
         if self.validation is None:
-            self._keep(step)
+            self._keep(step, 1.0)
             return
-        scores = self.validation.scores(*self.refresh.vectors())
-        self.journal.validated(step, scores, seconds=self.progress.seconds)
-        score = criterion(scores, self.recipe.validation.metrics)
+        settings, found = self.recipe.validation, []
+        for mixing in settings.mixing:
+            with self.mixture.at(mixing):
+                scores = self.validation.scores(*self.refresh.vectors())
+            found.append((criterion(scores, settings.metrics), mixing, scores))
+        score, mixing, scores = max(found, key=itemgetter(0))
+        self.journal.validated(step, scores, seconds=self.progress.seconds, mixing=mixing)
         shown = ", ".join(
             f"lambda {memorization:g}: P@1 {found['P@1']:.2f} R@100 {found['R@100']:.2f}"
             for memorization, found in scores.items()
         )
-        self.journal.said(f"step {step}: {shown}")
+        mean = "" if mixing == 1.0 else f", mixing {mixing:g}"
+        self.journal.said(f"step {step}{mean}: {shown}")
         self.progress.checks_since_best += 1
         if score > self.progress.best_score:
             self.progress.best_score = score
-            self._keep(step)
+            self._keep(step, mixing)
 
-    def _keep(self, step: int) -> None:
+    def _keep(self, step: int, mixing: float) -> None:
         self.progress.best_step, self.progress.checks_since_best = step, 0
+        self.progress.best_mixing = mixing
         if self.accelerator.is_main_process:
-            write_model(self.encoder, self.folder / BEST, own=self.system.own)
+            with self.mixture.at(mixing):
+                write_model(self.encoder, self.folder / BEST, own=self.system.own)
 
     def _out_of_patience(self) -> bool:
         patience = self.recipe.validation.patience
