@@ -47,6 +47,7 @@ def open_run(
     state = checkpoint.newest(folder / LAST)
     if state is not None and not resume:
         raise InvalidData(folder, "holds a run already; --resume goes on with it")
+    refuse_unmined(recipe, source=source)
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
     encoder = trainable_encoder(recipe.encoder)
@@ -198,6 +199,18 @@ def training_slices(pairs: Pairs, recipe: Recipe, *, source: str) -> Slices:
     if left < 2:
         raise InvalidConfig(f"{source}: {left} labelled training rows are left; two are needed")
     return slices
+
+
+def refuse_unmined(recipe: Recipe, *, source: str) -> None:
+    """Raise `InvalidConfig` where hard negatives are wanted and would never be mined."""
+    refresh = recipe.refresh
+    if recipe.batch.hard_negatives and not (
+        refresh.every and refresh.first < recipe.optimizer.steps
+    ):
+        raise InvalidConfig(
+            f"{source}: batch.hard_negatives needs refresh.every above 0 and refresh.first below"
+            f" optimizer.steps, or none is ever mined"
+        )
 
 
 def memory_tau(recipe: Recipe) -> float:

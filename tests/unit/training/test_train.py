@@ -104,8 +104,9 @@ def test_every_system_learns_and_leaves_an_ordinary_checkpoint(
         ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),
         ("batch.order=clustered", "batch.cluster_size=4", "refresh.every=5"),
         ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
+        ("validation.mixing=[0.5, 1.0]",),
     ],
-    ids=["plain", "mined", "clustered", "cached"],
+    ids=["plain", "mined", "clustered", "cached", "mixed"],
 )
 def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
     changes: Sequence[str], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +183,8 @@ def test_a_folder_with_a_run_is_not_trained_over(
     [
         (("validation.rows=40",), "40 of 48 labelled rows are too many"),
         (("validation.metrics=['P@7']",), "'P@7' is not one of P@1, "),
+        (("validation.mixing=[]",), "validation.mixing: "),
+        (("batch.hard_negatives=1",), "batch.hard_negatives needs refresh.every above 0"),
         (("optimizer.precision=fp16",), "fp16 needs a GPU"),
         (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
         (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
