@@ -20,7 +20,7 @@ from training.hardware import machine
 from training.overlap import refuse_overlap
 from training.peers import PEERS, load
 from training.peers.material import material
-from training.results import Results
+from training.results import Results, place_of_chosen
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
@@ -69,7 +69,8 @@ def peer(
             dataset=dataset.name,
             propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
             results=tuple(result for result, _ in found),
-            rows=tuple(rows for _, rows in found),
+            rows=found[place_of_chosen([result for result, _ in found])][1],
+            held_out_rows=trained.held_out_rows,
             training_seconds=seconds,
             settings=asdict(settings),
             hardware=machine(libraries=trained.libraries, device=trained.device),

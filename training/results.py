@@ -3,13 +3,14 @@
 | file           | content                                                                    |
 |----------------|----------------------------------------------------------------------------|
 | `results.json` | format, version, who ranked what, how long it trained; a list of `Result`s |
-| `rows.npz`     | for paired tests: one array [n, 3] a result, in the list's order           |
+| `rows.npz`     | for paired tests: the chosen result's rows, [n, 3] in float32              |
 
 Metrics are in percent. n are the test rows with a label that counts, the same for every system.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,14 @@ class Results:
     history: tuple[Check, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
-    rows: tuple[NDArray[np.float64], ...] = ()  # [n, 3] each, see PER_ROW
+    held_out_rows: int = 0  # training rows that the chosen result was chosen on
+    # The chosen result's, [n, 3], see PER_ROW.
+    rows: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(PER_ROW))))
+
+
+def place_of_chosen(found: Sequence[Result]) -> int:
+    """Which result was chosen; the first where none is marked."""
+    return next((place for place, one in enumerate(found) if one.chosen), 0)
 
 
 def measured(
@@ -139,7 +147,7 @@ def write(results: Results, folder: Path) -> None:
     del document["rows"]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ROWS).open("wb") as file:
-        np.savez_compressed(file, *results.rows)
+        np.savez_compressed(file, chosen=results.rows.astype(np.float32))
     options = orjson.OPT_INDENT_2
     write_file(folder / FILE, orjson.dumps(document, option=options) + b"\n")
 
@@ -162,14 +170,15 @@ def read(folder: Path) -> Results:
     try:
         document["results"] = tuple(Result(**one) for one in document["results"])
         document["history"] = tuple(Check(**one) for one in document["history"])
-        return Results(**document, rows=_rows(folder / ROWS, len(document["results"])))
+        return Results(**document, rows=_rows(folder / ROWS))
     except (KeyError, TypeError) as error:
         raise InvalidData(path, f"is not what `score` writes: {error}") from error
 
 
-def _rows(path: Path, count: int) -> tuple[NDArray[np.float64], ...]:
+def _rows(path: Path) -> NDArray[np.float64]:
     try:
         with path.open("rb") as file, np.load(file) as arrays:
-            return tuple(arrays[f"arr_{place}"] for place in range(count))
+            rows: NDArray[np.float64] = arrays["chosen"].astype(np.float64)
+            return rows
     except (OSError, KeyError, ValueError, BadZipFile) as error:
         raise InvalidData(path, "is missing or damaged; score the run again") from error

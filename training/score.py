@@ -12,7 +12,7 @@ from rich.console import Console
 from service.core.errors import InvalidData, InvalidInput, MissingExtra
 from training import results
 from training.datasets import lf_xmc
-from training.results import Check, Results
+from training.results import Check, Results, place_of_chosen
 from training.train import RUN
 
 
@@ -65,7 +65,10 @@ def score(
             dataset=dataset.name,
             propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
             results=tuple(result for result, _ in measured.found),
-            rows=tuple(rows for _, rows in measured.found),
+            rows=measured.found[place_of_chosen([result for result, _ in measured.found])][1],
+            held_out_rows=facts["settings"]["validation"]["rows"]
+            if facts
+            else measured.held_out_rows,
             training_seconds=facts["progress"]["seconds"] if facts else None,
             history=tuple(_history(run)) if run is not None else (),
             settings=facts.get("settings", {}),

@@ -37,6 +37,7 @@ class Scored:
 
     choices: Choices
     found: list[Measured]
+    held_out_rows: int  # that it was chosen on
 
 
 def score_encoder(
@@ -55,27 +56,31 @@ def score_encoder(
         labels = unit(load_file(own)["weight"])
     else:
         labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL)
+    train, held = dataset.train, slices
     if choices is None:
-        choices = choices_for(dataset, instances, labels, slices=slices)
+        held = held or default_slices(train.labels_of, train.filtered)
+        choices = choices_for(dataset, instances, labels, slices=held)
     keys = Keys(
         keys=np.concatenate([instances, labels]).astype(np.float16),
         labels_of=dataset.train.labels_of,
         uids=dataset.labels.uids,
     )
     retrieved = retrieve(keys, queries, depth=max(DEPTHS))
-    return Scored(choices=choices, found=sweep(keys, retrieved, dataset, choices))
+    return Scored(
+        choices=choices,
+        found=sweep(keys, retrieved, dataset, choices),
+        held_out_rows=len(held.held_out) if held is not None else 0,
+    )
 
 
 def choices_for(
-    dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices | None
+    dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices
 ) -> Choices:
     """What is best on held-out rows, so that any encoder is asked as well as our own are."""
-    train = dataset.train
-    held = slices or default_slices(train.labels_of, train.filtered)
     start = Choices(system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200)
-    if not len(held.held_out):
+    if not len(slices.held_out):
         return start
-    asked = ask(dataset, held, instances, labels, depth=max(*CHOOSABLE, start.depth))
+    asked = ask(dataset, slices, instances, labels, depth=max(*CHOOSABLE, start.depth))
     return choose_on(asked, start, metrics=ValidationSettings().metrics)
 
 

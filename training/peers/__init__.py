@@ -43,6 +43,11 @@ class Trained(Protocol):
         """The GPU's name, None for the processor."""
         ...
 
+    @property
+    def held_out_rows(self) -> int:
+        """How many training rows something was chosen on; they did not train."""
+        ...
+
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[Any]]]:
         """Rank the labels of all test rows, in every way that the peer has."""
         ...

@@ -74,6 +74,11 @@ class FineTuned:
     libraries: Mapping[str, str]
     device: str | None
 
+    @property
+    def held_out_rows(self) -> int:
+        """Those that the memory's numbers are chosen on."""
+        return len(self.slices.held_out)
+
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
         """Under the memory first, then by all other ways, the dual encoder's among them.
 

@@ -27,6 +27,7 @@ class Ranking:
     rank: Callable[[Sequence[str], int], Ranked]
     libraries: Mapping[str, str]
     device: str | None = None
+    held_out_rows: int = 0
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
         """Rank all test rows; the only way is the chosen one."""

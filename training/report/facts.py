@@ -40,11 +40,12 @@ def facts_of(runs: Sequence[Run]) -> Facts:
 
 def choice(run: Run) -> str:
     """Say where a run's numbers come from: lambda, b, and when to stop."""
-    held_out, chosen = run.setting("validation", "rows"), run.chosen
+    held_out, chosen = run.results.held_out_rows, run.chosen
     numbers = "its settings"
     if chosen.memorization is not None:
-        numbers = f"λ {chosen.memorization:g} and b {chosen.depth}"
-    if isinstance(held_out, int) and held_out > 0:
+        at = "" if chosen.tau is None else f" at temperature {chosen.tau:g}"
+        numbers = f"λ {chosen.memorization:g} and b {chosen.depth}{at}"
+    if held_out:
         return f"{numbers}, chosen on {held_out:,} held-out training rows"
     if not run.results.settings:
         return f"{numbers} as they were given; nothing was chosen"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from service.core.errors import InvalidData, InvalidInput
 from training import results
-from training.results import PER_ROW, Result, Results
+from training.results import PER_ROW, Result, Results, place_of_chosen
 
 SEPARATE = "separate"  # the method of Eq. 11, see training/sweeps.py
 
@@ -36,12 +36,12 @@ class Run:
     @property
     def chosen(self) -> Result:
         """The prediction that was chosen; the first one where none is marked."""
-        return self.results.results[self._place]
+        return self.results.results[place_of_chosen(self.results.results)]
 
     @property
     def rows(self) -> NDArray[np.float64]:
         """The chosen prediction's rows, [n, 3], see `results.PER_ROW`."""
-        return self.results.rows[self._place]
+        return self.results.rows
 
     @property
     def by_memorization(self) -> dict[float, Result]:
@@ -89,11 +89,6 @@ class Run:
         """A number of the recipe; None where there is no recipe or it does not say."""
         found = self.results.settings.get(table)
         return found.get(key) if isinstance(found, dict) else None
-
-    @property
-    def _place(self) -> int:
-        marked = (place for place, one in enumerate(self.results.results) if one.chosen)
-        return next(marked, 0)
 
     def _joint(self) -> Iterator[Result]:
         return (

@@ -65,10 +65,7 @@ def test_a_run_is_named_without_its_folders(best: Path) -> None:
     assert read_origin(best) == origin()
 
 
-def test_a_scored_run_brings_the_chosen_figures(
-    best: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "_rows", lambda path, count: ())
+def test_a_scored_run_brings_the_chosen_figures(best: Path) -> None:
     scored(best.parent)
     assert read_origin(best) == origin(metrics={"P@1": 52.5})
 

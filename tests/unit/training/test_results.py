@@ -27,7 +27,8 @@ def written(tmp_path: Path) -> Path:
             dataset=dataset.name,
             propensity={"a": 0.55, "b": 1.5},
             results=(result,),
-            rows=(rows,),
+            rows=rows,
+            held_out_rows=3,
             history=(Check(step=3, seconds=1.5, memorization=0.5, metrics={"P@1": 2.0}),),
         ),
         tmp_path,
@@ -42,9 +43,10 @@ def test_they_come_back_as_they_were_written(written: Path) -> None:
     assert read.results[0].chosen
     assert read.results[0].metrics["R@100"] == 100.0
     assert read.history[0].metrics == {"P@1": 2.0}
-    assert read.rows[0].shape == (16, 3)
+    assert read.held_out_rows == 3
+    assert read.rows.shape == (16, 3)
     for column, name in enumerate(results.PER_ROW):
-        assert 100 * read.rows[0][:, column].mean() == pytest.approx(read.results[0].metrics[name])
+        assert 100 * read.rows[:, column].mean() == pytest.approx(read.results[0].metrics[name])
 
 
 def break_json(folder: Path) -> None:

@@ -59,7 +59,8 @@ def run(result: MakeResult) -> MakeRun:
                 Check(step=1, seconds=30.0, memorization=0.0, metrics={"P@1": 20.0}),
                 Check(step=2, seconds=60.0, memorization=0.0, metrics={"P@1": 39.0}),
             ),
-            "rows": (np.eye(N, len(PER_ROW)),) * len(ways),
+            "rows": np.eye(N, len(PER_ROW)),
+            "held_out_rows": 1000,
         }
         return Run(
             folder=Path(name), results=Results(name=name, results=ways, **(defaults | facts))
@@ -77,6 +78,7 @@ def peer(run: MakeRun, result: MakeResult) -> Run:
         system="BM25",
         training_seconds=None,
         settings={"k1": 0.9},
+        held_out_rows=0,
         history=(),
     )
 
