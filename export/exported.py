@@ -42,7 +42,11 @@ class PredictorDefaults:
 
 @checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Origin:
-    """Where a trained encoder comes from; `metrics` are percent of test rows, if it was scored."""
+    """Where a trained encoder comes from.
+
+    `mixing` is the trained weights' share, see `training.mixing`; `metrics` are percent of test
+    rows, if it was scored.
+    """
 
     recipe: str
     base: str
@@ -53,6 +57,7 @@ class Origin:
     seconds: float
     tokens: int
     hardware: dict[str, Any]
+    mixing: float = 1.0
     metrics: dict[str, float] = field(default_factory=dict)
 
 

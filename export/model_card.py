@@ -43,12 +43,17 @@ def render(description: Description) -> str:
 def _origin(origin: Origin) -> list[str]:
     hardware = origin.hardware
     where = f"{hardware.get('device')}, {hardware.get('cores')} cores"
+    mixture = (
+        ""
+        if origin.mixing == 1.0
+        else f" The weights are {origin.mixing:g} of the way from the pretrained to the trained ones."
+    )
     lines = [
         "## Training",
         "",
         f"Recipe `{origin.recipe}` on {origin.dataset}, from {origin.base}, seed {origin.seed}:"
         f" {origin.steps:,} steps, {origin.tokens:,} tokens, {origin.seconds:,.0f} s on {where}"
-        f" ({hardware.get('precision')}).",
+        f" ({hardware.get('precision')}).{mixture}",
         "",
         f"Recipe, checkpoint, lambda and b were chosen on {origin.held_out_rows:,} training rows"
         " that were held out; no test row took part.",

@@ -53,6 +53,7 @@ def read_origin(checkpoint: Path) -> Origin | None:
             seconds=progress["seconds"],
             tokens=progress["tokens"],
             hardware=facts["hardware"],
+            mixing=progress.get("best_mixing", 1.0),
             metrics=_metrics(run),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:

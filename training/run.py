@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from rich.console import Console
 from torch import nn
-from transformers import PreTrainedModel
 
 from service.core.errors import InvalidConfig, InvalidData
 from service.core.types import Floats, Role
@@ -138,8 +137,6 @@ def trainable_encoder(settings: EncoderSettings) -> TorchEncoder:
     )
     if settings.dropout is not None:
         _set_dropout(encoder.model, settings.dropout)
-    if not torch.cuda.is_available():
-        _attend_by_plain_products(encoder.model)
     return encoder
 
 
@@ -147,16 +144,6 @@ def _set_dropout(model: nn.Module, share: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
-
-
-def _attend_by_plain_products(model: nn.Module) -> None:
-    """A processor's fused attention is made for long texts; a keyword has five tokens.
-
-    Over short texts plain products take a whole step 1.5 to 2.5 times as far in the same time.
-    """
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            module.set_attn_implementation("eager")
 
 
 def make_embedder(

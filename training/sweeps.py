@@ -73,9 +73,7 @@ def score_encoder(
     )
 
 
-def choices_for(
-    dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices
-) -> Choices:
+def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
     """What is best on held-out rows, so that any encoder is asked as well as our own are."""
     start = Choices(system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200)
     if not len(slices.held_out):

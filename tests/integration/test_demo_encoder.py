@@ -21,7 +21,7 @@ def test_it_is_small_and_whole_and_says_what_it_scores() -> None:
     assert exported.graph.stat().st_size <= 25_000_000
     assert facts.quantization == "int8"
     assert origin is not None
-    assert (origin.recipe, origin.dataset) == ("rae-moby", "moby")
+    assert (origin.recipe, origin.dataset) == ("demo-moby", "moby")
     for metric, goal in GOALS.items():
         assert origin.metrics[metric] >= goal
         assert f"| {metric} | {origin.metrics[metric]:.4g} |" in (FOLDER / "README.md").read_text()
@@ -37,7 +37,9 @@ def test_synonyms_lie_near_each_other() -> None:
 
 
 def test_serving_it_needs_no_torch() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     makefile = (ROOT / "Makefile").read_text()
     assert "$(VENV)/.serve: EXTRAS := cpu,demo\n" in makefile
     assert "ENCODER ?= deploy/demo/encoder\n" in makefile

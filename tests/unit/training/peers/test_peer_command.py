@@ -38,7 +38,7 @@ def test_it_writes_results(data: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert set(found.hardware["libraries"]) == {"bm25s", "numpy"}
     [result] = found.results
     assert result.chosen
-    assert np.mean(found.rows[0][:, 0]) * 100.0 == pytest.approx(result.metrics["P@1"])
+    assert np.mean(found.rows[:, 0]) * 100.0 == pytest.approx(result.metrics["P@1"])
     assert f"{tmp_path / 'out'}: bm25 by label words" in capsys.readouterr().out
 
 

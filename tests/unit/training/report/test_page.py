@@ -144,7 +144,9 @@ def test_where_choices_come_from(run: Any, peer: Any) -> None:
     assert choice(run()) == "λ 0.5 and b 200, chosen on 1,000 held-out training rows"
     none_held_out = run(held_out_rows=0)
     assert choice(none_held_out) == "λ 0.5 and b 200 as they were given; no rows were held out"
-    assert choice(run(settings={}, held_out_rows=0)).endswith("as they were given; nothing was chosen")
+    assert choice(run(settings={}, held_out_rows=0)).endswith(
+        "as they were given; nothing was chosen"
+    )
     assert choice(peer) == "its settings as they were given; no rows were held out"
 
 
