@@ -43,11 +43,10 @@ def render(description: Description) -> str:
 def _origin(origin: Origin) -> list[str]:
     hardware = origin.hardware
     where = f"{hardware.get('device')}, {hardware.get('cores')} cores"
-    mixture = (
-        ""
-        if origin.mixing == 1.0
-        else f" The weights are {origin.mixing:g} of the way from the pretrained to the trained ones."
-    )
+    mixture = ""
+    if origin.mixing != 1.0:
+        share = f"{origin.mixing:g} of the way from the pretrained to the trained ones"
+        mixture = f" The weights are {share}."
     lines = [
         "## Training",
         "",

@@ -99,10 +99,11 @@ def test_the_card_says_what_a_reader_asks() -> None:
         parity={"parity.cosine_mean": 0.99},
         libraries={"torch": "2.13.0"},
         files={"encoder.onnx": FileFacts(bytes=23_000_000, sha256="0")},
-        origin=origin(metrics={"P@1": 52.5, "rows": 6000.0}),
+        origin=origin(metrics={"P@1": 52.5, "rows": 6000.0}, mixing=0.5),
     )
     card = model_card.render(description)
     for said in ("lambda 0.7, b 100, tau 0.05", "seed 7", "62 s on a processor", "| P@1 | 52.5 |"):
         assert said in card
     assert "rows |" not in card
+    assert "0.5 of the way from the pretrained to the trained ones" in card
     assert "1,000 training rows" in card
