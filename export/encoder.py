@@ -23,6 +23,7 @@ from service.core.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.manifest import EncoderFacts
 from service.core.types import Role
+from training.choices import UNCHOSEN
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder
 from training.hardware import versions
@@ -42,7 +43,9 @@ class EncoderOptions:
     parity_sample: int = 2000
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     predictor: PredictorDefaults = field(
-        default_factory=lambda: PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
+        default_factory=lambda: PredictorDefaults(
+            tau=UNCHOSEN.tau, depth=UNCHOSEN.depth, memorization=UNCHOSEN.memorization
+        )
     )
     origin: Origin | None = None
     name: str | None = None

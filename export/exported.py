@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.config import STRICT
 from service.core.durable import write_file
 from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
 from service.core.manifest import Checksums, EncoderFacts, FileFacts, file_facts
@@ -27,10 +28,8 @@ from training.choices import LearnedMemorization
 FORMAT, VERSION = "keymatch-encoder", 1
 FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 
-
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorDefaults:
     """How the encoder wants to be predicted with: tau, b and lambda, and a learned lambda."""
 
@@ -40,7 +39,7 @@ class PredictorDefaults:
     learned: LearnedMemorization | None = None
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Origin:
     """Where a trained encoder comes from.
 
@@ -61,7 +60,7 @@ class Origin:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Description:
     """Everything that `encoder.json` says."""
 

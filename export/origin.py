@@ -6,42 +6,32 @@ A run's folder holds `best/` (the checkpoint), `run.json` and, once it was score
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from export.exported import Origin, PredictorDefaults
 from service.core.errors import InvalidData
 from training import results
-from training.choices import read_choices, read_learned
-
-DEFAULTS = PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
-RUN = "run.json"
+from training.choices import UNCHOSEN, read_choices, read_learned
+from training.run_facts import RUN, read_run
 
 
 def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
     """What `train` chose on held-out rows and `adapt` learned; else the paper's middle way."""
-    learned, choices = read_learned(checkpoint), read_choices(checkpoint)
-    if choices is None:
-        return PredictorDefaults(
-            tau=DEFAULTS.tau,
-            depth=DEFAULTS.depth,
-            memorization=DEFAULTS.memorization,
-            learned=learned,
-        )
+    choices = read_choices(checkpoint) or UNCHOSEN
     return PredictorDefaults(
-        tau=choices.tau, depth=choices.depth, memorization=choices.memorization, learned=learned
+        tau=choices.tau,
+        depth=choices.depth,
+        memorization=choices.memorization,
+        learned=read_learned(checkpoint),
     )
 
 
 def read_origin(checkpoint: Path) -> Origin | None:
     """The run that made a checkpoint, None for one of another origin; raises `InvalidData`."""
     run = checkpoint.resolve().parent
-    path = run / RUN
-    if not path.is_file():
+    if not (run / RUN).is_file():
         return None
+    facts = read_run(run)
     try:
-        facts: dict[str, Any] = orjson.loads(path.read_bytes())
         settings, progress = facts["settings"], facts["progress"]
         return Origin(
             recipe=Path(facts["recipe"]).name,
@@ -56,8 +46,8 @@ def read_origin(checkpoint: Path) -> Origin | None:
             mixing=progress.get("best_mixing", 1.0),
             metrics=_metrics(run),
         )
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise InvalidData(path, f"is not what `train` writes: {error!r}") from error
+    except (KeyError, TypeError) as error:
+        raise InvalidData(run / RUN, f"is not what `train` writes: {error!r}") from error
 
 
 def _metrics(run: Path) -> dict[str, float]:

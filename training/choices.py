@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
@@ -19,6 +20,8 @@ from service.core.durable import write_file
 from service.core.errors import InvalidData
 
 CHOICES, ADAPTIVE = "keymatch.json", "adaptive.json"
+
+Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,34 +44,38 @@ class LearnedMemorization:
     depth: int
 
 
+# Of an encoder that nothing was chosen for; the temperature is the paper's.
+UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
+
+
 def write_choices(folder: Path, choices: Choices) -> None:
     """Add what was chosen."""
-    write_file(folder / CHOICES, orjson.dumps(asdict(choices), option=orjson.OPT_INDENT_2) + b"\n")
+    _write(folder / CHOICES, choices)
 
 
 def read_choices(folder: Path) -> Choices | None:
     """What was chosen, None for a folder of another origin; raises `InvalidData`."""
-    path = folder / CHOICES
-    if not path.is_file():
-        return None
-    try:
-        return Choices(**orjson.loads(path.read_bytes()))
-    except (orjson.JSONDecodeError, TypeError) as error:
-        raise InvalidData(path, f"is not what `train` writes: {error}") from error
+    return _read(folder / CHOICES, Choices, writer="train")
 
 
 def write_learned(folder: Path, learned: LearnedMemorization) -> None:
     """Add a learned lambda."""
-    document = orjson.dumps(asdict(learned), option=orjson.OPT_INDENT_2)
-    write_file(folder / ADAPTIVE, document + b"\n")
+    _write(folder / ADAPTIVE, learned)
 
 
 def read_learned(folder: Path) -> LearnedMemorization | None:
     """What was learned, None where nothing was; raises `InvalidData`."""
-    path = folder / ADAPTIVE
+    return _read(folder / ADAPTIVE, LearnedMemorization, writer="adapt")
+
+
+def _write(path: Path, facts: Choices | LearnedMemorization) -> None:
+    write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _read(path: Path, kind: type[Facts], *, writer: str) -> Facts | None:
     if not path.is_file():
         return None
     try:
-        return LearnedMemorization(**orjson.loads(path.read_bytes()))
+        return kind(**orjson.loads(path.read_bytes()))
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise InvalidData(path, f"is not what `adapt` writes: {error}") from error
+        raise InvalidData(path, f"is not what `{writer}` writes: {error}") from error

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from training.choices import Choices, write_choices
+from training.choices import UNCHOSEN, Choices, write_choices
 from training.encoder import load_encoder
 from training.run import memory_tau
 from training.trainer import BEST, Trainer
@@ -21,7 +21,6 @@ TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
 COARSE = (0.3, 0.5, 0.7)  # the lambdas that a temperature is tried with
-DEFAULT_MEMORIZATION = 0.5
 
 Told = Callable[[Choices, dict[str, float]], None]
 
@@ -66,7 +65,7 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
     choices = Choices(
         system=str(recipe.system["name"]),
         tau=memory_tau(recipe),
-        memorization=DEFAULT_MEMORIZATION,
+        memorization=UNCHOSEN.memorization,
         depth=recipe.validation.depth,
     )
     if trainer.validation is not None:

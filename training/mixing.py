@@ -6,7 +6,7 @@ A mean of both sets of weights keeps more of either; which mean is best is chose
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 class Mixture:
     """A module that can be looked at on the way from its first weights to the present ones."""
 
-    def __init__(self, module: nn.Module) -> None:
-        """Remember the weights that the module has now."""
+    def __init__(self, module: nn.Module, mixings: Sequence[float]) -> None:
+        """Remember the weights that the module has now, where any of `mixings` needs them."""
         self._module = module
-        self._first = _copy(module)
+        self._first = {} if set(mixings) == {1.0} else _copy(module)
 
     @contextmanager
     def at(self, mixing: float) -> Iterator[None]:

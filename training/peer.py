@@ -20,7 +20,7 @@ from training.hardware import machine
 from training.overlap import refuse_overlap
 from training.peers import PEERS, load
 from training.peers.material import material
-from training.results import Results, place_of_chosen
+from training.results import Results, rows_of_chosen
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
@@ -69,7 +69,7 @@ def peer(
             dataset=dataset.name,
             propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
             results=tuple(result for result, _ in found),
-            rows=found[place_of_chosen([result for result, _ in found])][1],
+            rows=rows_of_chosen(found),
             held_out_rows=trained.held_out_rows,
             training_seconds=seconds,
             settings=asdict(settings),

@@ -84,6 +84,11 @@ def place_of_chosen(found: Sequence[Result]) -> int:
     return next((place for place, one in enumerate(found) if one.chosen), 0)
 
 
+def rows_of_chosen(found: Sequence[tuple[Result, NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """The chosen result's rows, [n, 3]."""
+    return found[place_of_chosen([result for result, _ in found])][1]
+
+
 def measured(
     dataset: Dataset,
     ranked: NDArray[np.int64],

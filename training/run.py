@@ -50,7 +50,7 @@ def open_run(
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
     encoder = trainable_encoder(recipe.encoder)
-    mixture = Mixture(encoder.model)
+    mixture = Mixture(encoder.model, recipe.validation.mixing)
     embedder = make_embedder(encoder, dataset, recipe, accelerator)
     pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = training_slices(pairs, recipe, source=source)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from cyclopts import Parameter
 from rich.console import Console
 
-from service.core.errors import InvalidData, InvalidInput, MissingExtra
+from service.core.errors import InvalidInput, MissingExtra
 from training import results
 from training.datasets import lf_xmc
-from training.results import Check, Results, place_of_chosen
-from training.train import RUN
+from training.results import Check, Results, rows_of_chosen
+from training.run_facts import read_run
 
 
 def score(
@@ -47,7 +47,7 @@ def score(
         from training.sweeps import score_encoder
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    facts = _facts(run) if run is not None else {}
+    facts = read_run(run) if run is not None else {}
     if facts and facts["dataset"] != dataset.name:
         raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset.name!r}")
     folder = run / "best" if run is not None else None
@@ -65,7 +65,7 @@ def score(
             dataset=dataset.name,
             propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
             results=tuple(result for result, _ in measured.found),
-            rows=measured.found[place_of_chosen([result for result, _ in measured.found])][1],
+            rows=rows_of_chosen(measured.found),
             held_out_rows=facts["settings"]["validation"]["rows"]
             if facts
             else measured.held_out_rows,
@@ -83,15 +83,6 @@ def score(
                 for metric in ("P@1", "P@5", "R@100", "PSP@5")
             )
             console.print(f"{target}: {result.method}, lambda {result.memorization}: {shown}")
-
-
-def _facts(run: Path) -> dict[str, Any]:
-    path = run / RUN
-    try:
-        facts: dict[str, Any] = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
-    return facts
 
 
 def _history(run: Path) -> list[Check]:

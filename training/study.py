@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidInput
 from service.core.index import RowFilter
 from service.core.index.exact import exact_search, nearest
 from service.core.types import Floats, Role, Rows
 from training.batch import Pairs
 from training.bulk import encode_texts
-from training.choices import Choices, read_choices
-from training.choose import DEFAULT_MEMORIZATION
+from training.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.metrics import evaluate, judge
@@ -33,8 +31,8 @@ from training.model_folder import OWN
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.results import row_metrics
+from training.run_facts import read_run
 from training.sweeps import unit
-from training.train import RUN
 from training.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
 
@@ -181,8 +179,7 @@ def open_study(
         name=str(run or encoder),
         dataset=dataset,
         slices=slices,
-        choices=chosen
-        or Choices(system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200),
+        choices=chosen or UNCHOSEN,
         instances=encode_texts(loaded, dataset.train.instances.texts, role=Role.QUERY),
         labels=unit(load_file(own)["weight"])
         if own is not None and own.is_file()
@@ -193,11 +190,7 @@ def open_study(
 
 def _held_out_by(run: Path, dataset: Dataset) -> tuple[int, int]:
     """How many rows a run held out, and by which seed."""
-    path = run / RUN
-    try:
-        facts = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
+    facts = read_run(run)
     if facts["dataset"] != dataset.name:
         raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset.name!r}")
     rows = int(facts["settings"]["validation"]["rows"])

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 
 from service.core.types import Floats, Role
 from training.bulk import encode_texts
-from training.choices import Choices, read_choices
-from training.choose import DEFAULT_MEMORIZATION, choose_on
+from training.choices import UNCHOSEN, Choices, read_choices
 from training.choose import DEPTHS as CHOOSABLE
+from training.choose import choose_on
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.model_folder import OWN
@@ -75,11 +75,10 @@ def score_encoder(
 
 def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
     """What is best on held-out rows, so that any encoder is asked as well as our own are."""
-    start = Choices(system="encoder", tau=0.04, memorization=DEFAULT_MEMORIZATION, depth=200)
     if not len(slices.held_out):
-        return start
-    asked = ask(dataset, slices, instances, labels, depth=max(*CHOOSABLE, start.depth))
-    return choose_on(asked, start, metrics=ValidationSettings().metrics)
+        return UNCHOSEN
+    asked = ask(dataset, slices, instances, labels, depth=max(*CHOOSABLE, UNCHOSEN.depth))
+    return choose_on(asked, UNCHOSEN, metrics=ValidationSettings().metrics)
 
 
 def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) -> list[Measured]:

@@ -6,19 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.core.durable import write_file
 from service.core.errors import MissingExtra
 from training import recipe as recipes
 from training.datasets import lf_xmc
 from training.overlap import refuse_overlap
-
-RUN = "run.json"
+from training.run_facts import write_run
 
 
 def list_recipes() -> None:
@@ -83,7 +80,7 @@ def train(
         "choices": asdict(choices),
         "hardware": hardware(trainer.accelerator),
     }
-    write_file(out / RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    write_run(out, facts)
     console.print(
         f"{out}/best: step {progress.best_step} of {progress.step}, {progress.seconds:,.0f} s;"
         f" chosen on held-out rows: lambda {choices.memorization:g}, b {choices.depth}",

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.adaptive import AdaptiveMemorization
+from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
 from service.core.index import IndexParameters
 
@@ -23,10 +24,8 @@ FORMAT = "keymatch-bundle"
 READABLE = (1, 2, 3)
 FILE_NAME = "manifest.json"
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 
-
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class EncoderFacts:
     """The encoder: where it came from and how it is called.
 
@@ -45,7 +44,7 @@ class EncoderFacts:
     label_prompt: str = ""
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class MemoryFacts:
     """Sizes: N instances, L labels, and the votes in V's instance rows.
 
@@ -58,7 +57,7 @@ class MemoryFacts:
     version: int = 0
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class IndexFacts:
     """The index library and its parameters, see `IndexParameters`."""
 
@@ -72,7 +71,7 @@ class IndexFacts:
         return IndexParameters(**asdict(self))
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdaptiveFacts:
     """A learned lambda of each query's own, see `adaptive`: weights by feature name, and c.
 
@@ -84,7 +83,7 @@ class AdaptiveFacts:
     enabled: bool = False
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorFacts:
     """Temperature tau and the defaults of b (`depth`) and lambda (`memorization`)."""
 
@@ -105,7 +104,7 @@ class PredictorFacts:
         return AdaptiveMemorization.named(self.adaptive.weights, bias=self.adaptive.bias)
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class FileFacts:
     """Size and SHA-256 of one file."""
 
@@ -113,7 +112,7 @@ class FileFacts:
     sha256: str
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
     """Everything `manifest.json` says, but for its own checksum."""
 

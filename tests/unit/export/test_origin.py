@@ -7,7 +7,7 @@ import pytest
 
 from export import model_card
 from export.exported import Description, Origin, PredictorDefaults
-from export.origin import DEFAULTS, predictor_defaults, read_origin
+from export.origin import predictor_defaults, read_origin
 from service.core.errors import InvalidData
 from service.core.manifest import FileFacts
 from tests.support.tiny_encoder import tiny_facts
@@ -81,7 +81,7 @@ def test_a_damaged_run_is_named(best: Path) -> None:
 
 
 def test_what_was_chosen_and_learned_is_the_default(best: Path) -> None:
-    assert predictor_defaults(best) == DEFAULTS
+    assert predictor_defaults(best) == PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
     learned = LearnedMemorization(weights={"entropy": 1.0}, bias=0.0, tau=0.05, depth=100)
     write_learned(best, learned)
     write_choices(best, Choices(system="rae", tau=0.05, memorization=0.7, depth=100))

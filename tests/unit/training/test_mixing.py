@@ -19,7 +19,7 @@ def test_the_present_weights_come_back_bit_for_bit() -> None:
     torch.manual_seed(0)
     module = nn.Linear(3, 2)
     first = module.weight.detach().clone()
-    mixture = Mixture(module)
+    mixture = Mixture(module, [0.0, 0.5, 1.0])
     with torch.no_grad():
         module.weight.add_(torch.rand(2, 3))
     present = module.weight.detach().clone()

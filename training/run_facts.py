@@ -1,0 +1,30 @@
+"""`run.json`: what a run that has ended says of itself; read without torch, by `export` too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.core.durable import write_file
+from service.core.errors import InvalidData
+
+RUN = "run.json"
+
+
+def write_run(run: Path, facts: dict[str, Any]) -> None:
+    """Write a run's facts into its folder."""
+    write_file(run / RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """A run's facts; raises `InvalidData` naming the file."""
+    path = run / RUN
+    try:
+        facts: dict[str, Any] = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidData(path, f"is not what `train` writes: {error}") from error
+    return facts
