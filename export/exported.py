@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
+from service.core.document import checked, read_document
 from service.core.durable import write_file
-from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
+from service.core.errors import BundleAltered
 from service.core.manifest import Checksums, EncoderFacts, FileFacts, file_facts
 from training.choices import LearnedMemorization
 
@@ -133,24 +134,8 @@ def open_exported(folder: Path) -> ExportedEncoder:
     naming the file.
     """
     path = folder / FILE
-    try:
-        document: Any = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise BundleMissing(f"{path} cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise BundleAltered(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BundleUnsupported(f"{path} does not describe a {FORMAT}")
-    if document.get("version") != VERSION:
-        raise BundleUnsupported(
-            f"{path} has format version {document.get('version')!r}; this build reads {VERSION}"
-        )
-    try:
-        description = _ADAPTER.validate_json(orjson.dumps(document))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BundleAltered(f"{path}: {where}: {first['msg']}") from error
+    document = read_document(path, kind=FORMAT, readable=(VERSION,))
+    description = checked(_ADAPTER, document, path=path)
     for name in (GRAPH, TOKENIZER):
         if name not in description.files:
             raise BundleAltered(f"{path}: files: {name} is missing")

@@ -6,6 +6,7 @@ Shapes: n texts, t tokens, d dimensions.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "package:"
 _MARKER = "modules.json"  # the file that makes a folder a sentence-transformers model
+_OURS = "training.ngrams.CharacterNgrams"
 _PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
 
@@ -77,7 +79,9 @@ def load_encoder(
     location = locate(name)
     try:
         with without_progress_bars():
-            model = SentenceTransformer(location, device="cpu").eval()
+            model = SentenceTransformer(
+                location, device="cpu", trust_remote_code=_only_ours(Path(location))
+            ).eval()
     except Exception as error:  # the libraries below raise OSError, ValueError and many others
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
@@ -126,6 +130,19 @@ def locate(name: str) -> str:
         if file.name == _MARKER:
             return str(Path(str(file.locate())).parent)
     raise InvalidInput(f"package {package!r} carries no folder with a {_MARKER}")
+
+
+def _only_ours(folder: Path) -> bool:
+    """Whether a folder that we wrote has a module of ours, and no other code comes with it.
+
+    The library runs no class but its own unless it is told to trust the folder, hub names included.
+    """
+    try:
+        modules = json.loads((folder / _MARKER).read_bytes())
+        foreign = {m["type"] for m in modules if not m["type"].startswith("sentence_transformers.")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return foreign == {_OURS} and not any(folder.rglob("*.py"))
 
 
 def _attend_by_plain_products(model: SentenceTransformer) -> None:

@@ -52,33 +52,6 @@ def contrast_with_instances(
     return _mean_contrast(label_scores / tau, denominator, sampled)
 
 
-def memory_likelihood(
-    *,
-    label_scores: Tensor,
-    instance_scores: Tensor,
-    positives: Tensor,
-    negatives: Tensor,
-    strangers: Tensor,
-    tau: float,
-) -> Tensor:
-    """-log p(l | q) of RAE-XMC's Eq. 2 with the batch as the memory, averaged over positives.
-
-    A positive l is voted for by its own key and by every other instance of the batch that has it;
-    against their sum stand, as in Eq. 10, the labels that are no positives and the instances
-    without a common label. It trains what Eq. 7 predicts with at lambda = 1/2, the votes of
-    instances included, which Eq. 10 never raises.
-    """
-    labels, instances = label_scores / tau, instance_scores / tau
-    highest = torch.maximum(labels.amax(dim=1), instances.amax(dim=1)).detach()[:, None]  # [B, 1]
-    labels = (labels - highest).exp()  # [B, P], at least exp(-2 / tau)
-    instances = (instances - highest).exp()  # [B, B]
-    others = instances - torch.diag_embed(instances.diagonal())
-    voters = labels + others @ positives.to(labels.dtype)  # [B, P]
-    against = (labels * negatives).sum(dim=1) + (instances * strangers).sum(dim=1)  # [B]
-    per_pair = (torch.log1p(against[:, None] / voters)) * positives
-    return _mean_over_rows(per_pair, positives)
-
-
 def triplet(
     *, label_scores: Tensor, sampled: Tensor, negatives: Tensor, margin: float, hardest: int
 ) -> Tensor:

@@ -1,6 +1,7 @@
 """Recipes: every number of a training run, read from TOML.
 
     [encoder]     what is trained, and how much of a text it reads
+    [ngrams]      character n-grams beside the transformer, none by default
     [batch]       what is contrasted with what
     [refresh]     how often all texts are encoded again for hard negatives and clusters
     [optimizer]   AdamW, its schedule and its precision
@@ -19,7 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from service.core.config import (
@@ -51,6 +52,30 @@ class EncoderSettings:
     query_prompt: str | None = None
     label_prompt: str | None = None
     dropout: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class NgramSettings:
+    """A table of `buckets` vectors (0: none) for n-grams of `shortest` to `longest` characters.
+
+    `share` is the length of what they add to the transformer's unit vector before training, see
+    `training.ngrams`; `learning_rate` is theirs alone, for a table learns at other rates. A text
+    loses each n-gram with the chance `dropout` while it trains.
+    """
+
+    buckets: Natural = 0
+    shortest: Count = 3
+    longest: Annotated[Count, Field(validate_default=True)] = 5
+    share: Positive = 0.7
+    learning_rate: Positive = 3e-3
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+    @field_validator("longest")
+    @classmethod
+    def _at_least_the_shortest(cls, longest: int, others: ValidationInfo) -> int:
+        if longest < others.data.get("shortest", longest):
+            raise ValueError("must be at least `shortest`")
+        return longest
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -112,6 +137,7 @@ class Recipe:
     encoder: EncoderSettings
     optimizer: OptimizerSettings
     system: dict[str, Any]
+    ngrams: NgramSettings = field(default_factory=NgramSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)

@@ -23,8 +23,9 @@ from training.embedder import BucketedEncoder, Embedder
 from training.encoder import TorchEncoder, load_encoder
 from training.journal import Journal
 from training.mixing import Mixture
+from training.ngrams import CharacterNgrams, untrained
 from training.pooled import PooledEncoder
-from training.recipe import EncoderSettings, Recipe
+from training.recipe import Recipe
 from training.refresh import Refresh
 from training.schedule import chosen_precision
 from training.systems import Task
@@ -49,8 +50,8 @@ def open_run(
     refuse_unmined(recipe, source=source)
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
-    encoder = trainable_encoder(recipe.encoder)
-    mixture = Mixture(encoder.model, recipe.validation.mixing)
+    encoder = trainable_encoder(recipe)
+    mixture = Mixture(pretrained(encoder), recipe.validation.mixing)
     embedder = make_embedder(encoder, dataset, recipe, accelerator)
     pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = training_slices(pairs, recipe, source=source)
@@ -65,7 +66,7 @@ def open_run(
     )
     rows = np.intersect1d(slices.kept, pairs.trainable())
     trained = embedder.module if system.trains_encoder else None
-    optimizer, names = make_optimizer(trained, system.own, recipe.optimizer)
+    optimizer, names = make_optimizer(trained, system.own, recipe)
     if trained is not None:
         embedder.module, optimizer = accelerator.prepare(embedder.module, optimizer)
         embedder.module.train()
@@ -127,8 +128,9 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
     )
 
 
-def trainable_encoder(settings: EncoderSettings) -> TorchEncoder:
-    """Load what is to be trained, with the recipe's tokens, prompts and dropout."""
+def trainable_encoder(recipe: Recipe) -> TorchEncoder:
+    """Load what is to be trained, with the recipe's tokens, prompts, dropout and n-grams."""
+    settings, ngrams = recipe.encoder, recipe.ngrams
     encoder = load_encoder(
         settings.name,
         max_tokens=max(settings.query_tokens, settings.label_tokens),
@@ -137,7 +139,14 @@ def trainable_encoder(settings: EncoderSettings) -> TorchEncoder:
     )
     if settings.dropout is not None:
         _set_dropout(encoder.model, settings.dropout)
+    if ngrams.buckets and not any(isinstance(part, CharacterNgrams) for part in encoder.model):
+        encoder.model.append(untrained(encoder.tokenizer, encoder.dimension, ngrams))
     return encoder
+
+
+def pretrained(encoder: TorchEncoder) -> nn.ModuleList:
+    """The modules that know something already: all but the n-grams."""
+    return nn.ModuleList(part for part in encoder.model if not isinstance(part, CharacterNgrams))
 
 
 def _set_dropout(model: nn.Module, share: float) -> None:

@@ -27,8 +27,9 @@ from training.encoder import TorchEncoder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.model_folder import write_model
+from training.ngrams import CharacterNgrams
 from training.order import batch_rows, dropout_seed, step_rng
-from training.recipe import OptimizerSettings, Recipe
+from training.recipe import Recipe
 from training.refresh import Refresh
 from training.schedule import learning_rate_factor
 from training.systems import Encoded, System
@@ -208,27 +209,42 @@ class Trainer:
 
 
 def make_optimizer(
-    encoder: nn.Module | None, own: nn.Module | None, settings: OptimizerSettings
+    encoder: nn.Module | None, own: nn.Module | None, recipe: Recipe
 ) -> tuple[torch.optim.AdamW, list[str]]:
     """AdamW and its parameters' names; biases and norms do not decay."""
-    groups, names = [], []
-    rates = (settings.learning_rate, settings.own_learning_rate or settings.learning_rate)
-    for label, module, rate in zip(("encoder", "own"), (encoder, own), rates, strict=True):
-        if module is None:
-            continue
-        for decays in (True, False):
-            chosen = [
-                (f"{label}/{name}", parameter)
-                for name, parameter in module.named_parameters()
-                if parameter.requires_grad and (parameter.ndim > 1) == decays
-            ]
-            names += [name for name, _ in chosen]
-            groups.append(
-                {
-                    "params": [parameter for _, parameter in chosen],
-                    "weight_decay": settings.weight_decay if decays else 0.0,
-                    "base_learning_rate": rate,
-                    "lr": rate,
-                }
-            )
-    return torch.optim.AdamW([group for group in groups if group["params"]], fused=True), names
+    settings = recipe.optimizer
+    tables = {
+        id(parameter)
+        for module in (encoder.modules() if encoder is not None else ())
+        if isinstance(module, CharacterNgrams)
+        for parameter in module.parameters()
+    }
+    named = [
+        (f"{label}/{name}", parameter)
+        for label, module in (("encoder", encoder), ("own", own))
+        if module is not None
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
+    groups: dict[tuple[float, bool], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in named:
+        rate = settings.learning_rate
+        if name.startswith("own/"):
+            rate = settings.own_learning_rate or rate
+        elif id(parameter) in tables:
+            rate = recipe.ngrams.learning_rate
+        groups.setdefault((rate, parameter.ndim > 1), []).append((name, parameter))
+    names = [name for group in groups.values() for name, _ in group]
+    optimizer = torch.optim.AdamW(
+        [
+            {
+                "params": [parameter for _, parameter in group],
+                "weight_decay": settings.weight_decay if decays else 0.0,
+                "base_learning_rate": rate,
+                "lr": rate,
+            }
+            for (rate, decays), group in groups.items()
+        ],
+        fused=True,
+    )
+    return optimizer, names

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.adaptive import AdaptiveMemorization
 from service.core.config import STRICT
-from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
+from service.core.document import checked, read_document
+from service.core.errors import BundleAltered, BundleMissing
 from service.core.index import IndexParameters
 
 FORMAT = "keymatch-bundle"
@@ -196,29 +197,12 @@ def read(folder: Path) -> Manifest:
     Raises `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`.
     """
     path = folder / FILE_NAME
-    try:
-        content: Any = orjson.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise BundleMissing(f"{path} is missing: {folder} is not a bundle") from error
-    except OSError as error:
-        raise BundleMissing(f"{path} cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise BundleAltered(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BundleUnsupported(f"{path} does not describe a {FORMAT}")
-    if content.get("version") not in READABLE:
-        raise BundleUnsupported(
-            f"{path} has format version {content.get('version')!r};"
-            f" this build reads {', '.join(map(str, READABLE))}"
-        )
+    if not path.exists():
+        raise BundleMissing(f"{path} is missing: {folder} is not a bundle")
+    content = read_document(path, kind=FORMAT, readable=READABLE)
     if content.pop("sha256", None) != _own_digest(content):
         raise BundleAltered(f"{path} differs from its own checksum")
-    try:
-        return _ADAPTER.validate_json(orjson.dumps(content))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BundleAltered(f"{path}: {where}: {first['msg']}") from error
+    return checked(_ADAPTER, content, path=path)
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:

@@ -33,7 +33,11 @@ def write_tiny_checkpoint(folder: Path, *, dropout: float = 0.1, seed: int = 0) 
     plain = folder / "plain"
     BertModel(config).save_pretrained(plain)
     PreTrainedTokenizerFast(
-        tokenizer_object=tiny_tokenizer(), unk_token="[UNK]", pad_token="[UNK]"
+        tokenizer_object=tiny_tokenizer(),
+        unk_token="[UNK]",
+        pad_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
     ).save_pretrained(plain)
     model = SentenceTransformer(str(plain), device="cpu")  # adds mean pooling
     model.max_seq_length = 32

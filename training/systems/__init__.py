@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -65,6 +65,20 @@ class System(Protocol):
     def loss(self, batch: Encoded) -> Tensor:
         """The batch's loss, a scalar."""
         ...
+
+
+Settings = TypeVar("Settings")
+
+
+class EncoderAlone(Generic[Settings]):
+    """A system whose only parameters are the encoder's, which reads instances and labels alike."""
+
+    encodes_labels = True
+    trains_encoder = True
+    own = None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
 
 
 SYSTEMS = {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from service.core.config import STRICT, Positive
 from training.losses import decoupled_softmax
-from training.systems import Encoded, Task
+from training.systems import Encoded, EncoderAlone, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -24,15 +24,8 @@ class Settings:
     tau: Positive = 0.04
 
 
-class DualEncoder:
-    """The encoder alone has parameters."""
-
-    encodes_labels = True
-    trains_encoder = True
-    own = None
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+class DualEncoder(EncoderAlone[Settings]):
+    """Trained by the softmax over the labels of a pool."""
 
     def loss(self, batch: Encoded) -> Tensor:
         """RAE-XMC Eq. 9 over the pool."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from service.core.config import STRICT, Count, Positive
 from training.losses import triplet
-from training.systems import Encoded, Task
+from training.systems import Encoded, EncoderAlone, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -22,15 +22,8 @@ class Settings:
     hardest: Count = 10
 
 
-class NgameEncoder:
-    """The encoder alone has parameters."""
-
-    encodes_labels = True
-    trains_encoder = True
-    own = None
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+class NgameEncoder(EncoderAlone[Settings]):
+    """Trained by triplets."""
 
     def loss(self, batch: Encoded) -> Tensor:
         """The triplet loss over the pool."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from service.core.config import STRICT, Positive, Share
 from training.losses import pick_some_labels
-from training.systems import Encoded, Task
+from training.systems import Encoded, EncoderAlone, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -21,15 +21,8 @@ class Settings:
     queries: Share = 0.5
 
 
-class SupconDualEncoder:
-    """The encoder alone has parameters."""
-
-    encodes_labels = True
-    trains_encoder = True
-    own = None
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+class SupconDualEncoder(EncoderAlone[Settings]):
+    """Trained by the pick-some-labels loss."""
 
     def loss(self, batch: Encoded) -> Tensor:
         """L_D of UniDEC."""

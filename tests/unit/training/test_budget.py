@@ -9,25 +9,12 @@ import pytest
 
 from service.core.command_line import run
 from tests.support.commands import WIDE, Refused, one_line, status_of
-from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
 from training.__main__ import app
 from training.choices import Choices, read_learned, write_choices
 from training.cost_curve import Cost, preferred
 from training.datasets import lf_xmc
 from training.prediction import predict, retrieve
 from training.study import open_study
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "colours"
-    lf_xmc.write(tiny_dataset(), folder)
-    return folder
 
 
 @pytest.fixture

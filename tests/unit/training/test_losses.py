@@ -10,7 +10,6 @@ from torch import Tensor
 from training.losses import (
     contrast_with_instances,
     decoupled_softmax,
-    memory_likelihood,
     one_versus_all,
     pick_some_labels,
     triplet,
@@ -96,37 +95,6 @@ def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
     assert float(loss) == pytest.approx((first + second) / 2)
 
 
-def test_every_voter_of_a_positive_counts() -> None:
-    """Instances 0 and 1 share label 1; instance 2 is a stranger to both."""
-    labels = torch.tensor([[0.5, 0.1], [0.2, 0.4], [0.3, 0.6]], dtype=torch.float64)
-    instances = torch.tensor(
-        [[1.0, 0.7, 0.2], [0.7, 1.0, 0.1], [0.2, 0.1, 1.0]], dtype=torch.float64
-    )
-    positives = torch.tensor([[False, True], [False, True], [True, False]])
-    strangers = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
-
-    def e(similarity: float) -> float:
-        return math.exp(similarity / TAU)
-
-    rows = [
-        (e(0.1) + e(0.7), e(0.5) + e(0.2)),
-        (e(0.4) + e(0.7), e(0.2) + e(0.1)),
-        (e(0.3), e(0.6) + e(0.2) + e(0.1)),
-    ]
-
-    loss = memory_likelihood(
-        label_scores=labels,
-        instance_scores=instances,
-        positives=positives,
-        negatives=~positives,
-        strangers=strangers,
-        tau=TAU,
-    )
-
-    expected = [-math.log(voters / (voters + against)) for voters, against in rows]
-    assert float(loss) == pytest.approx(sum(expected) / 3)
-
-
 def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict[str, Tensor]:
     """Every loss of these scores."""
     return {
@@ -137,14 +105,6 @@ def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict
             label_scores=scores,
             instance_scores=INSTANCES,
             sampled=sampled,
-            negatives=negatives,
-            strangers=STRANGERS,
-            tau=TAU,
-        ),
-        "likelihood": memory_likelihood(
-            label_scores=scores,
-            instance_scores=INSTANCES,
-            positives=sampled,
             negatives=negatives,
             strangers=STRANGERS,
             tau=TAU,

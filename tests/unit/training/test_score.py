@@ -6,11 +6,9 @@ import orjson
 import pytest
 
 from service.core.command_line import run
-from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
 from training import results
 from training.__main__ import app
 from training.choose import MEMORIZATIONS
-from training.datasets import lf_xmc
 
 RECIPE = """
 [encoder]
@@ -27,18 +25,6 @@ every = 2
 [system]
 name = "{system}"
 """
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "colours"
-    lf_xmc.write(tiny_dataset(), folder)
-    return folder
 
 
 @pytest.mark.parametrize("system", ["rae", "one-versus-all"])

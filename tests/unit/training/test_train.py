@@ -11,9 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from service.core.command_line import run
-from tests.support.tiny_training import DIMENSION, tiny_dataset, write_tiny_checkpoint
+from tests.support.tiny_training import DIMENSION
 from training.__main__ import app
-from training.datasets import lf_xmc
 
 ROOT = Path(__file__).parents[3]
 BASE = """
@@ -42,18 +41,6 @@ SYSTEMS = {
 }
 
 Train = Callable[..., int]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "colours"
-    lf_xmc.write(tiny_dataset(), folder)
-    return folder
 
 
 @pytest.fixture
@@ -104,7 +91,7 @@ def test_every_system_learns_and_leaves_an_ordinary_checkpoint(
         ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),
         ("batch.order=clustered", "batch.cluster_size=4", "refresh.every=5"),
         ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
-        ("validation.mixing=[0.5, 1.0]",),
+        ("validation.mixing=[0.5, 1.0]", "ngrams.buckets=512"),
     ],
     ids=["plain", "mined", "clustered", "cached", "mixed"],
 )
@@ -139,6 +126,37 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "_step", interrupted)
 
 
+def test_ngrams_learn_at_a_rate_of_their_own(model: Path) -> None:
+    from training import recipe as recipes
+    from training.run import trainable_encoder
+    from training.trainer import make_optimizer
+
+    recipe = recipes.load("rae-moby", [f"encoder.name={model}", "ngrams.buckets=64"])
+    module = trainable_encoder(recipe).model
+
+    optimizer, names = make_optimizer(module, None, recipe)
+
+    rates = [group["lr"] for group in optimizer.param_groups for _ in group["params"]]
+    tables = [name for name in names if name.endswith("table.weight")]
+    assert len(tables) == 1
+    assert len(names) == len(set(names)) == len(list(module.parameters()))
+    assert {name for name, rate in zip(names, rates, strict=True) if rate == 3e-3} == set(tables)
+    assert rates.count(recipe.optimizer.learning_rate) == len(names) - 1
+
+
+def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
+    from training import recipe as recipes
+    from training.ngrams import CharacterNgrams
+    from training.run import trainable_encoder
+
+    assert train("run", "ngrams.buckets=512") == 0
+
+    best = tmp_path / "run" / "best"
+    again = recipes.load("rae-moby", [f"encoder.name={best}", "ngrams.buckets=64"])
+    found = [part for part in trainable_encoder(again).model if isinstance(part, CharacterNgrams)]
+    assert [part.buckets for part in found] == [512], "a checkpoint's own table is trained on"
+
+
 def test_a_gradient_cache_changes_no_step(train: Train, tmp_path: Path) -> None:
     without_dropout = ("encoder.dropout=0.0", "optimizer.steps=4")
     assert train("direct", *without_dropout) == 0
@@ -153,7 +171,7 @@ def test_two_ranks_have_the_loss_of_one(
     cached: str, train: Train, data: Path, tmp_path: Path
 ) -> None:
     changes = ("encoder.dropout=0.0", f"optimizer.gradient_cache={cached}", "optimizer.steps=5")
-    hard = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4")
+    hard = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4", "ngrams.buckets=512")
     assert train("one", *changes, *hard) == 0
 
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
