@@ -53,6 +53,11 @@ class Embedder:
         self.module, self.table = module, table
         self._accelerator, self._padding, self._budget = accelerator, padding, budget
 
+    @property
+    def learns(self) -> bool:
+        """Whether the encoder has anything to train."""
+        return any(parameter.requires_grad for parameter in self.module.parameters())
+
     def embed(self, texts: Rows) -> Tensor:
         """Vectors [n, d] with a graph behind this process's own."""
         order, own = self._share(texts)
@@ -119,9 +124,10 @@ class Embedder:
 
     def _inputs(self, texts: Rows) -> Iterator[dict[str, Tensor]]:
         for cut in buckets(self.table.lengths[texts], budget=self._budget):
-            yield padded(
-                self.table, texts[cut], padding=self._padding, device=self._accelerator.device
-            )
+            yield self._bucket(texts[cut])
+
+    def _bucket(self, texts: Rows) -> dict[str, Tensor]:
+        return padded(self.table, texts, padding=self._padding, device=self._accelerator.device)
 
     def _whole(self, own: Tensor, order: Rows) -> Tensor:
         """All vectors [n, d] in the order of the texts, from this process's [k, d]."""

@@ -43,7 +43,8 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 class EncoderSettings:
     """`name` as `training.encoder.load_encoder` takes it; prompts default to the model's own.
 
-    `dropout` in place of the model's own, where it is given.
+    `dropout` in place of the model's own, where it is given. A `frozen` transformer's vectors are
+    made once; n-grams and a system's own parameters learn beside them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class EncoderSettings:
     query_prompt: str | None = None
     label_prompt: str | None = None
     dropout: Share | None = None
+    frozen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,6 +22,7 @@ from training.checkpoint import Found, Parts, Progress
 from training.datasets.dataset import Dataset
 from training.embedder import BucketedEncoder, Embedder
 from training.encoder import TorchEncoder, load_encoder
+from training.frozen import FrozenEmbedder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.ngrams import CharacterNgrams, untrained
@@ -65,7 +67,12 @@ def open_run(
         source=source,
     )
     rows = np.intersect1d(slices.kept, pairs.trainable())
-    trained = embedder.module if system.trains_encoder else None
+    trained = embedder.module if embedder.learns else None
+    if trained is None and system.own is None:
+        raise InvalidConfig(f"{source}: encoder.frozen leaves nothing to learn; set ngrams.buckets")
+    if isinstance(embedder, FrozenEmbedder):
+        with console.status(f"encoding {len(embedder.table):,} texts, once"):
+            _ = embedder.known
     optimizer, names = make_optimizer(trained, system.own, recipe)
     if trained is not None:
         embedder.module, optimizer = accelerator.prepare(embedder.module, optimizer)
@@ -166,14 +173,21 @@ def make_embedder(
             (dataset.labels.texts, Role.LABEL, recipe.encoder.label_tokens),
         )
     ]
-    module = BucketedEncoder(PooledEncoder(encoder.model)).to(accelerator.device)
-    return Embedder(
-        module,
-        joined(tables),
-        accelerator=accelerator,
-        padding=int(encoder.tokenizer.pad_token_id or 0),
-        budget=recipe.optimizer.bucket_tokens,
-    )
+    how: dict[str, Any] = {
+        "table": joined(tables),
+        "accelerator": accelerator,
+        "padding": int(encoder.tokenizer.pad_token_id or 0),
+        "budget": recipe.optimizer.bucket_tokens,
+    }
+
+    def whole(model: nn.Module) -> Embedder:
+        module = BucketedEncoder(PooledEncoder(model)).to(accelerator.device)
+        return Embedder(module, **how)
+
+    if not recipe.encoder.frozen:
+        return whole(encoder.model)
+    ngrams = next((part for part in encoder.model if isinstance(part, CharacterNgrams)), None)
+    return FrozenEmbedder(ngrams, whole(nn.Sequential(*pretrained(encoder))), **how)
 
 
 def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:

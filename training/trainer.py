@@ -132,10 +132,10 @@ class Trainer:
         loss_of = self._loss_of(batch)
         # Gradients are averaged over processes, and each has only its own texts' part of the sum.
         scale = self.accelerator.num_processes / self.recipe.optimizer.accumulation
-        if self.recipe.optimizer.gradient_cache:
+        if self.recipe.optimizer.gradient_cache and self.embedder.learns:
             scaled = self.embedder.backward_cached(texts, lambda vectors: scale * loss_of(vectors))
             return scaled / scale
-        if self.system.trains_encoder:
+        if self.embedder.learns:
             vectors = self.embedder.embed(texts)
         else:
             vectors = torch.from_numpy(self.embedder.vectors(texts)).to(self.accelerator.device)

@@ -59,7 +59,6 @@ class System(Protocol):
     """What the trainer asks of a system."""
 
     encodes_labels: bool  # false where labels are rows of a table
-    trains_encoder: bool  # false where only the system's own parameters learn
     own: nn.Module | None  # parameters beside the encoder's
 
     def loss(self, batch: Encoded) -> Tensor:
@@ -74,7 +73,6 @@ class EncoderAlone(Generic[Settings]):
     """A system whose only parameters are the encoder's, which reads instances and labels alike."""
 
     encodes_labels = True
-    trains_encoder = True
     own = None
 
     def __init__(self, settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """One-versus-all classifiers: a row of W for each label, learned by binary cross-entropy.
 
-OvA-BCE trains encoder and classifiers together. With `encoder = "frozen"` and `initial = "labels"`
-it is NGAME's second stage: classifiers that start from the label embeddings. OvA+kNN is the same
+OvA-BCE trains encoder and classifiers together. With `[encoder] frozen` and `initial = "labels"` it
+is NGAME's second stage: classifiers that start from the label embeddings. OvA+kNN is the same
 training; it differs in prediction (RAE-XMC Eq. 11 with W in place of Z).
 """
 
@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from service.core.config import STRICT, Positive
-from service.core.errors import InvalidConfig
 from training.losses import one_versus_all
 from training.systems import Encoded, Task
 
@@ -23,7 +22,6 @@ from training.systems import Encoded, Task
 class Settings:
     """`scale` turns an inner product of unit vectors into a logit; `bias` is its start."""
 
-    encoder: Literal["trained", "frozen"] = "trained"
     initial: Literal["random", "labels"] = "random"
     scale: Positive = 20.0
     bias: float = -10.0
@@ -43,14 +41,13 @@ class Classifiers(nn.Module):  # type: ignore[misc]
 
 
 class OneVersusAll:
-    """Encoder and W, or W alone."""
+    """W, and the encoder unless it is frozen."""
 
     encodes_labels = False
 
     def __init__(self, settings: Settings, classifiers: Classifiers) -> None:
         self._settings = settings
         self.own = classifiers
-        self.trains_encoder = settings.encoder == "trained"
 
     def loss(self, batch: Encoded) -> Tensor:
         """Binary cross-entropy over the pool."""
@@ -70,6 +67,4 @@ def build(settings: Settings, task: Task) -> OneVersusAll:
         generator = torch.Generator().manual_seed(0)
         initial = torch.randn(task.labels, task.dimension, generator=generator)
         initial = nn.functional.normalize(initial, dim=-1)
-    if settings.encoder == "frozen" and settings.initial == "random":
-        raise InvalidConfig("a frozen encoder's classifiers start from labels: initial = 'labels'")
     return OneVersusAll(settings, Classifiers(initial, bias=settings.bias))

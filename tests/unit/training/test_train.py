@@ -92,8 +92,9 @@ def test_every_system_learns_and_leaves_an_ordinary_checkpoint(
         ("batch.order=clustered", "batch.cluster_size=4", "refresh.every=5"),
         ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
         ("validation.mixing=[0.5, 1.0]", "ngrams.buckets=512"),
+        ("encoder.frozen=true", "ngrams.buckets=512", "ngrams.dropout=0.2"),
     ],
-    ids=["plain", "mined", "clustered", "cached", "mixed"],
+    ids=["plain", "mined", "clustered", "cached", "mixed", "frozen"],
 )
 def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
     changes: Sequence[str], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +158,27 @@ def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
     assert [part.buckets for part in found] == [512], "a checkpoint's own table is trained on"
 
 
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("rae", ("ngrams.buckets=512", "ngrams.learning_rate=0.05")),
+        ("one-versus-all", ("system.initial=labels", "batch.pool=all")),
+    ],
+)
+def test_beside_a_frozen_transformer_the_rest_learns(
+    system: str, changes: Sequence[str], train: Train, model: Path, tmp_path: Path
+) -> None:
+    frozen = ("encoder.frozen=true", "optimizer.steps=40")
+    assert train("run", *frozen, *changes, system=system) == 0
+
+    course = losses(tmp_path / "run")
+    assert np.mean(course[-5:]) < 0.8 * np.mean(course[:5])
+    before = load_file(model / "model.safetensors")
+    after = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
 def test_a_gradient_cache_changes_no_step(train: Train, tmp_path: Path) -> None:
     without_dropout = ("encoder.dropout=0.0", "optimizer.steps=4")
     assert train("direct", *without_dropout) == 0
@@ -204,6 +226,7 @@ def test_a_folder_with_a_run_is_not_trained_over(
         (("validation.mixing=[]",), "validation.mixing: "),
         (("batch.hard_negatives=1",), "batch.hard_negatives needs refresh.every above 0"),
         (("optimizer.precision=fp16",), "fp16 needs a GPU"),
+        (("encoder.frozen=true",), "leaves nothing to learn; set ngrams.buckets"),
         (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
         (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
         (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),
