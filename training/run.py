@@ -35,6 +35,7 @@ from training.tokens import joined, tokenize
 from training.trainer import LAST, Trainer, make_optimizer
 from training.validation import Slices, Validation, hold_out
 
+_BESIDE = 16  # times the tokens of a bucket where no transformer's activations are kept
 DEFAULT_TAU = 0.04  # of the memory's retriever, where a system's loss has no temperature
 
 
@@ -186,8 +187,10 @@ def make_embedder(
 
     if not recipe.encoder.frozen:
         return whole(encoder.model)
+    transformer = whole(nn.Sequential(*pretrained(encoder)))
     ngrams = next((part for part in encoder.model if isinstance(part, CharacterNgrams)), None)
-    return FrozenEmbedder(ngrams, whole(nn.Sequential(*pretrained(encoder))), **how)
+    how["budget"] *= _BESIDE
+    return FrozenEmbedder(ngrams, transformer, **how)
 
 
 def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:
