@@ -42,11 +42,7 @@ class EncoderOptions:
     tolerance: Tolerance = field(default_factory=Tolerance)
     parity_sample: int = 2000
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    predictor: PredictorDefaults = field(
-        default_factory=lambda: PredictorDefaults(
-            tau=UNCHOSEN.tau, depth=UNCHOSEN.depth, memorization=UNCHOSEN.memorization
-        )
-    )
+    predictor: PredictorDefaults = field(default_factory=lambda: PredictorDefaults.of(UNCHOSEN))
     origin: Origin | None = None
     name: str | None = None
 

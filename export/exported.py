@@ -24,7 +24,7 @@ from service.core.document import checked, read_document
 from service.core.durable import write_file
 from service.core.errors import BundleAltered
 from service.core.manifest import Checksums, EncoderFacts, FileFacts, file_facts
-from training.choices import LearnedMemorization
+from training.choices import Choices, LearnedMemorization
 
 FORMAT, VERSION = "keymatch-encoder", 1
 FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
@@ -38,6 +38,16 @@ class PredictorDefaults:
     depth: int
     memorization: float
     learned: LearnedMemorization | None = None
+
+    @classmethod
+    def of(cls, choices: Choices, learned: LearnedMemorization | None = None) -> PredictorDefaults:
+        """What was chosen for an encoder, and what was learned."""
+        return cls(
+            tau=choices.tau,
+            depth=choices.depth,
+            memorization=choices.memorization,
+            learned=learned,
+        )
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -16,13 +16,7 @@ from training.run_facts import RUN, read_run
 
 def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
     """What `train` chose on held-out rows and `adapt` learned; else the paper's middle way."""
-    choices = read_choices(checkpoint) or UNCHOSEN
-    return PredictorDefaults(
-        tau=choices.tau,
-        depth=choices.depth,
-        memorization=choices.memorization,
-        learned=read_learned(checkpoint),
-    )
+    return PredictorDefaults.of(read_choices(checkpoint) or UNCHOSEN, read_learned(checkpoint))
 
 
 def read_origin(checkpoint: Path) -> Origin | None:

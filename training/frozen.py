@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from service.core.types import Rows
 from training.embedder import Embedder, Inputs
-from training.ngrams import CharacterNgrams
-
-MEANT = "sentence_embedding"  # what n-grams find a transformer's vector under
+from training.ngrams import MEANT, CharacterNgrams
 
 
 class FrozenEncoder(nn.Module):  # type: ignore[misc]
@@ -33,7 +30,7 @@ class FrozenEncoder(nn.Module):  # type: ignore[misc]
     def forward(self, inputs: Inputs) -> Tensor:
         """Unit vectors [k, d] in float32, the buckets one after the other."""
         found = inputs if self.ngrams is None else [self.ngrams(bucket) for bucket in inputs]
-        return torch.cat([normalize(each[MEANT].float(), dim=-1) for each in found])
+        return torch.cat([bucket[MEANT] for bucket in found])
 
 
 class FrozenEmbedder(Embedder):

@@ -29,11 +29,13 @@ from torch.nn.functional import embedding_bag, normalize
 
 from training.recipe import NgramSettings
 
+MEANT = "sentence_embedding"  # the feature that a model's modules hand on as its vector
 NOTHING, BOUNDARY = 0, 1  # beside the characters: no character, and the edge of a word
 TOKEN_CHARACTERS = 16  # w; what a longer token has beyond them is not read
 _BASE, _MODULUS = 1_000_003, 2_147_483_647  # of the hash; products fit 64 bits
 _JOINERS = frozenset("-_./+@&'")  # WordPiece cuts a name at them; to us it stays one word
 _CONTINUES = "##"  # how WordPiece marks a token inside a word
+_PLACE = ("subfolder", "token", "cache_folder", "revision", "local_files_only")  # `load`'s
 _BEGINS = ("\u2581", "\u0120")  # how SentencePiece and byte-level BPE mark one that begins a word
 
 
@@ -68,9 +70,9 @@ class CharacterNgrams(Module):  # type: ignore[misc]
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Replace f(t), the `sentence_embedding` [n, d], by e(t)."""
-        meant = normalize(features["sentence_embedding"].float(), dim=-1)
+        meant = normalize(features[MEANT].float(), dim=-1)
         spelled = self.spelled(features["input_ids"], features["attention_mask"])
-        return {**features, "sentence_embedding": normalize(meant + spelled, dim=-1)}
+        return {**features, MEANT: normalize(meant + spelled, dim=-1)}
 
     def spelled(self, ids: Tensor, mask: Tensor) -> Tensor:
         """G(t), [n, d], of token ids [n, t]."""
@@ -131,7 +133,9 @@ class CharacterNgrams(Module):  # type: ignore[misc]
         return loaded
 
 
-_PLACE = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+def ngrams_of(model: nn.Module) -> CharacterNgrams | None:
+    """The n-grams that a model has beside its transformer, if any."""
+    return next((part for part in model.modules() if isinstance(part, CharacterNgrams)), None)
 
 
 def untrained(tokenizer: Any, dimension: int, settings: NgramSettings) -> CharacterNgrams:

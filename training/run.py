@@ -25,7 +25,7 @@ from training.encoder import TorchEncoder, load_encoder
 from training.frozen import FrozenEmbedder
 from training.journal import Journal
 from training.mixing import Mixture
-from training.ngrams import CharacterNgrams, untrained
+from training.ngrams import CharacterNgrams, ngrams_of, untrained
 from training.pooled import PooledEncoder
 from training.recipe import Recipe
 from training.refresh import Refresh
@@ -147,7 +147,7 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
     )
     if settings.dropout is not None:
         _set_dropout(encoder.model, settings.dropout)
-    if ngrams.buckets and not any(isinstance(part, CharacterNgrams) for part in encoder.model):
+    if ngrams.buckets and ngrams_of(encoder.model) is None:
         encoder.model.append(untrained(encoder.tokenizer, encoder.dimension, ngrams))
     return encoder
 
@@ -188,9 +188,8 @@ def make_embedder(
     if not recipe.encoder.frozen:
         return whole(encoder.model)
     transformer = whole(nn.Sequential(*pretrained(encoder)))
-    ngrams = next((part for part in encoder.model if isinstance(part, CharacterNgrams)), None)
-    how["budget"] *= _BESIDE
-    return FrozenEmbedder(ngrams, transformer, **how)
+    wider = {**how, "budget": _BESIDE * recipe.optimizer.bucket_tokens}
+    return FrozenEmbedder(ngrams_of(encoder.model), transformer, **wider)
 
 
 def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:

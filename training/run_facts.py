@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from service.core.durable import write_file
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
 
 RUN = "run.json"
 
@@ -27,4 +27,12 @@ def read_run(run: Path) -> dict[str, Any]:
         raise InvalidData(path, "is missing: the run has not ended, or is none") from error
     except orjson.JSONDecodeError as error:
         raise InvalidData(path, f"is not what `train` writes: {error}") from error
+    return facts
+
+
+def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
+    """A run's facts; raises `InvalidInput`, too, for a run on another data set."""
+    facts = read_run(run)
+    if facts["dataset"] != dataset:
+        raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset!r}")
     return facts

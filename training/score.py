@@ -13,7 +13,7 @@ from service.core.errors import InvalidInput, MissingExtra
 from training import results
 from training.datasets import lf_xmc
 from training.results import Check, Results, rows_of_chosen
-from training.run_facts import read_run
+from training.run_facts import read_run_on
 
 
 def score(
@@ -47,9 +47,7 @@ def score(
         from training.sweeps import score_encoder
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    facts = read_run(run) if run is not None else {}
-    if facts and facts["dataset"] != dataset.name:
-        raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset.name!r}")
+    facts = read_run_on(run, dataset.name) if run is not None else {}
     folder = run / "best" if run is not None else None
     console = Console()
     with console.status("encoding and ranking"):

@@ -31,7 +31,7 @@ from training.model_folder import OWN
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.results import row_metrics
-from training.run_facts import read_run
+from training.run_facts import read_run_on
 from training.sweeps import unit
 from training.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
@@ -190,9 +190,7 @@ def open_study(
 
 def _held_out_by(run: Path, dataset: Dataset) -> tuple[int, int]:
     """How many rows a run held out, and by which seed."""
-    facts = read_run(run)
-    if facts["dataset"] != dataset.name:
-        raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset.name!r}")
+    facts = read_run_on(run, dataset.name)
     rows = int(facts["settings"]["validation"]["rows"])
     if not rows:
         raise InvalidInput(f"{run} held no rows out, so nothing can be chosen on them")

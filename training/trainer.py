@@ -27,7 +27,7 @@ from training.encoder import TorchEncoder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.model_folder import write_model
-from training.ngrams import CharacterNgrams
+from training.ngrams import ngrams_of
 from training.order import batch_rows, dropout_seed, step_rng
 from training.recipe import Recipe
 from training.refresh import Refresh
@@ -211,39 +211,35 @@ class Trainer:
 def make_optimizer(
     encoder: nn.Module | None, own: nn.Module | None, recipe: Recipe
 ) -> tuple[torch.optim.AdamW, list[str]]:
-    """AdamW and its parameters' names; biases and norms do not decay."""
+    """AdamW and its parameters' names; biases and norms do not decay.
+
+    Encoder, n-grams and the system's own are groups apart, since gradients are clipped by group.
+    """
     settings = recipe.optimizer
-    tables = {
-        id(parameter)
-        for module in (encoder.modules() if encoder is not None else ())
-        if isinstance(module, CharacterNgrams)
-        for parameter in module.parameters()
+    rates = {
+        "encoder": settings.learning_rate,
+        "ngrams": recipe.ngrams.learning_rate,
+        "own": settings.own_learning_rate or settings.learning_rate,
     }
-    named = [
-        (f"{label}/{name}", parameter)
-        for label, module in (("encoder", encoder), ("own", own))
-        if module is not None
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    ]
-    groups: dict[tuple[float, bool], list[tuple[str, nn.Parameter]]] = {}
-    for name, parameter in named:
-        rate = settings.learning_rate
-        if name.startswith("own/"):
-            rate = settings.own_learning_rate or rate
-        elif id(parameter) in tables:
-            rate = recipe.ngrams.learning_rate
-        groups.setdefault((rate, parameter.ndim > 1), []).append((name, parameter))
+    ngrams = ngrams_of(encoder) if encoder is not None else None
+    tables = {id(parameter) for parameter in ngrams.parameters()} if ngrams is not None else set()
+    groups: dict[tuple[str, bool], list[tuple[str, nn.Parameter]]] = {}
+    for label, module in (("encoder", encoder), ("own", own)):
+        for name, parameter in module.named_parameters() if module is not None else ():
+            if parameter.requires_grad:
+                part = "ngrams" if id(parameter) in tables else label
+                group = groups.setdefault((part, parameter.ndim > 1), [])
+                group.append((f"{label}/{name}", parameter))
     names = [name for group in groups.values() for name, _ in group]
     optimizer = torch.optim.AdamW(
         [
             {
                 "params": [parameter for _, parameter in group],
                 "weight_decay": settings.weight_decay if decays else 0.0,
-                "base_learning_rate": rate,
-                "lr": rate,
+                "base_learning_rate": rates[part],
+                "lr": rates[part],
             }
-            for (rate, decays), group in groups.items()
+            for (part, decays), group in groups.items()
         ],
         fused=True,
     )

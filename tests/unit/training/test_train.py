@@ -145,6 +145,19 @@ def test_ngrams_learn_at_a_rate_of_their_own(model: Path) -> None:
     assert rates.count(recipe.optimizer.learning_rate) == len(names) - 1
 
 
+def test_parts_with_one_rate_are_clipped_apart() -> None:
+    from torch import nn
+
+    from training import recipe as recipes
+    from training.trainer import make_optimizer
+
+    recipe = recipes.load("rae-moby")
+    optimizer, names = make_optimizer(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), recipe)
+
+    assert names == ["encoder/weight", "encoder/bias", "own/weight"]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1, 1]
+
+
 def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
     from training import recipe as recipes
     from training.ngrams import CharacterNgrams
