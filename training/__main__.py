@@ -10,6 +10,7 @@ from service.core.command_line import run
 from training import data
 from training.adapt import adapt
 from training.budget import budget
+from training.compare import compare
 from training.evaluate import evaluate
 from training.peer import peer
 from training.report.command import report
@@ -25,6 +26,7 @@ app.command(peer)
 app.command(evaluate)
 app.command(adapt)
 app.command(budget)
+app.command(compare)
 app.command(report)
 
 

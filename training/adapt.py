@@ -14,6 +14,7 @@ from rich.table import Table
 from service.core.durable import write_file
 from service.core.errors import MissingExtra
 from training.datasets import lf_xmc
+from training.recipe import Precision
 
 if TYPE_CHECKING:
     from training.adaption import Adaption
@@ -27,6 +28,7 @@ def adapt(
     run: Path | None = None,
     encoder: str | None = None,
     held_out: int | None = None,
+    precision: Precision = "fp32",
     json: Annotated[Path | None, Parameter(help="Also write the figures to this file.")] = None,
 ) -> None:
     """Learn lambda from what each query retrieves, on rows that were held out of training.
@@ -45,6 +47,8 @@ def adapt(
         In place of a run: an encoder as `export bundle` takes it, which never saw the data.
     held_out
         How many training rows to hold out for an encoder; default 1,000.
+    precision
+        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     """
     dataset = lf_xmc.read(data)
     try:
@@ -55,7 +59,7 @@ def adapt(
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = Console()
     with console.status("encoding"):
-        study = open_study(dataset, run=run, encoder=encoder, rows=held_out)
+        study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
     with console.status("ranking at every lambda"):
         found = learn(study)
     if run is not None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from service.core.durable import write_file
 from service.core.errors import MissingExtra
 from training.datasets import lf_xmc
+from training.recipe import Precision
 from training.reduction import METHODS, budget_rows, check_method
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def budget(
     budgets: Annotated[tuple[float, ...], _MANY] = (0.1, 0.25, 0.5, 0.75, 1.0),
     methods: Annotated[tuple[str, ...], _MANY] = tuple(METHODS),
     held_out: int | None = None,
+    precision: Precision = "fp32",
     json: Path | None = None,
     plot: Path | None = None,
 ) -> None:
@@ -53,6 +55,8 @@ def budget(
         Ways to reduce, see `training.reduction`; default: all.
     held_out
         How many training rows to hold out for an encoder; default 1,000.
+    precision
+        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     json
         Also write the figures, in percent, to this file.
     plot
@@ -71,7 +75,7 @@ def budget(
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = Console()
     with console.status("encoding"):
-        study = open_study(dataset, run=run, encoder=encoder, rows=held_out)
+        study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
     with console.status("measuring") as status:
         costs = []
         for cost in measure(study, methods=methods, shares=budgets):

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
+from safetensors.torch import load_file
 
 from training.choices import UNCHOSEN, Choices, write_choices
 from training.encoder import load_encoder
+from training.model_folder import OWN
 from training.run import memory_tau
 from training.trainer import BEST, Trainer
 from training.validation import Asked, criterion
@@ -70,7 +72,7 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
     )
     if trainer.validation is not None:
         load_best(trainer)
-        instances, labels = trainer.refresh.vectors()
+        instances, labels = trainer.keys()
         with console.status("choosing temperature, lambda and b"):
             choices = choose_on(
                 trainer.validation.ask(
@@ -86,6 +88,8 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
 
 
 def load_best(trainer: Trainer) -> None:
-    """Put the best checkpoint's weights into the trained encoder."""
+    """Put the best checkpoint's weights into the trained encoder and the system."""
     best = load_encoder(str(trainer.folder / BEST))
     trainer.encoder.model.load_state_dict(best.model.state_dict())
+    if trainer.system.own is not None:
+        trainer.system.own.load_state_dict(load_file(trainer.folder / BEST / OWN))

@@ -74,6 +74,7 @@ class Results:
     history: tuple[Check, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"  # that the encoder was asked in; `auto` is its hardware's own
     held_out_rows: int = 0  # training rows that the chosen result was chosen on
     # The chosen result's, [n, 3], see PER_ROW.
     rows: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(PER_ROW))))

@@ -22,7 +22,7 @@ def chosen_precision(asked: str) -> str:
     """
     cuda = torch.cuda.is_available()
     if asked == "fp16" and not cuda:
-        raise InvalidConfig("optimizer.precision: fp16 needs a GPU; take auto, bf16 or fp32")
+        raise InvalidConfig("precision fp16 needs a GPU; take auto, bf16 or fp32")
     if asked != "auto":
         return asked
     if cuda:

@@ -12,6 +12,7 @@ from rich.console import Console
 from service.core.errors import InvalidInput, MissingExtra
 from training import results
 from training.datasets import lf_xmc
+from training.recipe import Precision
 from training.results import Check, Results, rows_of_chosen
 from training.run_facts import read_run_on
 
@@ -22,6 +23,7 @@ def score(
     run: Path | None = None,
     encoder: str | None = None,
     out: Path | None = None,
+    precision: Precision = "fp32",
     name: Annotated[str | None, Parameter(help="How the report calls it.")] = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
@@ -39,6 +41,8 @@ def score(
         In place of a run: an encoder as `export bundle` takes it.
     out
         The results' folder, where an encoder is given.
+    precision
+        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     """
     if (run is None) == (encoder is None) or (encoder is None) != (out is None):
         raise InvalidInput("give either --run, or --encoder and --out")
@@ -52,7 +56,10 @@ def score(
     console = Console()
     with console.status("encoding and ranking"):
         measured = score_encoder(
-            str(folder) if folder is not None else str(encoder), dataset, folder=folder
+            str(folder) if folder is not None else str(encoder),
+            dataset,
+            folder=folder,
+            precision=precision,
         )
     target = run if run is not None else out
     assert target is not None
@@ -71,6 +78,7 @@ def score(
             history=tuple(_history(run)) if run is not None else (),
             settings=facts.get("settings", {}),
             hardware=facts.get("hardware", {}),
+            precision=precision,
         ),
         target,
     )

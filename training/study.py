@@ -8,7 +8,7 @@ Shapes: N instances of the memory, L labels, n queries, d dimensions, b retrieve
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from training.metrics import evaluate, judge
 from training.model_folder import OWN
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
+from training.recipe import Precision
 from training.results import row_metrics
 from training.run_facts import read_run_on
 from training.sweeps import unit
@@ -148,7 +149,12 @@ class Study:
 
 
 def open_study(
-    dataset: Dataset, *, run: Path | None, encoder: str | None, rows: int | None = None
+    dataset: Dataset,
+    *,
+    run: Path | None,
+    encoder: str | None,
+    rows: int | None = None,
+    precision: Precision = "fp32",
 ) -> Study:
     """Encode a data set by a run's best checkpoint, or by an encoder that never saw it.
 
@@ -174,17 +180,18 @@ def open_study(
     )
     chosen = read_choices(folder) if folder is not None else None
     loaded = load_encoder(str(folder or encoder))
+    encode = partial(encode_texts, loaded, precision=precision)
     own = folder / OWN if folder is not None else None
     return Study(
         name=str(run or encoder),
         dataset=dataset,
         slices=slices,
         choices=chosen or UNCHOSEN,
-        instances=encode_texts(loaded, dataset.train.instances.texts, role=Role.QUERY),
+        instances=encode(dataset.train.instances.texts, role=Role.QUERY),
         labels=unit(load_file(own)["weight"])
         if own is not None and own.is_file()
-        else encode_texts(loaded, dataset.labels.texts, role=Role.LABEL),
-        queries=encode_texts(loaded, dataset.test.instances.texts, role=Role.QUERY),
+        else encode(dataset.labels.texts, role=Role.LABEL),
+        queries=encode(dataset.test.instances.texts, role=Role.QUERY),
     )
 
 

@@ -6,6 +6,7 @@ Shapes: N training rows, L labels, n test rows, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.model_folder import OWN
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
-from training.recipe import ValidationSettings
+from training.recipe import Precision, ValidationSettings
 from training.results import Result, measured, ranked_labels
 from training.validation import Slices, ask, default_slices
 
@@ -41,7 +42,12 @@ class Scored:
 
 
 def score_encoder(
-    name: str, dataset: Dataset, *, folder: Path | None, slices: Slices | None = None
+    name: str,
+    dataset: Dataset,
+    *,
+    folder: Path | None,
+    slices: Slices | None = None,
+    precision: Precision = "fp32",
 ) -> Scored:
     """Measure an encoder; `folder` is a run's, which may hold choices and classifiers.
 
@@ -49,13 +55,14 @@ def score_encoder(
     """
     choices = read_choices(folder) if folder is not None else None
     encoder = load_encoder(name)
-    instances = encode_texts(encoder, dataset.train.instances.texts, role=Role.QUERY)
-    queries = encode_texts(encoder, dataset.test.instances.texts, role=Role.QUERY)
+    encode = partial(encode_texts, encoder, precision=precision)
+    instances = encode(dataset.train.instances.texts, role=Role.QUERY)
+    queries = encode(dataset.test.instances.texts, role=Role.QUERY)
     own = folder / OWN if folder is not None else None
     if own is not None and own.is_file():
         labels = unit(load_file(own)["weight"])
     else:
-        labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL)
+        labels = encode(dataset.labels.texts, role=Role.LABEL)
     train, held = dataset.train, slices
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from service.core.types import Rows
+from service.core.types import Floats, Rows
 from training import checkpoint
 from training.batch import Batch, Pairs, assemble
 from training.checkpoint import Found, Parts, Progress
@@ -79,6 +79,11 @@ class Trainer:
                     self.progress.seconds = before + perf_counter() - start
                     self._save()
         return self.progress
+
+    def keys(self) -> tuple[Floats, Floats]:
+        """X and Z of the memory as they are now: instances [N, d] and labels [L, d]."""
+        instances, labels = self.refresh.vectors()
+        return instances, self.system.label_keys(labels)
 
     def _step(self, step: int) -> None:
         start, settings = perf_counter(), self.recipe.optimizer
@@ -170,7 +175,7 @@ class Trainer:
         settings, found = self.recipe.validation, []
         for mixing in settings.mixing:
             with self.mixture.at(mixing):
-                scores = self.validation.scores(*self.refresh.vectors())
+                scores = self.validation.scores(*self.keys())
             found.append((criterion(scores, settings.metrics), mixing, scores))
         score, mixing, scores = max(found, key=itemgetter(0))
         self.journal.validated(step, scores, seconds=self.progress.seconds, mixing=mixing)

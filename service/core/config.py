@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -65,7 +65,7 @@ def _explain(error: ValidationError, kind: type[Any]) -> str:
 
 
 def _known(kind: Any, path: list[str]) -> list[str]:
-    """The keys of the table at `path` below a settings dataclass."""
+    """The keys of the table at `path` below a settings dataclass; "0" is a place in an array."""
     for part in path:
-        kind = get_type_hints(kind).get(part)
+        kind = get_args(kind)[0] if part.isdecimal() else get_type_hints(kind).get(part)
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []

@@ -12,6 +12,7 @@
     │   ├── BundleAltered       size or SHA-256 differ from the manifest
     │   └── BundleUnsupported   format version, index library or dimensions this build cannot serve
     ├── ParityError             an exported encoder that differs from torch beyond the tolerance
+    ├── CommandFailed           a command that another one ran; it has said why itself
     ├── LogError                the label log cannot be read or written
     │   ├── LogCorrupt          a stored event fails its checksum, or the sequence has a gap
     │   └── LogLocked           another process kept the log to itself for too long
@@ -101,6 +102,10 @@ class BundleUnsupported(BundleError):
 
 class ParityError(KeymatchError):
     """An exported encoder whose vectors or answers differ from torch beyond the tolerance."""
+
+
+class CommandFailed(KeymatchError):
+    """A command that another one ran ended with an error; what it wrote is kept."""
 
 
 class LogError(KeymatchError):

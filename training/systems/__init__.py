@@ -65,6 +65,10 @@ class System(Protocol):
         """The batch's loss, a scalar."""
         ...
 
+    def label_keys(self, vectors: Floats) -> Floats:
+        """Z, what stands for the labels in the memory, [L, d]; `vectors` are the encoder's."""
+        ...
+
 
 Settings = TypeVar("Settings")
 
@@ -77,6 +81,10 @@ class EncoderAlone(Generic[Settings]):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """The labels' own vectors, as they are."""
+        return vectors
 
 
 SYSTEMS = {

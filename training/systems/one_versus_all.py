@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from service.core.config import STRICT, Positive
+from service.core.types import Floats
 from training.losses import one_versus_all
 from training.systems import Encoded, Task
 
@@ -57,6 +58,12 @@ class OneVersusAll:
             positives=batch.positives,
             negatives=batch.negatives,
         )
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """W as unit vectors: classifiers stand where an encoder's labels would."""
+        weight = self.own.weight.detach()
+        found: Floats = nn.functional.normalize(weight, dim=-1).cpu().numpy()
+        return found
 
 
 def build(settings: Settings, task: Task) -> OneVersusAll:

@@ -192,6 +192,16 @@ def test_beside_a_frozen_transformer_the_rest_learns(
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+def test_classifiers_are_validated_in_the_labels_place(train: Train, tmp_path: Path) -> None:
+    changes = ("encoder.frozen=true", "batch.pool=all", "optimizer.learning_rate=0.1")
+    assert train("run", *changes, "validation.memorization=[0.0]", system="one-versus-all") == 0
+
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()
+    checks = [line for line in map(orjson.loads, lines) if line["kind"] == "validation"]
+    recalls = [check["R@10 at 0"] for check in checks]
+    assert recalls[-1] > recalls[0], "the encoder does not learn, so only W can be better"
+
+
 def test_a_gradient_cache_changes_no_step(train: Train, tmp_path: Path) -> None:
     without_dropout = ("encoder.dropout=0.0", "optimizer.steps=4")
     assert train("direct", *without_dropout) == 0
