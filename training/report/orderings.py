@@ -124,10 +124,10 @@ def inner_memorization(runs: Sequence[Run]) -> Ordering:
 
 def in_batch_instances(runs: Sequence[Run]) -> Ordering:
     """Table 3: the batch's instances as negatives, all else being equal."""
-    ours = [run for run in runs if run.results.system == "rae" and run.results.settings]
+    ours = _contrasted(runs)
     return _ablation(
         ours,
-        without=[run for run in ours if run.setting("system", "in_batch_instances") is False],
+        without=[run for run in ours if not _has_instances(run)],
         differ={("system", "in_batch_instances")},
         claim="in-batch instances as negatives do no harm",
     )
@@ -135,7 +135,7 @@ def in_batch_instances(runs: Sequence[Run]) -> Ordering:
 
 def hard_negatives(runs: Sequence[Run]) -> Ordering:
     """Table 3: mined negatives, all else being equal; the paper claims it for P@1 only."""
-    ours = [run for run in runs if run.results.system == "rae" and run.results.settings]
+    ours = _contrasted(runs)
     return _ablation(
         ours,
         without=[run for run in ours if run.setting("batch", "hard_negatives") == 0],
@@ -145,6 +145,17 @@ def hard_negatives(runs: Sequence[Run]) -> Ordering:
     )
 
 
+def _contrasted(runs: Sequence[Run]) -> list[Run]:
+    """Eq. 10's own, and dual encoders: their loss is Eq. 9, which is Eq. 10 without instances."""
+    return [run for run in runs if run.results.system in CONTRASTED and run.results.settings]
+
+
+def _has_instances(run: Run) -> bool:
+    own = run.setting("system", "in_batch_instances") is not False
+    return run.results.system == "rae" and own
+
+
+CONTRASTED = ("rae", "dual-encoder")
 REFRESH = ("every", "first", "top", "library")
 
 
@@ -179,7 +190,11 @@ def _kept(run: Run, differ: set[tuple[str, str]]) -> dict[tuple[str, str], Any]:
 
 def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], Any]]:
     for table, values in run.results.settings.items():
-        if isinstance(values, dict):
+        if table == "system":
+            yield (table, "in_batch_instances"), _has_instances(run)
+            own = ("name", "in_batch_instances")  # said by the line above
+            yield from (((table, key), value) for key, value in values.items() if key not in own)
+        elif isinstance(values, dict):
             yield from (((table, key), value) for key, value in values.items())
         else:
             yield ("", table), values

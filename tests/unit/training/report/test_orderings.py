@@ -90,9 +90,20 @@ def test_an_ablation_that_differs_in_more_is_not_compared(run: Any) -> None:
 
 
 def test_other_systems_are_no_ablations(run: Any) -> None:
-    dual = run("dpr", system="dual-encoder", settings=settings(hard_negatives=0))
-    assert orderings.hard_negatives([run(settings=settings()), dual]).missing == ()
+    other = run("supcon", system="supcon-de", settings=settings(hard_negatives=0))
+    assert orderings.hard_negatives([run(settings=settings()), other]).missing == ()
 
 
 def test_nothing_is_said_of_peers(peer: Any) -> None:
     assert orderings.orderings([peer]) == []
+
+
+def test_a_dual_encoder_is_the_objective_without_instances(run: Any) -> None:
+    same = {"batch": {"hard_negatives": 2}, "refresh": {"every": 400}, "seed": 0}
+    full = run("rae", settings={**same, "system": {"name": "rae", "tau": 0.04}})
+    bare = {**same, "system": {"name": "dual-encoder", "tau": 0.04}}
+    ance = run("ance", settings=bare, system="dual-encoder")
+    ngame = run("ngame", settings=same, system="ngame")
+
+    ordering = orderings.in_batch_instances([full, ance, ngame])
+    assert list(falls(ordering)) == ["rae against ance"]
