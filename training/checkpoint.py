@@ -15,8 +15,7 @@ rate: no generator's state has to be kept. The folder is replaced in one step.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from service.core.durable import new_folder
 from service.core.errors import InvalidData
 from service.core.types import Rows
 from training.batch import Mined
+from training.optimizers import Optimizers
 
 STATE = "state.json"
 
@@ -60,15 +60,14 @@ class Parts:
     """The trained modules by name and their optimizer."""
 
     modules: dict[str, nn.Module]
-    optimizer: torch.optim.Optimizer
-    names: Sequence[str] = field(default_factory=list)  # of the optimizer's parameters, in order
+    optimizer: Optimizers
 
 
 def save(folder: Path, *, run: str, progress: Progress, found: Found, parts: Parts) -> None:
     """Write the state as `folder`; an older one stays until the new one is whole."""
     state = {"run": run, "progress": asdict(progress), "scalars": {}}
     moments: dict[str, Tensor] = {}
-    for name, entries in _moments(parts).items():
+    for name, entries in parts.optimizer.moments().items():
         for key, value in entries.items():
             moments[f"{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
     new = folder.with_name(f".{folder.name}.new")
@@ -137,17 +136,9 @@ def _weights(parts: Parts) -> dict[str, Tensor]:
     }
 
 
-def _moments(parts: Parts) -> dict[str, dict[str, Any]]:
-    """AdamW's state by parameter name; parameters that never had a gradient have none."""
-    state = parts.optimizer.state_dict()["state"]
-    return {parts.names[place]: entries for place, entries in state.items()}
-
-
 def _put_moments(parts: Parts, moments: dict[str, Tensor]) -> None:
-    document = parts.optimizer.state_dict()
-    place = {name: number for number, name in enumerate(parts.names)}
-    document["state"] = {}
+    found: dict[str, dict[str, Any]] = {}
     for key, value in moments.items():
         name, entry = key.rsplit("/", 1)
-        document["state"].setdefault(place[name], {})[entry] = value
-    parts.optimizer.load_state_dict(document)
+        found.setdefault(name, {})[entry] = value
+    parts.optimizer.put_moments(found)

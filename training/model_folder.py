@@ -5,6 +5,7 @@
 | all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` opens |
 | `keymatch.json` and others   | how it wants to be predicted with, see `choices`                |
 | `own.safetensors`            | a system's own parameters, such as one-versus-all classifiers   |
+| `label_keys.npy`             | Z, fp16 [L, d], where a system does not take the labels' texts  |
 """
 
 from __future__ import annotations
@@ -12,18 +13,26 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 from safetensors.torch import save_file
 from torch import nn
 
 from service.core.durable import new_folder
-from service.core.types import Role
+from service.core.errors import InvalidData
+from service.core.types import Floats, Role
 from training.encoder import TorchEncoder, without_progress_bars
 
-OWN = "own.safetensors"
+OWN, LABEL_KEYS = "own.safetensors", "label_keys.npy"
 
 
-def write_model(encoder: TorchEncoder, folder: Path, *, own: nn.Module | None) -> None:
-    """Replace `folder` by the encoder as it is now."""
+def write_model(
+    encoder: TorchEncoder,
+    folder: Path,
+    *,
+    own: nn.Module | None = None,
+    label_keys: Floats | None = None,
+) -> None:
+    """Replace `folder` by the encoder as it is now; `label_keys` [L, d] are unit vectors."""
     model = encoder.model
     model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
     new = folder.with_name(f".{folder.name}.new")
@@ -34,5 +43,25 @@ def write_model(encoder: TorchEncoder, folder: Path, *, own: nn.Module | None) -
         if own is not None:
             weights = {name: value.detach().cpu() for name, value in own.state_dict().items()}
             save_file(weights, partial / OWN)
+        if label_keys is not None:
+            np.save(partial / LABEL_KEYS, label_keys.astype(np.float16))
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
+
+
+def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
+    """A checkpoint's own Z, [L, d]; None where it is the labels' text vectors.
+
+    Raises `InvalidData` for a file that is not of `labels` rows.
+    """
+    path = folder / LABEL_KEYS
+    if not path.is_file():
+        return None
+    try:
+        keys = np.load(path)
+    except ValueError as error:
+        raise InvalidData(path, f"cannot be read: {error}") from error
+    if keys.ndim != 2 or len(keys) != labels:
+        raise InvalidData(path, f"has shape {list(keys.shape)}; the data set has {labels} labels")
+    found: Floats = keys.astype(np.float32)
+    return found

@@ -44,10 +44,12 @@ class EncoderSettings:
     """`name` as `training.encoder.load_encoder` takes it; prompts default to the model's own.
 
     `dropout` in place of the model's own, where it is given. A `frozen` transformer's vectors are
-    made once; n-grams and a system's own parameters learn beside them.
+    made once; n-grams and a system's own parameters learn beside them. `stage_one` is a recipe that
+    is trained first, and whose encoder is taken in place of `name`.
     """
 
     name: str
+    stage_one: str | None = None
     query_tokens: Count = 32
     label_tokens: Count = 32
     query_prompt: str | None = None
@@ -62,7 +64,8 @@ class NgramSettings:
 
     `share` is the length of what they add to the transformer's unit vector before training, see
     `training.ngrams`; `learning_rate` is theirs alone, for a table learns at other rates. A text
-    loses each n-gram with the chance `dropout` while it trains.
+    loses each n-gram with the chance `dropout` while it trains. `frozen` keeps a checkpoint's table
+    as it is, where the transformer is frozen, too.
     """
 
     buckets: Natural = 0
@@ -71,6 +74,7 @@ class NgramSettings:
     share: Positive = 0.7
     learning_rate: Positive = 3e-3
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    frozen: bool = False
 
     @field_validator("longest")
     @classmethod
@@ -178,6 +182,9 @@ def read_document(recipe: str, *, below: tuple[str, ...] = ()) -> dict[str, Any]
     if recipe in below:
         raise InvalidConfig(f"{recipe} extends itself")
     document = _read(recipe)
+    encoder = document.get("encoder")
+    if isinstance(encoder, dict) and str(encoder.get("stage_one", "")).endswith(".toml"):
+        encoder["stage_one"] = str(Path(recipe).parent / encoder["stage_one"])
     base = document.pop("extends", None)
     if base is None:
         return document

@@ -26,13 +26,14 @@ from training.frozen import FrozenEmbedder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.ngrams import CharacterNgrams, ngrams_of, untrained
+from training.optimizers import make_optimizers
 from training.pooled import PooledEncoder
 from training.recipe import Recipe
 from training.refresh import Refresh
 from training.schedule import chosen_precision
 from training.systems import Task
 from training.tokens import joined, tokenize
-from training.trainer import LAST, Trainer, make_optimizer
+from training.trainer import LAST, Trainer
 from training.validation import Slices, Validation, hold_out
 
 _BESIDE = 16  # times the tokens of a bucket where no transformer's activations are kept
@@ -58,25 +59,26 @@ def open_run(
     embedder = make_embedder(encoder, dataset, recipe, accelerator)
     pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = training_slices(pairs, recipe, source=source)
+    rows = np.intersect1d(slices.kept, pairs.trainable())
     system = systems.build(
         recipe.system,
         Task(
             labels=len(dataset.labels),
             dimension=encoder.dimension,
             label_vectors=lambda: label_vectors(embedder, pairs),
+            labels_of=dataset.train.labels_of[rows],
         ),
         source=source,
     )
-    rows = np.intersect1d(slices.kept, pairs.trainable())
     trained = embedder.module if embedder.learns else None
     if trained is None and system.own is None:
         raise InvalidConfig(f"{source}: encoder.frozen leaves nothing to learn; set ngrams.buckets")
     if isinstance(embedder, FrozenEmbedder):
         with console.status(f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.known
-    optimizer, names = make_optimizer(trained, system.own, recipe)
+    optimizer = make_optimizers(trained, system.own, recipe, sparse=system.sparse)
     if trained is not None:
-        embedder.module, optimizer = accelerator.prepare(embedder.module, optimizer)
+        embedder.module, *optimizer.each = accelerator.prepare(embedder.module, *optimizer.each)
         embedder.module.train()
     else:
         embedder.module.eval()
@@ -85,7 +87,7 @@ def open_run(
     modules: dict[str, nn.Module] = {"encoder": accelerator.unwrap_model(embedder.module)}
     if system.own is not None:
         modules["own"] = system.own
-    parts = Parts(modules=modules, optimizer=optimizer, names=names)
+    parts = Parts(modules=modules, optimizer=optimizer)
     run = run_identity(recipe, dataset)
     progress, found = Progress(), Found()
     if state is not None:
@@ -186,10 +188,13 @@ def make_embedder(
         return Embedder(module, **how)
 
     if not recipe.encoder.frozen:
+        if recipe.ngrams.frozen:
+            raise InvalidConfig("ngrams.frozen goes with encoder.frozen")
         return whole(encoder.model)
-    transformer = whole(nn.Sequential(*pretrained(encoder)))
+    ngrams = None if recipe.ngrams.frozen else ngrams_of(encoder.model)
+    still = encoder.model if ngrams is None else nn.Sequential(*pretrained(encoder))
     wider = {**how, "budget": _BESIDE * recipe.optimizer.bucket_tokens}
-    return FrozenEmbedder(ngrams_of(encoder.model), transformer, **wider)
+    return FrozenEmbedder(ngrams, whole(still), **wider)
 
 
 def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:

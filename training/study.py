@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
@@ -27,13 +26,12 @@ from training.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
 from training.metrics import evaluate, judge
-from training.model_folder import OWN
+from training.model_folder import read_label_keys
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.recipe import Precision
 from training.results import row_metrics
 from training.run_facts import read_run_on
-from training.sweeps import unit
 from training.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
 
@@ -181,16 +179,16 @@ def open_study(
     chosen = read_choices(folder) if folder is not None else None
     loaded = load_encoder(str(folder or encoder))
     encode = partial(encode_texts, loaded, precision=precision)
-    own = folder / OWN if folder is not None else None
+    labels = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
+    if labels is None:
+        labels = encode(dataset.labels.texts, role=Role.LABEL)
     return Study(
         name=str(run or encoder),
         dataset=dataset,
         slices=slices,
         choices=chosen or UNCHOSEN,
         instances=encode(dataset.train.instances.texts, role=Role.QUERY),
-        labels=unit(load_file(own)["weight"])
-        if own is not None and own.is_file()
-        else encode(dataset.labels.texts, role=Role.LABEL),
+        labels=labels,
         queries=encode(dataset.test.instances.texts, role=Role.QUERY),
     )
 

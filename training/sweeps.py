@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
 
 from service.core.types import Floats, Role
 from training.bulk import encode_texts
@@ -20,7 +19,7 @@ from training.choose import DEPTHS as CHOOSABLE
 from training.choose import choose_on
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
-from training.model_folder import OWN
+from training.model_folder import read_label_keys
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
 from training.recipe import Precision, ValidationSettings
 from training.results import Result, measured, ranked_labels
@@ -58,10 +57,8 @@ def score_encoder(
     encode = partial(encode_texts, encoder, precision=precision)
     instances = encode(dataset.train.instances.texts, role=Role.QUERY)
     queries = encode(dataset.test.instances.texts, role=Role.QUERY)
-    own = folder / OWN if folder is not None else None
-    if own is not None and own.is_file():
-        labels = unit(load_file(own)["weight"])
-    else:
+    labels = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
+    if labels is None:
         labels = encode(dataset.labels.texts, role=Role.LABEL)
     train, held = dataset.train, slices
     if choices is None:
@@ -138,8 +135,3 @@ def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) 
 
 
 METHODS = {0.0: "labels only", 1.0: "instances only"}
-
-
-def unit(vectors: Floats) -> Floats:
-    """Rows scaled to length one."""
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.core.errors import MissingExtra
+from service.core.errors import InvalidData, MissingExtra
 from training import recipe as recipes
 from training.datasets import lf_xmc
 from training.overlap import refuse_overlap
-from training.run_facts import write_run
+from training.run_facts import RUN, read_run_on, write_run
+
+FIRST, BEST = "encoder", "best"  # in a run's folder: its first stage, and what it made
 
 
 def list_recipes() -> None:
@@ -33,6 +35,7 @@ def train(
     data: Path,
     out: Path,
     set: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=True)] = (),
+    encoder: str | None = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
@@ -51,6 +54,8 @@ def train(
         The run's folder.
     set
         Numbers of the recipe to replace, as table.key=value.
+    encoder
+        Begin with this encoder, in place of the recipe's own or of its first stage.
     resume
         Go on with the run that OUT holds.
     allow_test_rows
@@ -60,6 +65,15 @@ def train(
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
+    if encoder is None and chosen.encoder.stage_one is not None:
+        stage, first = chosen.encoder.stage_one, out / FIRST
+        if not (first / RUN).exists():
+            train(stage, data=data, out=first, resume=resume, allow_test_rows=allow_test_rows)
+        elif read_run_on(first, dataset.name)["recipe"] != stage:
+            raise InvalidData(first, f"is not a run of {stage}")
+        encoder = str(first / BEST)
+    if encoder is not None:
+        chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
     try:
         from training.choose import choose
         from training.hardware import hardware

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from service.core.types import Floats, Rows
 from training import checkpoint
@@ -27,7 +27,7 @@ from training.encoder import TorchEncoder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.model_folder import write_model
-from training.ngrams import ngrams_of
+from training.optimizers import Optimizers, clip
 from training.order import batch_rows, dropout_seed, step_rng
 from training.recipe import Recipe
 from training.refresh import Refresh
@@ -53,7 +53,7 @@ class Trainer:
     mixture: Mixture
     refresh: Refresh
     validation: Validation | None
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizers
     parts: Parts
     accelerator: Accelerator
     journal: Journal
@@ -97,8 +97,9 @@ class Trainer:
             texts = self._texts(batch)
             tokens += self.embedder.tokens(texts)
             losses.append(self._backward(batch, texts))
+        self._scale_own()
         for group in self.optimizer.param_groups:
-            self.accelerator.clip_grad_norm_(group["params"], settings.clip)
+            clip(group["params"], most=settings.clip, accelerator=self.accelerator)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.progress.tokens += tokens
@@ -148,6 +149,12 @@ class Trainer:
         self.accelerator.backward(scale * loss)
         return loss.detach()
 
+    def _scale_own(self) -> None:
+        """Scale the own parameters' gradients back: every process has them whole."""
+        for parameter in self.system.own.parameters() if self.system.own is not None else ():
+            if parameter.grad is not None:
+                parameter.grad /= self.accelerator.num_processes
+
     def _loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor]:
         device = self.accelerator.device
 
@@ -170,14 +177,15 @@ class Trainer:
         """Score the held-out rows and keep the encoder if it is the best so far."""
         step = self.progress.step
         if self.validation is None:
-            self._keep(step, 1.0)
+            self._keep(step, 1.0, self.keys()[1] if self.system.own is not None else None)
             return
         settings, found = self.recipe.validation, []
         for mixing in settings.mixing:
             with self.mixture.at(mixing):
-                scores = self.validation.scores(*self.keys())
-            found.append((criterion(scores, settings.metrics), mixing, scores))
-        score, mixing, scores = max(found, key=itemgetter(0))
+                keys = self.keys()
+            scores = self.validation.scores(*keys)
+            found.append((criterion(scores, settings.metrics), mixing, scores, keys[1]))
+        score, mixing, scores, label_keys = max(found, key=itemgetter(0))
         self.journal.validated(step, scores, seconds=self.progress.seconds, mixing=mixing)
         shown = ", ".join(
             f"lambda {memorization:g}: P@1 {found['P@1']:.2f} R@100 {found['R@100']:.2f}"
@@ -188,14 +196,19 @@ class Trainer:
         self.progress.checks_since_best += 1
         if score > self.progress.best_score:
             self.progress.best_score = score
-            self._keep(step, mixing)
+            self._keep(step, mixing, label_keys)
 
-    def _keep(self, step: int, mixing: float) -> None:
+    def _keep(self, step: int, mixing: float, label_keys: Floats | None) -> None:
         self.progress.best_step, self.progress.checks_since_best = step, 0
         self.progress.best_mixing = mixing
         if self.accelerator.is_main_process:
             with self.mixture.at(mixing):
-                write_model(self.encoder, self.folder / BEST, own=self.system.own)
+                write_model(
+                    self.encoder,
+                    self.folder / BEST,
+                    own=self.system.own,
+                    label_keys=label_keys if self.system.own is not None else None,
+                )
 
     def _out_of_patience(self) -> bool:
         patience = self.recipe.validation.patience
@@ -211,41 +224,3 @@ class Trainer:
                 parts=self.parts,
             )
         self.accelerator.wait_for_everyone()
-
-
-def make_optimizer(
-    encoder: nn.Module | None, own: nn.Module | None, recipe: Recipe
-) -> tuple[torch.optim.AdamW, list[str]]:
-    """AdamW and its parameters' names; biases and norms do not decay.
-
-    Encoder, n-grams and the system's own are groups apart, since gradients are clipped by group.
-    """
-    settings = recipe.optimizer
-    rates = {
-        "encoder": settings.learning_rate,
-        "ngrams": recipe.ngrams.learning_rate,
-        "own": settings.own_learning_rate or settings.learning_rate,
-    }
-    ngrams = ngrams_of(encoder) if encoder is not None else None
-    tables = {id(parameter) for parameter in ngrams.parameters()} if ngrams is not None else set()
-    groups: dict[tuple[str, bool], list[tuple[str, nn.Parameter]]] = {}
-    for label, module in (("encoder", encoder), ("own", own)):
-        for name, parameter in module.named_parameters() if module is not None else ():
-            if parameter.requires_grad:
-                part = "ngrams" if id(parameter) in tables else label
-                group = groups.setdefault((part, parameter.ndim > 1), [])
-                group.append((f"{label}/{name}", parameter))
-    names = [name for group in groups.values() for name, _ in group]
-    optimizer = torch.optim.AdamW(
-        [
-            {
-                "params": [parameter for _, parameter in group],
-                "weight_decay": settings.weight_decay if decays else 0.0,
-                "base_learning_rate": rates[part],
-                "lr": rates[part],
-            }
-            for (part, decays), group in groups.items()
-        ],
-        fused=True,
-    )
-    return optimizer, names

@@ -103,7 +103,7 @@ def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:
         )
         trainer.train()
     best = folder / BEST
-    write_model(encoder, best, own=None)
+    write_model(encoder, best)
     return FineTuned(
         folder=best,
         slices=slices,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
 
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from service.core.config import parse
@@ -47,12 +48,13 @@ class Encoded:
 class Task:
     """What a system must know of the data before it can be built.
 
-    `label_vectors()` are the untrained encoder's, [L, d].
+    `label_vectors()` are the untrained encoder's, [L, d]; `labels_of` [n, L] the rows that train.
     """
 
     labels: int
     dimension: int
     label_vectors: Callable[[], Floats]
+    labels_of: csr_matrix
 
 
 class System(Protocol):
@@ -60,6 +62,7 @@ class System(Protocol):
 
     encodes_labels: bool  # false where labels are rows of a table
     own: nn.Module | None  # parameters beside the encoder's
+    sparse: tuple[str, ...]  # those of them whose gradient is sparse
 
     def loss(self, batch: Encoded) -> Tensor:
         """The batch's loss, a scalar."""
@@ -78,6 +81,7 @@ class EncoderAlone(Generic[Settings]):
 
     encodes_labels = True
     own = None
+    sparse = ()
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -92,6 +96,7 @@ SYSTEMS = {
     "dual-encoder": "training.systems.dual_encoder",
     "ngame": "training.systems.ngame",
     "one-versus-all": "training.systems.one_versus_all",
+    "irene": "training.systems.irene",
     "supcon-de": "training.systems.supcon_de",
 }
 

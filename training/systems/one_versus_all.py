@@ -45,6 +45,7 @@ class OneVersusAll:
     """W, and the encoder unless it is frozen."""
 
     encodes_labels = False
+    sparse = ()
 
     def __init__(self, settings: Settings, classifiers: Classifiers) -> None:
         self._settings = settings

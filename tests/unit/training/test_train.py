@@ -37,6 +37,7 @@ SYSTEMS = {
     "dual-encoder": "",
     "ngame": "",
     "one-versus-all": "",
+    "irene": "",
     "supcon-de": "",
 }
 
@@ -93,8 +94,9 @@ def test_every_system_learns_and_leaves_an_ordinary_checkpoint(
         ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
         ("validation.mixing=[0.5, 1.0]", "ngrams.buckets=512"),
         ("encoder.frozen=true", "ngrams.buckets=512", "ngrams.dropout=0.2"),
+        ("encoder.frozen=true", "system.name=irene"),
     ],
-    ids=["plain", "mined", "clustered", "cached", "mixed", "frozen"],
+    ids=["plain", "mined", "clustered", "cached", "mixed", "frozen", "own"],
 )
 def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
     changes: Sequence[str], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,15 +131,16 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ngrams_learn_at_a_rate_of_their_own(model: Path) -> None:
     from training import recipe as recipes
+    from training.optimizers import make_optimizers
     from training.run import trainable_encoder
-    from training.trainer import make_optimizer
 
     recipe = recipes.load("rae-moby", [f"encoder.name={model}", "ngrams.buckets=64"])
     module = trainable_encoder(recipe).model
 
-    optimizer, names = make_optimizer(module, None, recipe)
+    optimizer = make_optimizers(module, None, recipe)
 
     rates = [group["lr"] for group in optimizer.param_groups for _ in group["params"]]
+    names = optimizer.names
     tables = [name for name in names if name.endswith("table.weight")]
     assert len(tables) == 1
     assert len(names) == len(set(names)) == len(list(module.parameters()))
@@ -149,12 +152,12 @@ def test_parts_with_one_rate_are_clipped_apart() -> None:
     from torch import nn
 
     from training import recipe as recipes
-    from training.trainer import make_optimizer
+    from training.optimizers import make_optimizers
 
     recipe = recipes.load("rae-moby")
-    optimizer, names = make_optimizer(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), recipe)
+    optimizer = make_optimizers(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), recipe)
 
-    assert names == ["encoder/weight", "encoder/bias", "own/weight"]
+    assert optimizer.names == ["encoder/weight", "encoder/bias", "own/weight"]
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1, 1]
 
 
@@ -176,6 +179,7 @@ def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
     [
         ("rae", ("ngrams.buckets=512", "ngrams.learning_rate=0.05")),
         ("one-versus-all", ("system.initial=labels", "batch.pool=all")),
+        ("irene", ("optimizer.own_learning_rate=0.05", "system.objective=softmax")),
     ],
 )
 def test_beside_a_frozen_transformer_the_rest_learns(
@@ -200,6 +204,41 @@ def test_classifiers_are_validated_in_the_labels_place(train: Train, tmp_path: P
     checks = [line for line in map(orjson.loads, lines) if line["kind"] == "validation"]
     recalls = [check["R@10 at 0"] for check in checks]
     assert recalls[-1] > recalls[0], "the encoder does not learn, so only W can be better"
+
+
+def test_a_second_stage_begins_with_the_encoder_of_the_first(
+    train: Train, model: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second, out = tmp_path / "first.toml", tmp_path / "second.toml", tmp_path / "run"
+    first.write_text(BASE.format(model=model, system="ngame"))
+    second.write_text(
+        BASE.format(model=model, system="irene").replace(
+            "[batch]", 'stage_one = "first.toml"\nfrozen = true\n[batch]'
+        )
+    )
+    command = ["train", str(second), "--data", str(data), "--out", str(out)]
+
+    assert run(app, command) == 0
+    encoder = load_file(out / "encoder" / "best" / "model.safetensors")
+    taken = load_file(out / "best" / "model.safetensors")
+    untrained = load_file(model / "model.safetensors")
+    assert all(np.array_equal(encoder[name], taken[name]) for name in encoder)
+    assert not all(np.array_equal(encoder[name], untrained[name]) for name in encoder)
+    own = load_file(out / "best" / "own.safetensors")
+    keys = np.load(out / "best" / "label_keys.npy")
+    assert own["weight"].shape == keys.shape == (16, DIMENSION)
+    assert np.linalg.norm(keys.astype(np.float32), axis=1) == pytest.approx(np.ones(16), abs=1e-3)
+
+    given = [*command[:-1], str(tmp_path / "given"), "--encoder", str(model)]
+    assert run(app, given) == 0
+    assert not (tmp_path / "given" / "encoder").exists()
+
+    first.write_text(first.read_text() + "\n")
+    other = tmp_path / "other.toml"
+    other.write_text(second.read_text().replace("first.toml", "rae-moby"))
+    capfd.readouterr()
+    assert run(app, ["train", str(other), "--data", str(data), "--out", str(out)]) == 2
+    assert "is not a run of rae-moby" in capfd.readouterr().err
 
 
 def test_a_gradient_cache_changes_no_step(train: Train, tmp_path: Path) -> None:
@@ -229,6 +268,27 @@ def test_two_ranks_have_the_loss_of_one(
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=1e-4)
 
 
+@pytest.mark.parametrize("system", ["one-versus-all", "irene"])
+def test_two_ranks_move_a_systems_own_parameters_as_one_does(
+    system: str, train: Train, data: Path, tmp_path: Path
+) -> None:
+    changes = ("encoder.dropout=0.0", "encoder.frozen=true", "optimizer.steps=5")
+    changes += ("optimizer.clip=0.01", "optimizer.own_learning_rate=0.05")
+    changes += ("system.dropout=0.0",) if system == "irene" else ()
+    assert train("one", *changes, system=system) == 0
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(29_502 + (system == "irene")), "-m", "training", "train"]
+    command += [str(tmp_path / f"{system}.toml"), "--data", str(data)]
+    command += ["--out", str(tmp_path / "two"), "--set", *changes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    own = [load_file(tmp_path / out / "best" / "own.safetensors") for out in ("one", "two")]
+    for name, value in own[0].items():
+        assert value == pytest.approx(own[1][name], abs=1e-5), name
+
+
 def test_a_folder_with_a_run_is_not_trained_over(
     train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +310,7 @@ def test_a_folder_with_a_run_is_not_trained_over(
         (("batch.hard_negatives=1",), "batch.hard_negatives needs refresh.every above 0"),
         (("optimizer.precision=fp16",), "fp16 needs a GPU"),
         (("encoder.frozen=true",), "leaves nothing to learn; set ngrams.buckets"),
+        (("ngrams.frozen=true",), "ngrams.frozen goes with encoder.frozen"),
         (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
         (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
         (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),

@@ -1,0 +1,117 @@
+"""Algorithm 1 of IRENE, by hand."""
+
+import numpy as np
+import pytest
+
+from service.core.novel import (
+    ASSOCIATED,
+    NovelLabels,
+    Refinement,
+    associated_labels,
+    most_voted,
+    refined,
+)
+
+NAN = float("nan")
+SEEN = np.eye(4, dtype=np.float32)  # texts and classifiers of four seen labels
+
+
+def a_refinement(text: float = 0.2, query: float = 0.5, shortlist: int = 4) -> Refinement:
+    return Refinement(shortlist=shortlist, text_threshold=text, query_threshold=query)
+
+
+def rows(*values: list[float]) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def test_zero_shot_keeps_the_nearest_that_agree() -> None:
+    places = associated_labels(
+        similarities=rows([0.9, 0.8, 0.7, 0.6, 0.5]),
+        text_scores=rows([0.3, 0.1, 0.2, 0.9, 0.9]),
+        query_scores=None,
+        refinement=a_refinement(),
+    )
+    assert places.tolist() == [[0, 2, 3]]
+
+
+def test_one_shot_prefers_what_both_lists_hold() -> None:
+    places = associated_labels(
+        similarities=rows([0.9, 0.8, 0.7, 0.6, 0.5]),
+        text_scores=rows([0.3, 0.3, 0.3, 0.3, 0.1]),
+        query_scores=rows([0.1, 0.6, 0.1, 0.5, 0.9]),
+        refinement=a_refinement(),
+    )
+    assert places.tolist() == [[1, 3, 0]], "the last one fails by its text, whatever the query"
+
+
+def test_a_label_without_a_query_is_zero_shot() -> None:
+    scores = rows([0.3, 0.3, 0.3, 0.3])
+    places = associated_labels(
+        similarities=rows([0.9, 0.8, 0.7, 0.6]),
+        text_scores=scores,
+        query_scores=rows([NAN, NAN, NAN, NAN]),
+        refinement=a_refinement(),
+    )
+    assert places.tolist() == [[0, 1, 2]]
+
+
+def test_none_may_survive() -> None:
+    places = associated_labels(
+        similarities=rows([0.9, 0.8]),
+        text_scores=rows([0.1, 0.0]),
+        query_scores=None,
+        refinement=a_refinement(),
+    )
+    assert places.tolist() == [[-1] * ASSOCIATED]
+
+
+def test_empty_places_of_a_shortlist_are_nobody() -> None:
+    places = associated_labels(
+        similarities=rows([0.9, -np.inf, -np.inf, -np.inf]),
+        text_scores=rows([0.9, 0.9, 0.9, 0.9]),
+        query_scores=None,
+        refinement=a_refinement(),
+    )
+    assert places.tolist() == [[0, -1, -1]]
+
+
+def test_a_threshold_is_met_by_itself() -> None:
+    assert refined(np.array([0.5, NAN, 0.25]), threshold=0.5).tolist() == [True, False, False]
+
+
+def test_votes_before_similarity() -> None:
+    votes, similarities = np.array([[1, 2, 0, 2]]), rows([0.9, 0.1, 0.8, 0.2])
+    assert most_voted(votes=votes, similarities=similarities, count=3).tolist() == [[3, 1, 0]]
+
+
+@pytest.fixture
+def labels() -> NovelLabels:
+    def shortlist(texts: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        similarities = texts @ SEEN.T
+        order = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(similarities, order, axis=1), order
+
+    def combine(texts: np.ndarray, chosen: np.ndarray, present: np.ndarray) -> np.ndarray:
+        return texts + (chosen * present[..., None]).sum(axis=1)
+
+    return NovelLabels(
+        classifiers=SEEN.astype(np.float16),
+        shortlist=shortlist,
+        combine=combine,
+        refinement=a_refinement(text=0.5, query=0.5, shortlist=2),
+    )
+
+
+def test_a_text_is_enriched_by_its_associated_classifiers(labels: NovelLabels) -> None:
+    texts = rows([0.6, 0.8, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [0.4, 0.3, 0.2, 0.1])
+    found = labels.represent(texts)
+    assert found.associated.tolist() == [[1, 0, -1], [0, 1, -1], [-1, -1, -1]]
+    assert found.similarities[0] == pytest.approx([0.8, 0.6, 0.0])
+    assert found.vectors[0] == pytest.approx([1.6, 1.8, 0.0, 0.0])
+    assert found.vectors[2] == pytest.approx(texts[2]), "nobody agrees: the text alone"
+
+
+def test_a_revealed_query_changes_who_is_associated(labels: NovelLabels) -> None:
+    texts = rows([0.6, 0.8, 0.0, 0.0])
+    with_query = labels.represent(texts, rows([1.0, 0.0, 0.0, 0.0]))
+    assert with_query.associated.tolist() == [[0, 1, -1]]

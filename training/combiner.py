@@ -1,0 +1,146 @@
+"""IRENE's combiner C(l): a label's text and classifiers of its associated labels as one vector.
+
+    C(l) = Linear(SelfAttention([E(z_l) + t_enc, w_1 + t_clf, ..., w_m + t_clf]))     (section 4.1)
+
+with type embeddings t that are learned. Here the result is added to E(z_l) and both are scaled to
+length one (`residual`), so that training begins with the text's own vector, and ends no worse where
+nothing is to be learned. The others of Table 8 take the same inputs.
+
+Shapes: n labels, m places for associated labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, scaled_dot_product_attention
+
+Kind = Literal["attention", "transformer", "sum", "weighted-sum", "max"]
+
+
+class Combiner(nn.Module):  # type: ignore[misc]
+    """Common to all kinds: unit vectors in, unit vectors out."""
+
+    def forward(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """C [n, d] of texts [n, d], classifiers [n, m, d] and which of them are there, [n, m]."""
+        return normalize(self.combined(texts, classifiers, present), dim=-1)
+
+    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """C before it is scaled, [n, d]."""
+        raise NotImplementedError
+
+
+class AttentionCombiner(Combiner):
+    """The paper's, over tokens with a type; `transformer` adds the layer's feed-forward half."""
+
+    def __init__(
+        self, dimension: int, *, heads: int, dropout: float, residual: bool, transformer: bool
+    ) -> None:
+        super().__init__()
+        self.residual = residual
+        self.types = nn.Parameter(0.02 * torch.randn(2, dimension))  # t_enc, t_clf
+        self.attention = SelfAttention(dimension, heads=heads, dropout=dropout)
+        self.feed_forward = FeedForward(dimension, dropout=dropout) if transformer else None
+        self.linear = nn.Linear(dimension, dimension)
+        if residual:
+            nn.init.zeros_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+
+    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """See `Combiner`."""
+        tokens = torch.cat([texts[:, None] + self.types[0], classifiers + self.types[1]], dim=1)
+        text = torch.ones_like(present[:, :1])
+        there = torch.cat([text, present], dim=1)  # [n, 1 + m]
+        seen = self.attention(tokens, there)  # [n, 1 + m, d]
+        if self.feed_forward is not None:
+            seen = self.feed_forward(tokens + seen)
+        weights = there.to(seen.dtype)[..., None]
+        pooled = (seen * weights).sum(dim=1) / weights.sum(dim=1)
+        found = self.linear(pooled)
+        return texts + found if self.residual else found
+
+
+class SelfAttention(nn.Module):  # type: ignore[misc]
+    """Multi-head attention of a few tokens."""
+
+    def __init__(self, dimension: int, *, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.inward = nn.Linear(dimension, 3 * dimension)
+        self.outward = nn.Linear(dimension, dimension)
+
+    def forward(self, tokens: Tensor, there: Tensor) -> Tensor:
+        """[n, t, d] from tokens [n, t, d]; nobody looks at tokens that are not `there` [n, t]."""
+        n, t, d = tokens.shape
+        split = self.inward(tokens).reshape(n, t, 3, self.heads, d // self.heads)
+        queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind(0)  # [n, heads, t, d/heads]
+        seen = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=there[:, None, None, :],
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.outward(seen.transpose(1, 2).reshape(n, t, d))
+
+
+class FeedForward(nn.Module):  # type: ignore[misc]
+    """The other half of a transformer layer."""
+
+    def __init__(self, dimension: int, *, dropout: float) -> None:
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(dimension), nn.LayerNorm(dimension)
+        self.wide = nn.Linear(dimension, 4 * dimension)
+        self.narrow = nn.Linear(4 * dimension, dimension)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[n, t, d] from tokens [n, t, d]."""
+        tokens = self.before(tokens)
+        wide = nn.functional.gelu(self.wide(tokens))
+        return self.after(tokens + self.dropout(self.narrow(wide)))
+
+
+class SumCombiner(Combiner):
+    """Table 8: sum; with learned weights of the places, weighted sum."""
+
+    def __init__(self, places: int, *, weighted: bool) -> None:
+        super().__init__()
+        ones = torch.ones(1 + places)
+        self.weights = nn.Parameter(ones) if weighted else None
+
+    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """See `Combiner`."""
+        there = present.to(texts.dtype)[..., None]
+        if self.weights is None:
+            return texts + (there * classifiers).sum(dim=1)
+        weighted = there * classifiers * self.weights[1:, None]
+        return self.weights[0] * texts + weighted.sum(dim=1)
+
+
+class MaxCombiner(Combiner):
+    """Table 8: the greatest value in each dimension."""
+
+    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """See `Combiner`."""
+        hidden = classifiers.masked_fill(~present[..., None], -torch.inf)
+        return torch.cat([texts[:, None], hidden], dim=1).amax(dim=1)
+
+
+def make_combiner(
+    kind: Kind, dimension: int, *, places: int, heads: int, dropout: float, residual: bool
+) -> Combiner:
+    """A combiner that has learned nothing; `residual` concerns those with attention."""
+    if kind == "max":
+        return MaxCombiner()
+    if kind in ("sum", "weighted-sum"):
+        return SumCombiner(places, weighted=kind == "weighted-sum")
+    return AttentionCombiner(
+        dimension,
+        heads=heads,
+        dropout=dropout,
+        residual=residual,
+        transformer=kind == "transformer",
+    )

@@ -1,0 +1,159 @@
+"""IRENE's second stage (Yadav et al., section 4.2): classifiers W and combiner C, encoder frozen.
+
+Stage I is any encoder: the paper's is NGAME's (`encoder.stage_one` of the recipe, or `--encoder`).
+Stage II learns from the same clicks what a label's classifier is, and how the classifiers of labels
+that are like it make up for a label that has none:
+
+    [s(E(x), w_n) - s(E(x), w_p) + gamma_1]_+ + [s(E(x), C(n)) - s(E(x), C(p)) + gamma_2]_+  (Eq. 3)
+
+`objective` may also be `bce`, binary cross-entropy over the batch's labels as in public code, or
+`softmax`, Eq. 9 of RAE-XMC over both kinds of scores.
+
+Shapes: B instances, P labels of the pool, L labels, m associated labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn.functional import embedding, normalize
+
+from service.core.config import STRICT, Count, Positive
+from service.core.novel import ASSOCIATED
+from service.core.types import Floats
+from training.associations import associations
+from training.combiner import Combiner, Kind, make_combiner
+from training.losses import decoupled_softmax, one_versus_all, triplet
+from training.systems import Encoded, Task
+
+Objective = Literal["triplet", "bce", "softmax"]
+_CHUNK = 8_192  # labels that are combined at once
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """The numbers of Table 10, and which of the variants.
+
+    `learn_classifiers = false` keeps W at the labels' text vectors: Table 8's "IRENE with Encoder
+    Embeddings". `frozen_neighbours` lets no gradient of C into W, as public code does.
+    """
+
+    objective: Objective = "triplet"
+    classifier_margin: Positive = 0.1  # gamma_1
+    combiner_margin: Positive = 0.3  # gamma_2
+    hardest: Count = 10  # negatives of an instance that a triplet counts
+    scale: Positive = 20.0  # of an inner product as a logit, for bce
+    bias: float = -10.0
+    tau: Positive = 0.05  # of the softmax
+    combiner: Kind = "attention"
+    heads: Count = 4
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    residual: bool = True
+    learn_classifiers: bool = True
+    frozen_neighbours: bool = False
+
+
+class Classifiers(nn.Module):  # type: ignore[misc]
+    """W and C, and which labels are associated with which."""
+
+    def __init__(
+        self, initial: Tensor, combiner: Combiner, associated: Tensor, *, learned: bool
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(initial, requires_grad=learned)  # [L, d]
+        self.combiner = combiner
+        self.register_buffer("associated", associated)  # [L, m], -1 where there is none
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """w_l of `columns`, unit vectors [..., d]; their gradient is sparse."""
+        return normalize(embedding(columns, self.weight, sparse=True), dim=-1)
+
+    def combined(self, columns: Tensor, texts: Tensor, *, frozen: bool = False) -> Tensor:
+        """C(l) of `columns` [P] with texts [P, d]."""
+        near = self.associated[columns]  # [P, m]
+        classifiers = self(near.clamp(min=0))  # [P, m, d]
+        return self.combiner(texts, classifiers.detach() if frozen else classifiers, near >= 0)
+
+
+class Irene:
+    """Stage II."""
+
+    encodes_labels = True
+    sparse = ("weight",)
+
+    def __init__(self, settings: Settings, classifiers: Classifiers) -> None:
+        self._settings, self.own = settings, classifiers
+
+    def loss(self, batch: Encoded) -> Tensor:
+        """Eq. 3, or its variants, over the pool."""
+        settings = self._settings
+        combined = self.own.combined(
+            batch.pool, batch.labels, frozen=settings.frozen_neighbours
+        )  # [P, d]
+        of_combiner = self._contrast(
+            batch.instances @ combined.T, batch, margin=settings.combiner_margin
+        )
+        if not settings.learn_classifiers:
+            return of_combiner
+        scores = batch.instances @ self.own(batch.pool).T
+        return of_combiner + self._contrast(scores, batch, margin=settings.classifier_margin)
+
+    def _contrast(self, scores: Tensor, batch: Encoded, *, margin: float) -> Tensor:
+        settings = self._settings
+        if settings.objective == "triplet":
+            return triplet(
+                label_scores=scores,
+                sampled=batch.sampled,
+                negatives=batch.negatives,
+                margin=margin,
+                hardest=settings.hardest,
+            )
+        if settings.objective == "bce":
+            return one_versus_all(
+                logits=settings.scale * scores + settings.bias,
+                positives=batch.positives,
+                negatives=batch.negatives,
+            )
+        return decoupled_softmax(
+            label_scores=scores,
+            sampled=batch.sampled,
+            negatives=batch.negatives,
+            tau=settings.tau,
+        )
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """C(l) of all labels, the paper's E+(l)."""
+        texts = torch.from_numpy(vectors).to(self.own.weight.device)
+        columns = torch.arange(len(texts), device=texts.device)
+        training = self.own.training
+        self.own.eval()
+        with torch.no_grad():
+            pieces = [self.own.combined(own, texts[own]).cpu() for own in columns.split(_CHUNK)]
+        self.own.train(training)
+        found: Floats = torch.cat(pieces).numpy()
+        return found
+
+
+def build(settings: Settings, task: Task) -> Irene:
+    """See `systems.build`; W starts from the labels' texts, as NGAME's."""
+    texts = task.label_vectors()
+    combiner = make_combiner(
+        settings.combiner,
+        task.dimension,
+        places=ASSOCIATED,
+        heads=settings.heads,
+        dropout=settings.dropout,
+        residual=settings.residual,
+    )
+    near = associations(labels_of=task.labels_of, texts=texts, count=ASSOCIATED)
+    classifiers = Classifiers(
+        torch.from_numpy(texts).clone(),
+        combiner,
+        torch.from_numpy(near),
+        learned=settings.learn_classifiers,
+    )
+    return Irene(settings, classifiers)
