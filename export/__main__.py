@@ -234,13 +234,14 @@ def _exported(
     """Load a checkpoint and export it to `target`."""
     try:
         from export.encoder import EncoderOptions, export_encoder
-        from export.origin import predictor_defaults, read_origin
+        from export.origin import predictor_defaults, read_origin, refuse_own_keys
         from export.parity import Tolerance
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="export") from error
     from training.encoder import load_encoder, locate
 
     checkpoint = Path(locate(encoder))
+    refuse_own_keys(checkpoint)
     origin = read_origin(checkpoint)
     options = EncoderOptions(
         quantization=quantize,

@@ -10,16 +10,16 @@ set = ["batch.hard_negatives=1"]  # above this recipe, or of this peer
 
 from __future__ import annotations
 
-from importlib import resources
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT, parse, read_toml
+from service.core.config import STRICT, parse
 from service.core.errors import InvalidConfig
+from training import shipped
 
+PACKAGE = "training.comparisons"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 
@@ -52,8 +52,7 @@ class Comparison:
 
 def names() -> list[str]:
     """The comparisons that come with Keymatch."""
-    files = resources.files("training.comparisons").iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    return shipped.names(PACKAGE)
 
 
 def load(comparison: str) -> Comparison:
@@ -61,16 +60,7 @@ def load(comparison: str) -> Comparison:
 
     Raises `InvalidConfig` naming file, key and what is allowed.
     """
-    if comparison.endswith(".toml"):
-        document = read_toml(Path(comparison))
-    elif comparison in names():
-        with resources.as_file(resources.files("training.comparisons")) as folder:
-            document = read_toml(folder / f"{comparison}.toml")
-    else:
-        raise InvalidConfig(
-            f"no comparison is named {comparison!r}: give a .toml file or one of"
-            f" {', '.join(names())}"
-        )
+    document = shipped.read(comparison, package=PACKAGE, what="comparison")
     found = parse(Comparison, document, source=comparison)
     seen: set[str] = set()
     for entry in found.entries:

@@ -18,11 +18,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from service.core.durable import new_folder
-from service.core.errors import InvalidData
 from service.core.types import Floats, Role
 from training.encoder import TorchEncoder, without_progress_bars
+from training.label_keys import LABEL_KEYS
 
-OWN, LABEL_KEYS = "own.safetensors", "label_keys.npy"
+OWN = "own.safetensors"
 
 
 def write_model(
@@ -47,21 +47,3 @@ def write_model(
             np.save(partial / LABEL_KEYS, label_keys.astype(np.float16))
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
-
-
-def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
-    """A checkpoint's own Z, [L, d]; None where it is the labels' text vectors.
-
-    Raises `InvalidData` for a file that is not of `labels` rows.
-    """
-    path = folder / LABEL_KEYS
-    if not path.is_file():
-        return None
-    try:
-        keys = np.load(path)
-    except ValueError as error:
-        raise InvalidData(path, f"cannot be read: {error}") from error
-    if keys.ndim != 2 or len(keys) != labels:
-        raise InvalidData(path, f"has shape {list(keys.shape)}; the data set has {labels} labels")
-    found: Floats = keys.astype(np.float32)
-    return found

@@ -143,9 +143,12 @@ def read(folder: Path) -> NovelSplit:
     found = NovelSplit(
         seen=lf_xmc.read(folder / SEEN), everything=lf_xmc.read(folder / ALL), facts=facts
     )
-    uids, rows = found.everything.labels.uids, len(found.everything.train)
-    if (len(uids), rows) != (facts.seen + facts.novel, facts.novel):
-        raise InvalidData(path, f"{ALL} holds {len(uids)} labels and {rows} one-shot queries")
+    uids, one_shot = found.everything.labels.uids, found.everything.train.labels_of
+    if (len(uids), one_shot.shape[0]) != (facts.seen + facts.novel, facts.novel):
+        said = f"{ALL} holds {len(uids)} labels and {one_shot.shape[0]} one-shot queries"
+        raise InvalidData(path, said)
+    if not np.array_equal(np.sort(one_shot.indices), found.novel):
+        raise InvalidData(folder / ALL, "its train rows are not a query for each novel label")
     if uids[: facts.seen] != found.seen.labels.uids:
         raise InvalidData(folder / ALL, f"its first labels are not those of {SEEN}")
     return found

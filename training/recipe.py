@@ -30,12 +30,13 @@ from service.core.config import (
     Positive,
     Share,
     parse,
-    read_toml,
     toml_value,
 )
 from service.core.errors import InvalidConfig
+from training import shipped
 from training.batch import BatchSettings
 
+PACKAGE = "training.recipes"
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -152,13 +153,12 @@ class Recipe:
 
 def names() -> list[str]:
     """The recipes that come with Keymatch."""
-    files = resources.files("training.recipes").iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    return shipped.names(PACKAGE)
 
 
 def summary(name: str) -> str:
     """The first comment of a recipe that comes with Keymatch."""
-    text = (resources.files("training.recipes") / f"{name}.toml").read_text()
+    text = (resources.files(PACKAGE) / f"{name}.toml").read_text()
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.removeprefix("#").strip() for line in head)
 
@@ -181,7 +181,7 @@ def read_document(recipe: str, *, below: tuple[str, ...] = ()) -> dict[str, Any]
     """
     if recipe in below:
         raise InvalidConfig(f"{recipe} extends itself")
-    document = _read(recipe)
+    document = shipped.read(recipe, package=PACKAGE, what="recipe")
     encoder = document.get("encoder")
     if isinstance(encoder, dict) and str(encoder.get("stage_one", "")).endswith(".toml"):
         encoder["stage_one"] = str(Path(recipe).parent / encoder["stage_one"])
@@ -193,17 +193,6 @@ def read_document(recipe: str, *, below: tuple[str, ...] = ()) -> dict[str, Any]
     if base.endswith(".toml"):
         base = str(Path(recipe).parent / base)
     return _over(read_document(base, below=(*below, recipe)), document)
-
-
-def _read(recipe: str) -> dict[str, Any]:
-    if recipe.endswith(".toml"):
-        return read_toml(Path(recipe))
-    if recipe not in names():
-        raise InvalidConfig(
-            f"no recipe is named {recipe!r}: give a .toml file or one of {', '.join(names())}"
-        )
-    with resources.as_file(resources.files("training.recipes") / f"{recipe}.toml") as path:
-        return read_toml(path)
 
 
 def _over(base: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

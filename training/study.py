@@ -25,8 +25,8 @@ from training.bulk import encode_texts
 from training.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
+from training.label_keys import read_label_keys
 from training.metrics import evaluate, judge
-from training.model_folder import read_label_keys
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.recipe import Precision

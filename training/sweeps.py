@@ -19,7 +19,7 @@ from training.choose import DEPTHS as CHOOSABLE
 from training.choose import choose_on
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
-from training.model_folder import read_label_keys
+from training.label_keys import read_label_keys
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
 from training.recipe import Precision, ValidationSettings
 from training.results import Result, measured, ranked_labels

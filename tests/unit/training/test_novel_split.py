@@ -1,5 +1,6 @@
 """Hiding labels: nothing of them is left to train on, and everything to be measured by."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,15 @@ def test_a_damaged_split_is_named(
     novel_split.write(split, tmp_path / "split")
     damage(tmp_path / "split")
     with pytest.raises(InvalidData, match=message):
+        novel_split.read(tmp_path / "split")
+
+
+def test_a_query_too_many_for_one_label_is_named(split: NovelSplit, tmp_path: Path) -> None:
+    novel_split.write(split, tmp_path / "split")
+    rows = tmp_path / "split" / "all" / "trn.json.gz"
+    lines = gzip.decompress(rows.read_bytes()).replace(b"[12]", b"[13]")
+    rows.write_bytes(gzip.compress(lines))
+    with pytest.raises(InvalidData, match="not a query for each novel label"):
         novel_split.read(tmp_path / "split")
 
 

@@ -1,0 +1,34 @@
+"""TOML files that come with Keymatch, by their names, and those of users, by their paths."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from service.core.config import read_toml
+from service.core.errors import InvalidConfig
+
+SUFFIX = ".toml"
+
+
+def names(package: str) -> list[str]:
+    """The files in a package, without their suffix."""
+    files = resources.files(package).iterdir()
+    return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
+
+
+def read(name: str, *, package: str, what: str) -> dict[str, Any]:
+    """The document of a package's file or, where the name ends in .toml, of any.
+
+    Raises `InvalidConfig` that lists the known ones, calling each a `what`.
+    """
+    if name.endswith(SUFFIX):
+        return read_toml(Path(name))
+    known = names(package)
+    if name not in known:
+        raise InvalidConfig(
+            f"no {what} is named {name!r}: give a .toml file or one of {', '.join(known)}"
+        )
+    with resources.as_file(resources.files(package) / f"{name}{SUFFIX}") as path:
+        return read_toml(path)
