@@ -5,15 +5,18 @@ Shapes: n texts, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
 from service.core.types import Floats, Role
+from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder
+from training.label_keys import read_label_keys
 from training.pooled import PooledEncoder
 from training.recipe import Precision
 from training.schedule import chosen_precision
@@ -43,6 +46,15 @@ def encode_texts(
             inputs = padded(table, order[cut], padding=padding, device=device)
             vectors[order[cut]] = pooled(**inputs).float().cpu().numpy()
     return vectors
+
+
+def label_keys(encode: Callable[..., Floats], dataset: Dataset, *, folder: Path | None) -> Floats:
+    """Z [L, d]: what a run's checkpoint in `folder` has of its own, else the labels' texts.
+
+    `encode` is `encode_texts` of an encoder.
+    """
+    own = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
+    return encode(dataset.labels.texts, role=Role.LABEL) if own is None else own
 
 
 def autocast(precision: Precision) -> AbstractContextManager[None]:

@@ -21,11 +21,10 @@ from service.core.index import RowFilter
 from service.core.index.exact import exact_search, nearest
 from service.core.types import Floats, Role, Rows
 from training.batch import Pairs
-from training.bulk import encode_texts
+from training.bulk import encode_texts, label_keys
 from training.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
-from training.label_keys import read_label_keys
 from training.metrics import evaluate, judge
 from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
@@ -179,16 +178,13 @@ def open_study(
     chosen = read_choices(folder) if folder is not None else None
     loaded = load_encoder(str(folder or encoder))
     encode = partial(encode_texts, loaded, precision=precision)
-    labels = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
-    if labels is None:
-        labels = encode(dataset.labels.texts, role=Role.LABEL)
     return Study(
         name=str(run or encoder),
         dataset=dataset,
         slices=slices,
         choices=chosen or UNCHOSEN,
         instances=encode(dataset.train.instances.texts, role=Role.QUERY),
-        labels=labels,
+        labels=label_keys(encode, dataset, folder=folder),
         queries=encode(dataset.test.instances.texts, role=Role.QUERY),
     )
 

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.types import Floats, Role
-from training.bulk import encode_texts
+from training.bulk import encode_texts, label_keys
 from training.choices import UNCHOSEN, Choices, read_choices
 from training.choose import DEPTHS as CHOOSABLE
 from training.choose import choose_on
 from training.datasets.dataset import Dataset
 from training.encoder import load_encoder
-from training.label_keys import read_label_keys
 from training.prediction import Keys, Retrieved, predict, predict_separately, retrieve
 from training.recipe import Precision, ValidationSettings
 from training.results import Result, measured, ranked_labels
@@ -57,9 +56,7 @@ def score_encoder(
     encode = partial(encode_texts, encoder, precision=precision)
     instances = encode(dataset.train.instances.texts, role=Role.QUERY)
     queries = encode(dataset.test.instances.texts, role=Role.QUERY)
-    labels = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
-    if labels is None:
-        labels = encode(dataset.labels.texts, role=Role.LABEL)
+    labels = label_keys(encode, dataset, folder=folder)
     train, held = dataset.train, slices
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)

@@ -9,6 +9,21 @@ from tests.support.tiny_encoder import VOCABULARY, tiny_tokenizer
 from training.datasets.dataset import Dataset, Split, Texts
 
 DIMENSION = 32
+RECIPE = """
+[encoder]
+name = "{model}"
+[batch]
+instances = 16
+[optimizer]
+steps = 4
+learning_rate = 1e-3
+precision = "fp32"
+[validation]
+rows = 8
+every = 2
+[system]
+name = "{system}"
+"""
 ADJECTIVES = ("red", "green", "blue", "black", "white", "small", "large", "cheap")
 NOUNS = ("tent", "boots", "lamp", "stove", "bottle", "jacket", "rope", "knife")
 

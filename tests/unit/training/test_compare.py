@@ -6,26 +6,12 @@ import pytest
 
 from service.core.command_line import run
 from service.core.errors import InvalidConfig
+from tests.support.tiny_training import RECIPE
 from training import comparison as comparisons
 from training import recipe as recipes
 from training import results
 from training.__main__ import app
 
-RECIPE = """
-[encoder]
-name = "{model}"
-[batch]
-instances = 16
-[optimizer]
-steps = 9
-learning_rate = 1e-3
-precision = "fp32"
-[validation]
-rows = 8
-every = 2
-[system]
-name = "rae"
-"""
 COMPARISON = """
 set = ["optimizer.steps=2"]
 
@@ -51,7 +37,7 @@ set = ["system.in_batch_instances=false"]
 @pytest.fixture
 def comparison(model: Path, tmp_path: Path) -> Path:
     recipe, comparison = tmp_path / "mine.toml", tmp_path / "compared.toml"
-    recipe.write_text(RECIPE.format(model=model))
+    recipe.write_text(RECIPE.format(model=model, system="rae"))
     comparison.write_text(COMPARISON.format(model=model, recipe=recipe))
     return comparison
 

@@ -6,25 +6,10 @@ import orjson
 import pytest
 
 from service.core.command_line import run
+from tests.support.tiny_training import RECIPE
 from training import results
 from training.__main__ import app
 from training.choose import MEMORIZATIONS
-
-RECIPE = """
-[encoder]
-name = "{model}"
-[batch]
-instances = 16
-[optimizer]
-steps = 4
-learning_rate = 1e-3
-precision = "fp32"
-[validation]
-rows = 8
-every = 2
-[system]
-name = "{system}"
-"""
 
 
 @pytest.mark.parametrize("system", ["rae", "one-versus-all"])
