@@ -14,7 +14,8 @@ from rich.table import Table
 from service.core.durable import write_file
 from service.core.errors import MissingExtra
 from training.datasets import lf_xmc
-from training.recipe import Precision
+from training.options import AskedPrecision
+from training.run_facts import BEST
 
 if TYPE_CHECKING:
     from training.adaption import Adaption
@@ -28,7 +29,7 @@ def adapt(
     run: Path | None = None,
     encoder: str | None = None,
     held_out: int | None = None,
-    precision: Precision = "fp32",
+    precision: AskedPrecision = "fp32",
     json: Annotated[Path | None, Parameter(help="Also write the figures to this file.")] = None,
 ) -> None:
     """Learn lambda from what each query retrieves, on rows that were held out of training.
@@ -47,8 +48,6 @@ def adapt(
         In place of a run: an encoder as `export bundle` takes it, which never saw the data.
     held_out
         How many training rows to hold out for an encoder; default 1,000.
-    precision
-        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     """
     dataset = lf_xmc.read(data)
     try:
@@ -63,7 +62,7 @@ def adapt(
     with console.status("ranking at every lambda"):
         found = learn(study)
     if run is not None:
-        write_learned(run / "best", found.learned)
+        write_learned(run / BEST, found.learned)
     console.print(_table(found, dataset.name))
     console.print(found.verdict, highlight=False, soft_wrap=True)
     if json is not None:

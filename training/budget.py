@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from service.core.durable import write_file
 from service.core.errors import MissingExtra
 from training.datasets import lf_xmc
-from training.recipe import Precision
+from training.options import MANY, AskedPrecision
 from training.reduction import METHODS, budget_rows, check_method
 
 if TYPE_CHECKING:
     from training.cost_curve import Cost
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
-_MANY = Parameter(consume_multiple=True, negative=())
 
 
 def budget(
@@ -29,10 +27,10 @@ def budget(
     data: Path,
     run: Path | None = None,
     encoder: str | None = None,
-    budgets: Annotated[tuple[float, ...], _MANY] = (0.1, 0.25, 0.5, 0.75, 1.0),
-    methods: Annotated[tuple[str, ...], _MANY] = tuple(METHODS),
+    budgets: Annotated[tuple[float, ...], MANY] = (0.1, 0.25, 0.5, 0.75, 1.0),
+    methods: Annotated[tuple[str, ...], MANY] = tuple(METHODS),
     held_out: int | None = None,
-    precision: Precision = "fp32",
+    precision: AskedPrecision = "fp32",
     json: Path | None = None,
     plot: Path | None = None,
 ) -> None:
@@ -55,8 +53,6 @@ def budget(
         Ways to reduce, see `training.reduction`; default: all.
     held_out
         How many training rows to hold out for an encoder; default 1,000.
-    precision
-        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     json
         Also write the figures, in percent, to this file.
     plot

@@ -16,7 +16,8 @@ from training.choices import UNCHOSEN, Choices, write_choices
 from training.encoder import load_encoder
 from training.model_folder import OWN
 from training.run import memory_tau
-from training.trainer import BEST, Trainer
+from training.run_facts import BEST
+from training.trainer import Trainer
 from training.validation import Asked, criterion
 
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)

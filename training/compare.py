@@ -17,11 +17,10 @@ from training import comparison as comparisons
 from training import results
 from training.comparison import Comparison, Entry
 from training.datasets import lf_xmc
+from training.options import MANY, AskedPrecision
 from training.overlap import refuse_overlap
 from training.recipe import Precision
 from training.run_facts import RUN
-
-_MANY = Parameter(consume_multiple=True, negative=())
 
 
 def compare(
@@ -30,8 +29,8 @@ def compare(
     *,
     data: Path,
     out: Path,
-    only: Annotated[tuple[str, ...], _MANY] = (),
-    precision: Precision = "fp32",
+    only: Annotated[tuple[str, ...], MANY] = (),
+    precision: AskedPrecision = "fp32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Train and score systems side by side, each by a command that is shown and can be run alone.
@@ -49,8 +48,6 @@ def compare(
         A folder for the runs, one each.
     only
         Names of the entries to do, default: all.
-    precision
-        Arithmetic of the encoders in scoring; auto is the fastest of this hardware.
     dry_run
         Only show the commands.
     """

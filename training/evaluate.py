@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
@@ -19,6 +18,7 @@ from service.core.errors import InvalidInput
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import EvaluationRow, named, open_evaluation
+from training.options import MANY
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
 
@@ -27,9 +27,7 @@ def evaluate(
     *,
     bundle: Path,
     data: Path,
-    memorization: Annotated[
-        tuple[float, ...] | None, Parameter(consume_multiple=True, negative=())
-    ] = None,
+    memorization: Annotated[tuple[float, ...] | None, MANY] = None,
     depth: int | None = None,
     exact: bool = False,
     json: Path | None = None,

@@ -17,6 +17,7 @@ from service.core.errors import InvalidConfig
 from training import results
 from training.datasets import lf_xmc
 from training.hardware import machine
+from training.options import MANY
 from training.overlap import refuse_overlap
 from training.peers import PEERS, load
 from training.peers.material import material
@@ -31,7 +32,7 @@ def peer(
     *,
     data: Path,
     out: Path,
-    set: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=True)] = (),
+    set: Annotated[tuple[str, ...], MANY] = (),
     allow_test_rows: bool = False,
 ) -> None:
     """Train a peer on the train split and measure it on the test rows, as `score` does.

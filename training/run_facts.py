@@ -11,6 +11,7 @@ from service.core.durable import write_file
 from service.core.errors import InvalidData, InvalidInput
 
 RUN = "run.json"
+BEST = "best"  # the checkpoint that a run chose, in its folder
 
 
 def write_run(run: Path, facts: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 from service.core.errors import InvalidInput, MissingExtra
 from training import results
 from training.datasets import lf_xmc
-from training.recipe import Precision
+from training.options import AskedPrecision
 from training.results import Check, Results, rows_of_chosen
-from training.run_facts import read_run_on
+from training.run_facts import BEST, read_run_on
 
 
 def score(
@@ -23,7 +23,7 @@ def score(
     run: Path | None = None,
     encoder: str | None = None,
     out: Path | None = None,
-    precision: Precision = "fp32",
+    precision: AskedPrecision = "fp32",
     name: Annotated[str | None, Parameter(help="How the report calls it.")] = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
@@ -41,8 +41,6 @@ def score(
         In place of a run: an encoder as `export bundle` takes it.
     out
         The results' folder, where an encoder is given.
-    precision
-        Arithmetic of the encoder; auto is the fastest of this hardware, fp32 the same everywhere.
     """
     if (run is None) == (encoder is None) or (encoder is None) != (out is None):
         raise InvalidInput("give either --run, or --encoder and --out")
@@ -52,7 +50,7 @@ def score(
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     facts = read_run_on(run, dataset.name) if run is not None else {}
-    folder = run / "best" if run is not None else None
+    folder = run / BEST if run is not None else None
     console = Console()
     with console.status("encoding and ranking"):
         measured = score_encoder(

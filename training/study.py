@@ -30,7 +30,7 @@ from training.prediction import Keys, Ranked, Retrieved, predict
 from training.propensity import inverse_propensity
 from training.recipe import Precision
 from training.results import row_metrics
-from training.run_facts import read_run_on
+from training.run_facts import BEST, read_run_on
 from training.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
 
@@ -166,7 +166,7 @@ def open_study(
     if run is not None:
         if rows is not None:
             raise InvalidInput("--held-out goes with --encoder: a run has its own held-out rows")
-        folder = run / "best"
+        folder = run / BEST
         rows, seed = _held_out_by(run, dataset)
     pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = hold_out(

@@ -14,10 +14,13 @@ from rich.text import Text
 from service.core.errors import InvalidData, MissingExtra
 from training import recipe as recipes
 from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
+from training.options import MANY
 from training.overlap import refuse_overlap
-from training.run_facts import RUN, read_run_on, write_run
+from training.recipe import Recipe
+from training.run_facts import BEST, RUN, read_run_on, write_run
 
-FIRST, BEST = "encoder", "best"  # in a run's folder: its first stage, and what it made
+FIRST = "encoder"  # a first stage's run, in the folder of the second
 
 
 def list_recipes() -> None:
@@ -34,7 +37,7 @@ def train(
     *,
     data: Path,
     out: Path,
-    set: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=True)] = (),
+    set: Annotated[tuple[str, ...], MANY] = (),
     encoder: str | None = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
@@ -66,14 +69,22 @@ def train(
     if not allow_test_rows:
         refuse_overlap(dataset, data)
     if encoder is None and chosen.encoder.stage_one is not None:
-        stage, first = chosen.encoder.stage_one, out / FIRST
-        if not (first / RUN).exists():
-            train(stage, data=data, out=first, resume=resume, allow_test_rows=allow_test_rows)
-        elif read_run_on(first, dataset.name)["recipe"] != stage:
-            raise InvalidData(first, f"is not a run of {stage}")
-        encoder = str(first / BEST)
+        encoder = _first_stage(chosen.encoder.stage_one, dataset, out / FIRST, resume=resume)
     if encoder is not None:
         chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
+    _train(chosen, dataset, out, source=recipe, resume=resume)
+
+
+def _first_stage(recipe: str, dataset: Dataset, out: Path, *, resume: bool) -> str:
+    """The encoder of a first stage, trained here unless it has been."""
+    if not (out / RUN).exists():
+        _train(recipes.load(recipe), dataset, out, source=recipe, resume=resume)
+    elif read_run_on(out, dataset.name)["recipe"] != recipe:
+        raise InvalidData(out, f"is not a run of {recipe}")
+    return str(out / BEST)
+
+
+def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: bool) -> None:
     try:
         from training.choose import choose
         from training.hardware import hardware
@@ -81,13 +92,13 @@ def train(
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = Console()
-    trainer = open_run(chosen, dataset, out, source=recipe, resume=resume, console=console)
+    trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
     progress = trainer.train()
     choices = choose(trainer, console=console)
     if not trainer.accelerator.is_main_process:
         return
     facts = {
-        "recipe": recipe,
+        "recipe": source,
         "settings": asdict(chosen),
         "dataset": dataset.name,
         "progress": asdict(progress),

@@ -31,11 +31,12 @@ from training.optimizers import Optimizers, clip
 from training.order import batch_rows, dropout_seed, step_rng
 from training.recipe import Recipe
 from training.refresh import Refresh
+from training.run_facts import BEST
 from training.schedule import learning_rate_factor
 from training.systems import Encoded, System
 from training.validation import Validation, criterion
 
-LAST, BEST = "last", "best"
+LAST = "last"  # what --resume goes on from
 
 
 @dataclass(kw_only=True, eq=False)

@@ -36,11 +36,11 @@ from training.hardware import versions
 from training.model_folder import write_model
 from training.peers.material import Material
 from training.results import Result
+from training.run_facts import BEST
 from training.sweeps import score_encoder
 from training.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
-BEST = "best"
 
 
 @settings_class(frozen=True, kw_only=True, config=STRICT)
