@@ -72,7 +72,14 @@ def label_answer(label: Label) -> dict[str, Any]:
 
 def _fate(label: WrittenLabel) -> dict[str, Any]:
     """A written label; neighbours need a combiner in the bundle."""
-    return {"id": label.id, "status": label.status, "neighbours": []}
+    return {
+        "id": label.id,
+        "status": label.status,
+        "neighbours": [
+            {"id": near.id, "text": near.text, "similarity": near.similarity}
+            for near in label.neighbours
+        ],
+    }
 
 
 def _keyword(keyword: Keyword, explain: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import orjson
 from service.core.encode_child import receive, send
 from service.core.errors import NotReady
 from service.core.events import Item, texts_of
-from service.core.types import Halves
+from service.core.representation import Made, Neighbour
 
 log = logging.getLogger("keymatch")
 
@@ -36,18 +36,26 @@ class EncodingChild:
             stderr=subprocess.DEVNULL,
         )
 
-    def encode(self, items: Sequence[Item], *, dimension: int) -> list[Halves]:
+    def make(self, items: Sequence[Item], *, dimension: int) -> list[Made]:
         """The rows of each item; raises `OSError` where the child has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         texts = [texts_of(item) for item in items]
-        asked = [[role.value, text] for own in texts for role, text in own]
-        send(self._process.stdin, orjson.dumps(asked))
-        answer = receive(self._process.stdout)
-        if answer is None:
+        send(self._process.stdin, orjson.dumps(texts))
+        vectors, neighbours = receive(self._process.stdout), receive(self._process.stdout)
+        if vectors is None or neighbours is None:
             raise BrokenPipeError(f"the encoding child ended with {self._process.wait()}")
-        vectors = np.frombuffer(answer, np.float16).reshape(-1, dimension)
-        return np.split(vectors, np.cumsum([len(own) for own in texts])[:-1])
+        rows = np.frombuffer(vectors, np.float16).reshape(-1, dimension)
+        pieces = np.split(rows, np.cumsum([len(own) for own in texts])[:-1])
+        return [
+            Made(
+                rows=own,
+                neighbours=tuple(
+                    Neighbour(column=column, similarity=similarity) for column, similarity in near
+                ),
+            )
+            for own, near in zip(pieces, orjson.loads(neighbours), strict=True)
+        ]
 
     def close(self) -> None:
         """End it; it holds nothing that could be lost."""
@@ -71,7 +79,7 @@ class EncodingChildren:
         self._idle.put(EncodingChild(folder))
         self._more = most - 1  # that may still be started
 
-    def encode(self, items: Sequence[Item], *, dimension: int) -> list[Halves]:
+    def make(self, items: Sequence[Item], *, dimension: int) -> list[Made]:
         """The rows of each item; waits for a free child, and replaces one that has died.
 
         Raises `NotReady` where the new one dies as well.
@@ -79,12 +87,12 @@ class EncodingChildren:
         child = self._take()
         try:
             try:
-                return child.encode(items, dimension=dimension)
+                return child.make(items, dimension=dimension)
             except OSError as error:
                 log.warning("an encoding child is replaced", extra={"cause": str(error)})
                 child.close()
                 child = EncodingChild(self.folder)
-                return child.encode(items, dimension=dimension)
+                return child.make(items, dimension=dimension)
         except OSError as error:
             log.error("texts cannot be encoded", extra={"cause": str(error)})
             raise NotReady("texts cannot be encoded at the moment") from error

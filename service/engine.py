@@ -268,15 +268,13 @@ class Engine:
         serving = self._serving
         try:
             new = {id(item) for item in changed(items, self.view.labels)}
-            vectors = await self._learner.encode(
-                serving, items, [id(item) in new for item in items]
-            )
+            made = await self._learner.make(serving, items, [id(item) in new for item in items])
         finally:
             self._encoding -= len(items)
         job = Job(
             operation=operation,
-            vectors=vectors,
-            encoder=serving.encoder.fingerprint,
+            made=made,
+            maker=serving.representer.fingerprint,
             request=request,
         )
         future = self._writer.submit(job)
@@ -322,6 +320,7 @@ class Engine:
         return {
             "version": view.version,
             "bundle": manifest.as_document(view.bundle.manifest),
+            "novel_labels": "text" if view.bundle.novel is None else "irene",
             "memory": {
                 "base_rows": view.base_rows,
                 "sealed_rows": view.sealed_rows,

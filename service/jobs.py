@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from service.core.errors import NotReady, Overloaded
-from service.core.types import Halves
+from service.core.representation import Made
 from service.operations import Operation, Written
 
 COMMIT_ITEMS = 256  # items after which a commit takes no further jobs
@@ -25,20 +25,20 @@ class RequestKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One operation with the rows that were encoded for it, and who waits for it.
+    """One operation with what was made for it, and who waits for it.
 
-    `encoder` is the fingerprint of what they were encoded by.
+    `maker` is the fingerprint of what made it.
     """
 
     operation: Operation
-    vectors: Sequence[Halves | None]
-    encoder: str
+    made: Sequence[Made | None]
+    maker: str
     request: RequestKey | None = None
     future: Future[Written] = field(default_factory=Future)
 
-    def vectors_by(self, encoder: str) -> Sequence[Halves | None]:
-        """The rows where `encoder` made them, else none: a reload may have come between."""
-        return self.vectors if self.encoder == encoder else [None] * len(self.vectors)
+    def made_by(self, maker: str) -> Sequence[Made | None]:
+        """What was made where `maker` made it, else nothing: a reload may have come between."""
+        return self.made if self.maker == maker else [None] * len(self.made)
 
 
 @dataclass(frozen=True, kw_only=True)

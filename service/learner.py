@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from service.core.events import Item
-from service.core.types import Halves
+from service.core.representation import Made
 from service.encoding_children import EncodingChildren
 from service.serving import Serving
 
@@ -24,15 +24,15 @@ class Learner:
         self._pool = ThreadPoolExecutor(processes, "learn")
         self._children = EncodingChildren(serving.bundle.folder, most=processes)
 
-    async def encode(
+    async def make(
         self, serving: Serving, items: Sequence[Item], wanted: Sequence[bool]
-    ) -> list[Halves | None]:
+    ) -> list[Made | None]:
         """The rows of each item, None where they are not wanted.
 
         Work is handed on in small chunks, a few at a time: a thousand labels of one request must
         not keep a single label of another waiting. Raises `NotReady` where children keep dying.
         """
-        vectors: list[Halves | None] = [None] * len(items)
+        made: list[Made | None] = [None] * len(items)
         places = [place for place, want in enumerate(wanted) if want]
         turn = asyncio.Semaphore(self._processes)
         loop, children = asyncio.get_running_loop(), self._children_for(serving)
@@ -41,16 +41,16 @@ class Learner:
         async def run(chunk: Sequence[int]) -> None:
             async with turn:
                 work = partial(
-                    children.encode, [items[place] for place in chunk], dimension=dimension
+                    children.make, [items[place] for place in chunk], dimension=dimension
                 )
-                for place, rows in zip(
+                for place, own in zip(
                     chunk, await loop.run_in_executor(self._pool, work), strict=True
                 ):
-                    vectors[place] = rows
+                    made[place] = own
 
         chunks = [places[i : i + CHUNK_ITEMS] for i in range(0, len(places), CHUNK_ITEMS)]
         await asyncio.gather(*(run(chunk) for chunk in chunks))
-        return vectors
+        return made
 
     def close(self) -> None:
         """Finish what was begun."""

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
 from service.core.draft import Draft, as_posted
-from service.core.encoder import Encoder
 from service.core.errors import UnknownLabels
 from service.core.events import (
     Item,
     deletion_event,
-    encode_item,
     instance_event,
     label_event,
     rows_of,
+    texts_of,
 )
 from service.core.label_log import NewEvent
 from service.core.labels import LabelTable
-from service.core.types import Halves, NewInstance, NewLabel
+from service.core.representation import Made, Neighbour, Representer
+from service.core.types import NewInstance, NewLabel
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedNeighbour:
+    """A label whose classifier enriched a written one, and how like their texts are."""
+
+    id: str
+    text: str
+    similarity: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenLabel:
-    """What became of a label: created, updated or unchanged."""
+    """What became of a label: created, updated or unchanged, and what enriched it."""
 
     id: str
     status: str
+    neighbours: tuple[NamedNeighbour, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +55,12 @@ class Written:
 class Commit:
     """What one transaction adds to the log, applied to a draft of the next view as it grows."""
 
-    def __init__(self, draft: Draft, *, encoder: Encoder, room: Callable[[Draft, int], None]):
+    def __init__(
+        self, draft: Draft, *, representer: Representer, room: Callable[[Draft, int], None]
+    ):
         self.draft = draft
         self.events: list[NewEvent] = []
-        self._encoder, self._room = encoder, room
+        self._representer, self._room = representer, room
 
     @property
     def version(self) -> int:
@@ -57,22 +71,37 @@ class Commit:
         """Raise `MemoryFull` unless the rows of `items` fit."""
         self._room(self.draft, sum(rows_of(item) for item in items))
 
-    def put_label(self, label: NewLabel, vectors: Halves | None) -> None:
-        """Create or replace a label; it is encoded here if that was not done before."""
-        vectors = encode_item(self._encoder, label) if vectors is None else vectors
-        change = PutLabel(sequence=self.version + 1, label=label, vectors=vectors)
-        self._add(label_event(label, vectors), change)
+    def put_label(self, label: NewLabel, made: Made | None) -> tuple[NamedNeighbour, ...]:
+        """Create or replace a label; its rows are made here if that was not done before."""
+        made = made or self._make(label)
+        change = PutLabel(sequence=self.version + 1, label=label, vectors=made.rows)
+        self._add(label_event(label, made.rows), change)
+        return tuple(self._named(made.neighbours))
 
-    def put_instance(self, instance: NewInstance, vectors: Halves | None) -> None:
+    def put_instance(self, instance: NewInstance, made: Made | None) -> None:
         """Add a query with its labels."""
-        vectors = encode_item(self._encoder, instance) if vectors is None else vectors
-        change = PutInstance(sequence=self.version + 1, instance=instance, vectors=vectors)
-        self._add(instance_event(instance, vectors), change)
+        made = made or self._make(instance)
+        change = PutInstance(sequence=self.version + 1, instance=instance, vectors=made.rows)
+        self._add(instance_event(instance, made.rows), change)
 
     def delete_label(self, label_id: str) -> None:
         """Delete a label."""
         change = DeleteLabel(sequence=self.version + 1, id=label_id)
         self._add(deletion_event(label_id), change)
+
+    def _make(self, item: Item) -> Made:
+        [made] = self._representer.make([texts_of(item)])
+        return made
+
+    def _named(self, neighbours: Sequence[Neighbour]) -> Iterator[NamedNeighbour]:
+        """Those that are still there: a deleted label's classifier goes on to enrich, unnamed."""
+        labels = self.draft.labels
+        for neighbour in neighbours:
+            if not labels.is_deleted(np.array([neighbour.column])).any():
+                label = labels.at(neighbour.column)
+                yield NamedNeighbour(
+                    id=label.id, text=label.text, similarity=round(neighbour.similarity, 6)
+                )
 
     def _add(self, event: NewEvent, change: Change) -> None:
         self.draft.apply([change])
@@ -87,8 +116,8 @@ class Operation(Protocol):
         """What has to be encoded."""
         ...
 
-    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
-        """Add events to the commit; `vectors` stand beside the items, None where none were made."""
+    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
+        """Add events to the commit; `made` stand beside the items, None where nothing was made."""
         ...
 
 
@@ -103,18 +132,18 @@ class PutLabels:
         """The labels."""
         return self.labels
 
-    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
         """See `Operation`; a label that is there as posted is left alone."""
         commit.require_room(changed(self.labels, commit.draft.labels))
         fates = []
-        for label, rows in zip(self.labels, vectors, strict=True):
+        for label, own in zip(self.labels, made, strict=True):
             known = as_posted(commit.draft.labels, label.id)
-            status = "created" if known is None else "updated"
             if known == label:
-                status = "unchanged"
-            else:
-                commit.put_label(label, rows)
-            fates.append(WrittenLabel(id=label.id, status=status))
+                fates.append(WrittenLabel(id=label.id, status="unchanged"))
+                continue
+            status = "created" if known is None else "updated"
+            neighbours = commit.put_label(label, own)
+            fates.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
         return Written(version=commit.version, labels=tuple(fates))
 
 
@@ -125,7 +154,7 @@ class RemoveLabel:
     id: str
     items: Sequence[Item] = ()
 
-    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
         """See `Operation`; raises `UnknownLabel`."""
         commit.draft.labels.require(self.id)
         commit.delete_label(self.id)
@@ -143,13 +172,13 @@ class PutInstances:
         """The instances."""
         return self.instances
 
-    def plan(self, commit: Commit, vectors: Sequence[Halves | None]) -> Written:
+    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
         """See `Operation`; raises `UnknownLabels`, naming every label that is not there."""
         self._require_labels(commit.draft.labels)
         commit.require_room(self.instances)
-        for instance, rows in zip(self.instances, vectors, strict=True):
+        for instance, own in zip(self.instances, made, strict=True):
             if not self._known(commit.draft, instance):
-                commit.put_instance(instance, rows)
+                commit.put_instance(instance, own)
         return Written(version=commit.version, accepted=len(self.instances))
 
     def _require_labels(self, table: LabelTable) -> None:
@@ -179,12 +208,23 @@ def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:
 def to_document(written: Written) -> Mapping[str, Any]:
     """An answer as the label log keeps it beside an idempotency key."""
     return {
-        "labels": [[label.id, label.status] for label in written.labels],
+        "labels": [
+            [label.id, label.status, [astuple(near) for near in label.neighbours]]
+            for label in written.labels
+        ],
         "accepted": written.accepted,
     }
 
 
 def from_document(version: int, document: Mapping[str, Any]) -> Written:
     """The answer that was given before."""
-    labels = tuple(WrittenLabel(id=name, status=status) for name, status in document["labels"])
+    labels = tuple(_label(*parts) for parts in document["labels"])
     return Written(version=version, labels=labels, accepted=document["accepted"])
+
+
+def _label(name: str, status: str, near: Sequence[tuple[str, str, float]] = ()) -> WrittenLabel:
+    """An answered label; answers from before there were neighbours hold none."""
+    neighbours = tuple(
+        NamedNeighbour(id=own, text=text, similarity=similarity) for own, text, similarity in near
+    )
+    return WrittenLabel(id=name, status=status, neighbours=neighbours)

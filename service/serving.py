@@ -22,6 +22,7 @@ from service.core.label_log import USE_BUNDLE, LabelLog
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor
 from service.core.query_cache import QueryCache
+from service.core.representation import Representer, open_representer
 from service.core.types import Event, PredictOptions
 from service.settings import EngineSettings
 
@@ -37,6 +38,7 @@ class Serving:
 
     bundle: Bundle
     encoder: Encoder
+    representer: Representer
     cache: QueryCache
     predictor: Predictor
     memory: KnowledgeMemory
@@ -56,14 +58,14 @@ class Serving:
     def follow(self, events: Iterable[Event], *, threads: int = 1) -> Event | None:
         """Apply events in order; returns the last that asks for another bundle, if any did.
 
-        Events that another encoder wrote are encoded again, in `threads` threads.
+        Events that another encoder or combiner wrote are made again, in `threads` threads.
         """
         wish, events = None, iter(events)
         with ThreadPoolExecutor(threads) as pool:
             while page := list(islice(events, _REPLAY_EVENTS)):
-                foreign = any(event.encoder != self.encoder.fingerprint for event in page)
+                foreign = any(event.encoder != self.representer.fingerprint for event in page)
                 each = pool.map if foreign and threads > 1 else map
-                self.memory.apply(list(each(lambda event: replayed(event, self.encoder), page)))
+                self.memory.apply(list(each(lambda event: replayed(event, self.representer), page)))
                 wishes = [event for event in page if event.kind == USE_BUNDLE]
                 wish = wishes[-1] if wishes else wish
         return wish
@@ -100,6 +102,7 @@ def open_serving(
     serving = Serving(
         bundle=bundle,
         encoder=encoder,
+        representer=open_representer(encoder, bundle),
         cache=cache,
         predictor=Predictor(
             encoder,

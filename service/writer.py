@@ -19,7 +19,8 @@ from service.core.events import bundle_event
 from service.core.extents import Extent
 from service.core.index import Segment
 from service.core.label_log import AnsweredRequest, Appending, LabelLog
-from service.core.types import Event, Halves
+from service.core.representation import Made
+from service.core.types import Event
 from service.jobs import Errand, Job, JobQueue, fail
 from service.operations import Commit, Written, from_document, to_document
 from service.serving import Serving
@@ -169,10 +170,10 @@ class Writer:
         with self._log.exclusive() as appending:
             self._catch_up(serving, appending)
             draft = serving.memory.draft()
-            commit = Commit(draft, encoder=serving.encoder, room=serving.memory.room)
-            encoder = serving.encoder.fingerprint
-            answers = [self._plan(job, job.vectors_by(encoder), commit, appending) for job in jobs]
-            appending.append(commit.events, encoder=encoder)
+            commit = Commit(draft, representer=serving.representer, room=serving.memory.room)
+            maker = serving.representer.fingerprint
+            answers = [self._plan(job, job.made_by(maker), commit, appending) for job in jobs]
+            appending.append(commit.events, encoder=maker)
         committed = perf_counter()
         if commit.events:
             self._note(unreadable="", unwritable="")
@@ -192,7 +193,7 @@ class Writer:
     def _plan(
         self,
         job: Job,
-        vectors: Sequence[Halves | None],
+        made: Sequence[Made | None],
         commit: Commit,
         appending: Appending,
     ) -> Written | KeymatchError:
@@ -204,7 +205,7 @@ class Writer:
                 return KeyReused("this idempotency key came with another request before")
             return from_document(known.version, known.answer)
         try:
-            written = job.operation.plan(commit, vectors)
+            written = job.operation.plan(commit, made)
         except KeymatchError as error:  # this job's own fault, found before it changed anything
             return error
         if request:
@@ -258,7 +259,7 @@ class Writer:
                 folder = serving.bundle.folder.name
                 appending.append(
                     [bundle_event(bundle=folder, configured=configured)],
-                    encoder=serving.encoder.fingerprint,
+                    encoder=serving.representer.fingerprint,
                 )
             serving.follow(self._log.read(after=memory.view.version))
         self._newest = max(self._newest, memory.view.version)

@@ -1,4 +1,4 @@
-"""The bundle: a folder with everything that is served, versions 2 and 3 (see `manifest`).
+"""The bundle: a folder with everything that is served, versions 2 to 4 (see `manifest`).
 
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
@@ -14,6 +14,7 @@
 | `instances/texts.*`             | instance texts, see `texts`                                |
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
+| `novel/*`                       | combiner and classifiers, see `novel_files`                |
 
 A bundle is written to a temporary name, synced and renamed, so that it is whole or not there.
 Opening verifies every byte and maps the large files; nothing is pickled.
@@ -31,12 +32,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core import index, manifest, texts
+from service.core import index, manifest, novel_files, texts
 from service.core.durable import new_folder
 from service.core.errors import BundleAltered
 from service.core.index import IndexParameters, Progress, Segment
 from service.core.label_details import LabelDetails
 from service.core.manifest import Checksums, EncoderFacts, Manifest, PredictorFacts
+from service.core.novel_files import NovelFiles
 from service.core.texts import TextStore
 from service.core.types import Halves, Indices, Rows
 
@@ -59,6 +61,7 @@ class Bundle:
     label_ids: TextStore
     label_texts: TextStore
     label_details: LabelDetails
+    novel: NovelFiles | None = None
 
     @property
     def instances(self) -> int:
@@ -92,6 +95,7 @@ class BundleContent:
     label_details: Sequence[str] = ()  # [L], or none at all
     version: int = 0  # the last event that a snapshot holds
     log: str = ""  # of the log with this id
+    novel: NovelFiles | None = None
 
 
 def write_bundle(content: BundleContent, target: Path, *, progress: Progress) -> None:
@@ -111,6 +115,8 @@ def write_bundle(content: BundleContent, target: Path, *, progress: Progress) ->
         texts.write(folder / "labels/texts", content.label_texts)
         if content.label_details:
             texts.write(folder / LABEL_DETAILS, content.label_details)
+        if content.novel is not None:
+            novel_files.write(content.novel, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
         index.library(content.index.library).build(
             content.keys, content.index, folder / BASE_SEGMENT, progress
@@ -118,13 +124,14 @@ def write_bundle(content: BundleContent, target: Path, *, progress: Progress) ->
         manifest.write(_describe(content, folder), folder)
 
 
-def open_bundle(folder: Path) -> Bundle:
-    """Verify and open a bundle.
+def open_bundle(folder: Path, *, verify: bool = True) -> Bundle:
+    """Verify and open a bundle; who opens what its parent has verified need not do so again.
 
     Raises `BundleMissing`, `BundleAltered` or `BundleUnsupported`, naming the file.
     """
     facts = manifest.read(folder)
-    Checksums(folder=folder, files=facts.files).verify()
+    if verify:
+        Checksums(folder=folder, files=facts.files).verify()
     instances, labels = facts.memory.instances, facts.memory.labels
     bundle = Bundle(
         folder=folder,
@@ -141,15 +148,21 @@ def open_bundle(folder: Path) -> Bundle:
         label_details=LabelDetails(
             TextStore(folder / LABEL_DETAILS) if f"{LABEL_DETAILS}.bin" in facts.files else None
         ),
+        novel=None
+        if facts.novel is None
+        else novel_files.read(
+            folder, facts.novel, labels=labels, dimension=facts.encoder.dimension
+        ),
     )
     _check_shapes(bundle)
     return bundle
 
 
 def _describe(content: BundleContent, folder: Path) -> Manifest:
+    novel = None if content.novel is None else content.novel.facts
     return Manifest(
         format=manifest.FORMAT,
-        version=manifest.version_for(content.predictor),
+        version=manifest.version_for(content.predictor, novel),
         name=content.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dataset=content.dataset,
@@ -171,6 +184,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         libraries={"python": platform.python_version(), **_library_versions()},
         files=manifest.file_facts(folder),
         log=content.log,
+        novel=novel,
     )
 
 

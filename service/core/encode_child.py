@@ -6,8 +6,9 @@ with it. A process of lowest priority does neither.
 
 | stream | message, each behind its length (4 bytes, little-endian)          |
 |--------|-------------------------------------------------------------------|
-| stdin  | JSON, a list of [role, text]                                      |
-| stdout | the vectors of all of them in fp16 [n, d], one after the other    |
+| stdin  | JSON, a list of items, each a list of [role, text]                |
+| stdout | the rows of all items in fp16 [n, d], one after the other         |
+| stdout | JSON, for each item a list of [column, similarity]: its neighbours |
 
 The end of stdin, also by the service's death, ends the child.
 """
@@ -30,16 +31,31 @@ def main(folder: Path) -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     step_aside()  # before the imports: they take a second of a core while the service starts
+    from dataclasses import astuple
+
     import orjson
 
     from service.core import manifest
-    from service.core.encoder import OnnxEncoder, encode_texts
+    from service.core.bundle import open_bundle
+    from service.core.encoder import OnnxEncoder
+    from service.core.representation import Representer, open_representer
     from service.core.types import Role
 
-    encoder = OnnxEncoder(folder, manifest.read(folder).encoder)
+    facts = manifest.read(folder)
+    encoder = OnnxEncoder(folder, facts.encoder)
+    if facts.novel is None:
+        representer = Representer(encoder)
+    else:  # the service has verified what it serves
+        representer = open_representer(encoder, open_bundle(folder, verify=False))
     while (message := receive(sys.stdin.buffer)) is not None:
-        texts = [(Role(role), text) for role, text in orjson.loads(message)]
-        send(sys.stdout.buffer, encode_texts(encoder, texts).tobytes())
+        made = representer.make(
+            [[(Role(role), text) for role, text in item] for item in orjson.loads(message)]
+        )
+        send(sys.stdout.buffer, b"".join(own.rows.tobytes() for own in made))
+        send(
+            sys.stdout.buffer,
+            orjson.dumps([[astuple(near) for near in own.neighbours] for own in made]),
+        )
 
 
 def send(stream: IO[bytes], message: bytes) -> None:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from service.core.errors import BundleAltered, BundleUnsupported, MissingExtra
 from service.core.manifest import EncoderFacts
-from service.core.types import Floats, Halves, Role
+from service.core.types import Floats, Role
 
 Tokens = list[list[int]]
 
@@ -58,7 +58,7 @@ class OnnxEncoder:
     def __init__(self, folder: Path, facts: EncoderFacts) -> None:
         """Load `encoder.onnx` and `tokenizer.json` from `folder`."""
         self._facts = facts
-        self._session = _session(folder / "encoder.onnx")
+        self._session = open_session(folder / "encoder.onnx")
         self._tokenizer = load_tokenizer(folder / "tokenizer.json", max_tokens=facts.max_tokens)
         self._prompts = {Role.QUERY: facts.query_prompt, Role.LABEL: facts.label_prompt}
         produced = self._session.get_outputs()[0].shape[-1]
@@ -111,12 +111,6 @@ def encode(encoder: Encoder, texts: Sequence[str], *, role: Role) -> Floats:
     return encoder.embed(encoder.tokenize(texts, role=role))
 
 
-def encode_texts(encoder: Encoder, texts: Sequence[tuple[Role, str]]) -> Halves:
-    """Vectors in fp16 [n, d], one text at a time, as they are served."""
-    rows = [encode(encoder, [text], role=role).astype(np.float16) for role, text in texts]
-    return np.concatenate([np.zeros((0, encoder.dimension), np.float16), *rows])
-
-
 def encode_all(
     encoder: Encoder,
     texts: Sequence[str],
@@ -157,7 +151,8 @@ def load_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
     return tokenizer
 
 
-def _session(path: Path) -> Any:
+def open_session(path: Path) -> Any:
+    """A graph on one thread a call; raises `BundleAltered` where the file is none."""
     try:
         import onnxruntime
     except ImportError as error:  # pragma: no cover - needs an environment without onnxruntime

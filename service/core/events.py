@@ -8,21 +8,21 @@ from dataclasses import asdict
 import numpy as np
 
 from service.core.changes import Change, DeleteLabel, Passed, PutInstance, PutLabel
-from service.core.encoder import Encoder, encode_texts
 from service.core.errors import LogCorrupt
 from service.core.label_log import DELETE_LABEL, PUT_INSTANCE, PUT_LABEL, USE_BUNDLE, NewEvent
+from service.core.representation import ItemTexts, Representer
 from service.core.types import Event, Halves, NewInstance, NewLabel, Role
 
 Item = NewLabel | NewInstance
 
 
 def label_event(label: NewLabel, vectors: Halves) -> NewEvent:
-    """The event that creates or replaces a label; vectors as `encode_item` makes them."""
+    """The event that creates or replaces a label; its rows as `Representer` makes them."""
     return NewEvent(kind=PUT_LABEL, body=asdict(label), vectors=vectors)
 
 
 def instance_event(instance: NewInstance, vectors: Halves) -> NewEvent:
-    """The event that adds a query with its labels; vectors as `encode_item` makes them."""
+    """The event that adds a query with its labels; its rows as `Representer` makes them."""
     return NewEvent(kind=PUT_INSTANCE, body=asdict(instance), vectors=vectors)
 
 
@@ -37,16 +37,11 @@ def bundle_event(*, bundle: str, configured: str) -> NewEvent:
     return NewEvent(kind=USE_BUNDLE, body=body, vectors=_nothing())
 
 
-def texts_of(item: Item) -> list[tuple[Role, str]]:
+def texts_of(item: Item) -> ItemTexts:
     """What an item's rows are made from, each text with its role."""
     if isinstance(item, NewInstance):
         return [(Role.QUERY, item.query)]
     return [(Role.LABEL, item.text), *((Role.QUERY, query) for query in item.queries)]
-
-
-def encode_item(encoder: Encoder, item: Item) -> Halves:
-    """The rows of a label, fp16 [1 + queries, d], or of an instance, fp16 [1, d]."""
-    return encode_texts(encoder, texts_of(item))
 
 
 def rows_of(item: Item) -> int:
@@ -54,38 +49,38 @@ def rows_of(item: Item) -> int:
     return 1 if isinstance(item, NewInstance) else 1 + len(item.queries)
 
 
-def replayed(event: Event, encoder: Encoder) -> Change:
-    """An event of the log as a change of the memory; encodes again what another encoder wrote.
+def replayed(event: Event, representer: Representer) -> Change:
+    """An event of the log as a change of the memory; makes again what was made in another way.
 
     Raises `LogCorrupt` for a body that does not hold what its kind promises.
     """
     try:
-        return _REPLAY[event.kind](event, encoder)
+        return _REPLAY[event.kind](event, representer)
     except (KeyError, TypeError, ValueError) as error:
         raise LogCorrupt(f"event {event.sequence} does not hold a {event.kind}") from error
 
 
-def _replay_label(event: Event, encoder: Encoder) -> Change:
+def _replay_label(event: Event, representer: Representer) -> Change:
     label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
-    vectors = _vectors(event, encoder, label)
+    vectors = _vectors(event, representer, label)
     return PutLabel(sequence=event.sequence, label=label, vectors=vectors)
 
 
-def _replay_deletion(event: Event, _encoder: Encoder) -> Change:
+def _replay_deletion(event: Event, _representer: Representer) -> Change:
     return DeleteLabel(sequence=event.sequence, id=event.body["id"])
 
 
-def _replay_instance(event: Event, encoder: Encoder) -> Change:
+def _replay_instance(event: Event, representer: Representer) -> Change:
     instance = NewInstance(query=event.body["query"], labels=tuple(event.body["labels"]))
-    vectors = _vectors(event, encoder, instance)
+    vectors = _vectors(event, representer, instance)
     return PutInstance(sequence=event.sequence, instance=instance, vectors=vectors)
 
 
-def _replay_bundle(event: Event, _encoder: Encoder) -> Change:
+def _replay_bundle(event: Event, _representer: Representer) -> Change:
     return Passed(sequence=event.sequence)
 
 
-_REPLAY: Mapping[str, Callable[[Event, Encoder], Change]] = {
+_REPLAY: Mapping[str, Callable[[Event, Representer], Change]] = {
     PUT_LABEL: _replay_label,
     DELETE_LABEL: _replay_deletion,
     PUT_INSTANCE: _replay_instance,
@@ -93,10 +88,11 @@ _REPLAY: Mapping[str, Callable[[Event, Encoder], Change]] = {
 }
 
 
-def _vectors(event: Event, encoder: Encoder, item: Item) -> Halves:
-    if event.vectors is not None and event.encoder == encoder.fingerprint:
-        return event.vectors.reshape(rows_of(item), encoder.dimension)
-    return encode_item(encoder, item)
+def _vectors(event: Event, representer: Representer, item: Item) -> Halves:
+    if event.vectors is not None and event.encoder == representer.fingerprint:
+        return event.vectors.reshape(rows_of(item), representer.dimension)
+    [made] = representer.make([texts_of(item)])
+    return made.rows
 
 
 def _nothing() -> Halves:

@@ -21,8 +21,8 @@ from service.core.index import IndexParameters
 
 FORMAT = "keymatch-bundle"
 # 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks
-# `predictor.adaptive`; a bundle without it is still written as 2, see `version_for`.
-READABLE = (1, 2, 3)
+# `predictor.adaptive`, 3 lacks `novel`; what has neither is still written as 2, see `version_for`.
+READABLE = (1, 2, 3, 4)
 FILE_NAME = "manifest.json"
 
 
@@ -106,6 +106,22 @@ class PredictorFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class NovelFacts:
+    """How novel labels are represented: by which combiner, and the numbers of `novel.Refinement`.
+
+    `fingerprint` is the SHA-256 over these numbers, the combiner and the classifiers.
+    """
+
+    combiner: str
+    shortlist: int
+    text_threshold: float
+    query_threshold: float
+    strength: float
+    query_weight: float
+    fingerprint: str
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class FileFacts:
     """Size and SHA-256 of one file."""
 
@@ -130,6 +146,7 @@ class Manifest:
     libraries: dict[str, str]
     files: dict[str, FileFacts]
     log: str = ""  # the id of the label log that a snapshot was taken from
+    novel: NovelFacts | None = None  # without it, a novel label is its text
 
 
 _ADAPTER = TypeAdapter(Manifest)
@@ -156,8 +173,10 @@ class Checksums:
                 raise BundleAltered(f"{self.folder / name} differs from the manifest's SHA-256")
 
 
-def version_for(predictor: PredictorFacts) -> int:
+def version_for(predictor: PredictorFacts, novel: NovelFacts | None = None) -> int:
     """The oldest format version that can say it, so that older builds read what they can."""
+    if novel is not None:
+        return 4
     return 2 if predictor.adaptive is None else 3
 
 

@@ -26,16 +26,35 @@ Combine = Callable[[Floats, Floats, Bools], Floats]
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1)."""
+    """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
+
+    Ours: a key goes the share `strength` of the way from E(z_u) to C(u), and leans towards E(x_u)
+    by `query_weight`. The paper's are 1 and 0.
+    """
 
     shortlist: int
     text_threshold: float
     query_threshold: float
+    strength: float = 1.0
+    query_weight: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shortlisted:
+    """Of each novel label K seen ones, [n, K], descending by <E(z_l), E(z_u)>; row -1 is empty.
+
+    `text_scores` are <w_l, E(z_u)>, `query_scores` <w_l, E(x_u)>, nan without a query.
+    """
+
+    rows: Rows
+    similarities: Floats
+    text_scores: Floats
+    query_scores: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Represented:
-    """C(u) [n, d], and what it was enriched by: rows of seen labels [n, m] and similarities."""
+    """Keys [n, d], and what they were enriched by: rows of seen labels [n, m], similarities."""
 
     vectors: Floats
     associated: Rows
@@ -60,41 +79,65 @@ class NovelLabels:
 
         Of several queries give their mean: its score is the mean of their scores.
         """
+        if queries is None:
+            queries = np.full_like(texts, np.nan)
+        listed = self.shortlisted(texts, queries)
+        return self.enriched(texts, queries, listed)
+
+    def shortlisted(self, texts: Floats, queries: Floats) -> Shortlisted:
+        """S_theta of each text and what the classifiers say."""
         similarities, rows = self.shortlist(texts, self.refinement.shortlist)  # [n, K] each
         classifiers = np.asarray(self.classifiers[rows], np.float32)  # [n, K, d]
-        places = associated_labels(
+        return Shortlisted(
+            rows=rows,
             similarities=np.where(rows < 0, -np.inf, similarities),
             text_scores=np.einsum("nd,nkd->nk", texts, classifiers),
-            query_scores=None if queries is None else np.einsum("nd,nkd->nk", queries, classifiers),
-            refinement=self.refinement,
+            query_scores=np.einsum("nd,nkd->nk", queries, classifiers),
         )
+
+    def enriched(self, texts: Floats, queries: Floats, listed: Shortlisted) -> Represented:
+        """What the survivors of the shortlist make of each text."""
+        refinement = self.refinement
+        places = associated_labels(listed, refinement)
         present, taken = places >= 0, np.maximum(places, 0)
-        chosen = np.take_along_axis(classifiers, taken[..., None], axis=1)  # [n, m, d]
+        rows = np.where(present, np.take_along_axis(listed.rows, taken, axis=1), -1)
+        similarities = np.take_along_axis(listed.similarities, taken, axis=1)
+        chosen = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
+        combined = self.combine(texts, chosen, present)
         return Represented(
-            vectors=self.combine(texts, chosen, present),
-            associated=np.where(present, np.take_along_axis(rows, taken, axis=1), -1),
-            similarities=np.where(present, np.take_along_axis(similarities, taken, axis=1), 0.0),
+            vectors=leaning(
+                moved(texts, combined, strength=refinement.strength),
+                queries,
+                weight=refinement.query_weight,
+            ),
+            associated=rows,
+            similarities=np.where(present, similarities, 0.0),
         )
 
 
-def associated_labels(
-    *,
-    similarities: Floats,
-    text_scores: Floats,
-    query_scores: Floats | None,
-    refinement: Refinement,
-) -> Rows:
-    """Places in the shortlist of those that survive, [n, m]; -1 where fewer do.
+def moved(texts: Floats, combined: Floats, *, strength: float) -> Floats:
+    """Unit vectors [n, d] between E(z_u) and C(u)."""
+    return _unit(texts + strength * (combined - texts))
 
-    The shortlist is given by its similarities <E(z_l), E(z_u)>, [n, K], descending, -inf in empty
-    places, and by what its classifiers say: <w_l, E(z_u)> and, one-shot, <w_l, E(x_u)>, [n, K],
-    nan for labels without a query.
-    """
-    agrees = refined(text_scores, threshold=refinement.text_threshold) & np.isfinite(similarities)
+
+def leaning(keys: Floats, queries: Floats, *, weight: float) -> Floats:
+    """Unit vectors [n, d] between keys and E(x_u); a key stays where its query is nan."""
+    return _unit(keys + weight * np.nan_to_num(queries))
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Floats = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return scaled
+
+
+def associated_labels(listed: Shortlisted, refinement: Refinement) -> Rows:
+    """Places in the shortlist of those that survive, [n, m]; -1 where fewer do."""
+    agrees = refined(listed.text_scores, threshold=refinement.text_threshold)
+    agrees &= np.isfinite(listed.similarities)
     votes = agrees.astype(np.int64)
-    if query_scores is not None:
-        votes += agrees & refined(query_scores, threshold=refinement.query_threshold)
-    return most_voted(votes=votes, similarities=similarities, count=ASSOCIATED)
+    votes += agrees & refined(listed.query_scores, threshold=refinement.query_threshold)
+    return most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
 
 
 def refined(scores: Floats, *, threshold: float) -> Bools:

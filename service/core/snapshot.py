@@ -7,6 +7,7 @@ what a label has beyond its text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from service.core.bundle import BundleContent, write_bundle
 from service.core.index import Progress
 from service.core.label_details import Details, dump
+from service.core.novel_files import NovelFiles
 from service.core.parts import living_places
 from service.core.types import Indices, Label, Rows
 from service.core.view import View
@@ -55,6 +57,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         label_details=_details(view, labels, places),
         version=view.version,
         log=log,
+        novel=_novel(view, new_column),
     )
 
 
@@ -71,6 +74,28 @@ def _columns(view: View) -> Indices:
 def _label_rows(view: View, columns: Indices) -> Rows:
     return np.array(
         [view.ledger.rows_of(column, view.bundle)[0] for column in columns.tolist()], np.int64
+    )
+
+
+def _novel(view: View, new_column: Indices) -> NovelFiles | None:
+    """The classifiers of labels that are as they were exported, at their new columns.
+
+    Who posts a label again may have given it another text, which its classifier knows nothing of.
+    """
+    files = view.bundle.novel
+    if files is None:
+        return None
+    kept = np.array(
+        [
+            new_column[column] >= 0 and view.ledger.own_rows.get(column) is None
+            for column in files.columns.tolist()
+        ],
+        bool,
+    )
+    return replace(
+        files,
+        classifiers=files.classifiers[kept],
+        columns=new_column[files.columns[kept]].astype(np.int64),
     )
 
 

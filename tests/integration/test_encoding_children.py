@@ -11,7 +11,8 @@ import pytest
 from service.core.bundle import open_bundle
 from service.core.encoder import OnnxEncoder
 from service.core.errors import NotReady
-from service.core.events import encode_item
+from service.core.events import texts_of
+from service.core.representation import Representer
 from service.core.types import NewInstance, NewLabel
 from service.encoding_children import EncodingChild, EncodingChildren
 from tests.support.bundles import make_bundle
@@ -56,33 +57,36 @@ def test_a_childs_vectors_are_those_of_the_service(
 ) -> None:
     encoder = OnnxEncoder(bundle, open_bundle(bundle).manifest.encoder)
 
-    found = children.encode(ITEMS, dimension=DIMENSION)
+    found = children.make(ITEMS, dimension=DIMENSION)
 
-    assert [len(rows) for rows in found] == [3, 1, 1]
-    for rows, item in zip(found, ITEMS, strict=True):
-        assert np.array_equal(rows, encode_item(encoder, item))
+    assert [len(made.rows) for made in found] == [3, 1, 1]
+    expected = Representer(encoder).make([texts_of(item) for item in ITEMS])
+    for made, own in zip(found, expected, strict=True):
+        assert np.array_equal(made.rows, own.rows)
 
 
 def test_several_threads_are_answered_each_with_its_own(children: EncodingChildren) -> None:
     labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
     assert len(running(children)) == 1
-    alone = [children.encode([label], dimension=DIMENSION)[0] for label in labels]
+    alone = [children.make([label], dimension=DIMENSION)[0] for label in labels]
 
     with ThreadPoolExecutor(8) as pool:
-        together = pool.map(lambda label: children.encode([label], dimension=DIMENSION), labels)
+        together = pool.map(lambda label: children.make([label], dimension=DIMENSION), labels)
 
-        assert all(np.array_equal(one, two[0]) for one, two in zip(alone, together, strict=True))
+        assert all(
+            np.array_equal(one.rows, two[0].rows) for one, two in zip(alone, together, strict=True)
+        )
     assert len(running(children)) == 2
 
 
 def test_a_killed_child_is_replaced_and_nobody_notices(children: EncodingChildren) -> None:
-    before = children.encode(ITEMS, dimension=DIMENSION)
+    before = children.make(ITEMS, dimension=DIMENSION)
     for child in running(children):
         kill(child)
 
-    after = children.encode(ITEMS, dimension=DIMENSION)
+    after = children.make(ITEMS, dimension=DIMENSION)
 
-    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert all(np.array_equal(one.rows, two.rows) for one, two in zip(before, after, strict=True))
 
 
 def test_where_no_child_lives_the_write_is_refused(
@@ -93,10 +97,10 @@ def test_where_no_child_lives_the_write_is_refused(
     (bundle / "encoder.onnx").rename(bundle / "gone")
 
     with pytest.raises(NotReady, match="cannot be encoded at the moment"):
-        children.encode(ITEMS, dimension=DIMENSION)
+        children.make(ITEMS, dimension=DIMENSION)
 
     (bundle / "gone").rename(bundle / "encoder.onnx")
-    assert len(children.encode(ITEMS, dimension=DIMENSION)) == 3
+    assert len(children.make(ITEMS, dimension=DIMENSION)) == 3
 
 
 def test_closed_children_end(bundle: Path) -> None:
@@ -110,12 +114,12 @@ def test_closed_children_end(bundle: Path) -> None:
 
 def test_what_was_admitted_before_a_reload_is_still_encoded(bundle: Path) -> None:
     children = EncodingChildren(bundle, most=1)
-    before = children.encode(ITEMS, dimension=DIMENSION)
+    before = children.make(ITEMS, dimension=DIMENSION)
     children.close()
 
-    after = children.encode(ITEMS, dimension=DIMENSION)
+    after = children.make(ITEMS, dimension=DIMENSION)
 
-    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert all(np.array_equal(one.rows, two.rows) for one, two in zip(before, after, strict=True))
     assert not running(children)
 
 

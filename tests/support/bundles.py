@@ -16,6 +16,7 @@ from service.core.index import IndexParameters
 from service.core.manifest import AdaptiveFacts, EncoderFacts, PredictorFacts
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
+from tests.support.tiny_novel import tiny_novel
 
 LABELS = {
     "boots": "hiking boots",
@@ -62,9 +63,13 @@ def make_bundle(
     version: int = 0,
     log: str = "",
     adaptive: AdaptiveFacts | None = None,
+    novel: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
-    """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own."""
+    """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own.
+
+    With `novel`, a seed, it has a combiner and classifiers of all labels but the last.
+    """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
         facts = tiny_facts(**encoder_facts)
@@ -83,6 +88,11 @@ def make_bundle(
             version=version,
             log=log,
         )
+        if novel is not None:
+            columns = np.arange(len(content.label_ids) - 1)
+            keys = content.keys[len(content.instance_texts) + columns]
+            files = tiny_novel(Path(source), keys, columns, seed=novel)
+            content = replace(content, novel=files)
         write_bundle(content, target, progress=lambda done: None)
     return target
 

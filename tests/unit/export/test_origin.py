@@ -2,22 +2,17 @@
 
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
 from export import model_card
-from export.__main__ import app
 from export.exported import Description, Origin, PredictorDefaults
 from export.origin import predictor_defaults, read_origin
-from service.core.command_line import run
 from service.core.errors import InvalidData
 from service.core.manifest import FileFacts
 from tests.support.tiny_encoder import tiny_facts
-from tests.support.tiny_training import tiny_dataset
 from training import results
 from training.choices import Choices, LearnedMemorization, write_choices, write_learned
-from training.datasets import lf_xmc
 from training.results import Result, Results
 
 FACTS = {
@@ -112,18 +107,3 @@ def test_the_card_says_what_a_reader_asks() -> None:
     assert "rows |" not in card
     assert "0.5 of the way from the pretrained to the trained ones" in card
     assert "1,000 training rows" in card
-
-
-def test_labels_that_are_no_texts_are_not_lost_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lf_xmc.write(tiny_dataset(), tmp_path / "data")
-    checkpoint, out = tmp_path / "best", tmp_path / "out"
-    checkpoint.mkdir()
-    np.save(checkpoint / "label_keys.npy", np.zeros((16, 4), np.float16))
-    command = ["encoder", "--encoder", str(checkpoint), "--out", str(out)]
-
-    assert run(app, [*command, "--data", str(tmp_path / "data")]) == 2
-
-    assert "stands for labels by vectors of its own" in capsys.readouterr().err
-    assert not out.exists()

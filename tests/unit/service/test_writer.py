@@ -20,11 +20,12 @@ from service.core.errors import (
     UnknownLabel,
     UnknownLabels,
 )
-from service.core.events import encode_item, label_event
+from service.core.events import label_event, texts_of
 from service.core.label_log import LabelLog, open_log
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor
 from service.core.query_cache import QueryCache
+from service.core.representation import Made, Representer
 from service.core.types import NewInstance, NewLabel
 from service.jobs import Job, RequestKey
 from service.operations import Operation, PutInstances, PutLabels, RemoveLabel, Written
@@ -52,6 +53,7 @@ class Desk:
         self.serving = Serving(
             bundle=bundle,
             encoder=encoder,
+            representer=Representer(encoder),
             cache=cache,
             predictor=Predictor(encoder, tau=0.1, cache=cache),
             memory=self.memory,
@@ -76,8 +78,8 @@ class Desk:
         return self.do(PutLabels(labels=tuple(labels)), key)
 
     def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
-        vectors = [None] * len(operation.items)
-        job = Job(operation=operation, vectors=vectors, encoder="trigrams", request=key)
+        nothing = [None] * len(operation.items)
+        job = Job(operation=operation, made=nothing, maker="trigrams", request=key)
         return self.writer.submit(job)
 
     def hold(self) -> None:
@@ -125,13 +127,14 @@ def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
 def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
     """A reload may come between encoding and writing."""
     encoder = desk.serving.encoder
-    right, wrong = encode_item(encoder, AXE), np.full((1, encoder.dimension), 0.25, np.float16)
+    [right] = Representer(encoder).make([texts_of(AXE)])
+    wrong = Made(rows=np.full((1, encoder.dimension), 0.25, np.float16))
     for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
         operation = PutLabels(labels=(replace(AXE, id=fingerprint),))
-        job = Job(operation=operation, vectors=[wrong], encoder=fingerprint)
+        job = Job(operation=operation, made=[wrong], maker=fingerprint)
         desk.writer.submit(job).result(60)
         row = desk.memory.view.next_row - 1
-        assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored)
+        assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored.rows)
 
 
 def test_what_changes_nothing_is_not_logged(desk: Desk) -> None:
@@ -284,9 +287,9 @@ def test_what_another_process_wrote_is_applied_before_and_when_woken(desk: Desk)
         for number, name in enumerate(("a", "b")):
             with other.exclusive() as appending:
                 label = NewLabel(id=name, text=name)
-                rows = encode_item(desk.serving.encoder, label)
-                fingerprint = desk.serving.encoder.fingerprint
-                appending.append([label_event(label, rows)], encoder=fingerprint)
+                [made] = desk.serving.representer.make([texts_of(label)])
+                fingerprint = desk.serving.representer.fingerprint
+                appending.append([label_event(label, made.rows)], encoder=fingerprint)
             if number == 0:
                 assert desk.submit([AXE]).result(60).version == 2
             else:

@@ -25,6 +25,7 @@ from service.core.manifest import AdaptiveFacts
 from service.core.memory import KnowledgeMemory
 from service.core.predictor import Predictor, voting_kind
 from service.core.query_cache import QueryCache
+from service.core.representation import Representer
 from service.core.types import PredictOptions, Role
 from service.serving import Serving
 from tests.support.bundles import Catalogue
@@ -199,6 +200,7 @@ def test_a_request_without_lambda_gets_the_bundles(
     serving = Serving(
         bundle=bundle,
         encoder=ENCODER,
+        representer=Representer(ENCODER),
         cache=QueryCache(0),
         predictor=Predictor(ENCODER, tau=facts.tau, adaptive=facts.adaptive_memorization()),
         memory=KnowledgeMemory(bundle),

@@ -14,6 +14,7 @@ from service.core.errors import BundleAltered, BundleError, BundleMissing, Bundl
 from service.core.manifest import AdaptiveFacts, Checksums, FileFacts, Manifest
 from tests.support.bundles import write_document
 from tests.support.tiny_encoder import tiny_facts
+from tests.support.tiny_novel import FACTS as NOVEL
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +89,10 @@ def test_another_layout_of_the_same_values_is_no_change(folder: Path, facts: Man
     assert manifest.read(folder) == facts
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", None])
+@pytest.mark.parametrize("version", [0, 5, "1", None])
 def test_another_version_is_unsupported(folder: Path, version: object) -> None:
     write_document(folder, document(folder) | {"version": version})
-    with pytest.raises(BundleUnsupported, match="this build reads 1, 2, 3"):
+    with pytest.raises(BundleUnsupported, match="this build reads 1, 2, 3, 4"):
         manifest.read(folder)
 
 
@@ -121,6 +122,16 @@ def test_a_learned_lambda_comes_back_in_version_3(
     assert (found, found.version) == (changed, 3)
     assert found.predictor.default_memorization == (None if enabled else 0.5)
     assert (found.predictor.adaptive_memorization() is None) is not enabled
+
+
+def test_how_novel_labels_are_represented_comes_back_in_version_4(
+    tmp_path: Path, facts: Manifest
+) -> None:
+    version = manifest.version_for(facts.predictor, NOVEL)
+    changed = replace(facts, version=version, novel=NOVEL)
+    manifest.write(changed, tmp_path)
+    found = manifest.read(tmp_path)
+    assert (found, found.version) == (changed, 4)
 
 
 def test_without_one_older_builds_can_read_it_and_nothing_is_said_of_it(

@@ -7,8 +7,11 @@ from service.core.novel import (
     ASSOCIATED,
     NovelLabels,
     Refinement,
+    Shortlisted,
     associated_labels,
+    leaning,
     most_voted,
+    moved,
     refined,
 )
 
@@ -24,22 +27,36 @@ def rows(*values: list[float]) -> np.ndarray:
     return np.array(values, np.float32)
 
 
+def listed(
+    similarities: np.ndarray, *, texts: np.ndarray, queries: np.ndarray | None
+) -> Shortlisted:
+    """A shortlist of labels 10, 11, ..."""
+    return Shortlisted(
+        rows=10 + np.tile(np.arange(similarities.shape[1]), (len(similarities), 1)),
+        similarities=similarities,
+        text_scores=texts,
+        query_scores=np.full_like(texts, NAN) if queries is None else queries,
+    )
+
+
 def test_zero_shot_keeps_the_nearest_that_agree() -> None:
     places = associated_labels(
-        similarities=rows([0.9, 0.8, 0.7, 0.6, 0.5]),
-        text_scores=rows([0.3, 0.1, 0.2, 0.9, 0.9]),
-        query_scores=None,
-        refinement=a_refinement(),
+        listed(
+            rows([0.9, 0.8, 0.7, 0.6, 0.5]), texts=rows([0.3, 0.1, 0.2, 0.9, 0.9]), queries=None
+        ),
+        a_refinement(),
     )
     assert places.tolist() == [[0, 2, 3]]
 
 
 def test_one_shot_prefers_what_both_lists_hold() -> None:
     places = associated_labels(
-        similarities=rows([0.9, 0.8, 0.7, 0.6, 0.5]),
-        text_scores=rows([0.3, 0.3, 0.3, 0.3, 0.1]),
-        query_scores=rows([0.1, 0.6, 0.1, 0.5, 0.9]),
-        refinement=a_refinement(),
+        listed(
+            rows([0.9, 0.8, 0.7, 0.6, 0.5]),
+            texts=rows([0.3, 0.3, 0.3, 0.3, 0.1]),
+            queries=rows([0.1, 0.6, 0.1, 0.5, 0.9]),
+        ),
+        a_refinement(),
     )
     assert places.tolist() == [[1, 3, 0]], "the last one fails by its text, whatever the query"
 
@@ -47,30 +64,26 @@ def test_one_shot_prefers_what_both_lists_hold() -> None:
 def test_a_label_without_a_query_is_zero_shot() -> None:
     scores = rows([0.3, 0.3, 0.3, 0.3])
     places = associated_labels(
-        similarities=rows([0.9, 0.8, 0.7, 0.6]),
-        text_scores=scores,
-        query_scores=rows([NAN, NAN, NAN, NAN]),
-        refinement=a_refinement(),
+        listed(rows([0.9, 0.8, 0.7, 0.6]), texts=scores, queries=rows([NAN, NAN, NAN, NAN])),
+        a_refinement(),
     )
     assert places.tolist() == [[0, 1, 2]]
 
 
 def test_none_may_survive() -> None:
     places = associated_labels(
-        similarities=rows([0.9, 0.8]),
-        text_scores=rows([0.1, 0.0]),
-        query_scores=None,
-        refinement=a_refinement(),
+        listed(rows([0.9, 0.8]), texts=rows([0.1, 0.0]), queries=None),
+        a_refinement(),
     )
     assert places.tolist() == [[-1] * ASSOCIATED]
 
 
 def test_empty_places_of_a_shortlist_are_nobody() -> None:
     places = associated_labels(
-        similarities=rows([0.9, -np.inf, -np.inf, -np.inf]),
-        text_scores=rows([0.9, 0.9, 0.9, 0.9]),
-        query_scores=None,
-        refinement=a_refinement(),
+        listed(
+            rows([0.9, -np.inf, -np.inf, -np.inf]), texts=rows([0.9, 0.9, 0.9, 0.9]), queries=None
+        ),
+        a_refinement(),
     )
     assert places.tolist() == [[0, -1, -1]]
 
@@ -82,6 +95,24 @@ def test_a_threshold_is_met_by_itself() -> None:
 def test_votes_before_similarity() -> None:
     votes, similarities = np.array([[1, 2, 0, 2]]), rows([0.9, 0.1, 0.8, 0.2])
     assert most_voted(votes=votes, similarities=similarities, count=3).tolist() == [[3, 1, 0]]
+
+
+def unit(vector: list[float] | np.ndarray) -> np.ndarray:
+    return np.asarray(vector, np.float32) / np.linalg.norm(vector)
+
+
+def test_a_key_lies_between_its_text_and_what_the_combiner_says() -> None:
+    texts, combined = rows([1.0, 0.0]), rows([0.0, 1.0])
+    assert moved(texts, combined, strength=0.0)[0] == pytest.approx([1.0, 0.0])
+    assert moved(texts, combined, strength=0.5)[0] == pytest.approx(unit([1.0, 1.0]))
+    assert moved(texts, combined, strength=1.0)[0] == pytest.approx([0.0, 1.0])
+
+
+def test_a_key_leans_towards_its_query_where_there_is_one() -> None:
+    keys, queries = rows([1.0, 0.0], [1.0, 0.0]), rows([0.0, 1.0], [NAN, NAN])
+    assert leaning(keys, queries, weight=0.5)[0] == pytest.approx(unit([1.0, 0.5]))
+    assert leaning(keys, queries, weight=0.5)[1] == pytest.approx([1.0, 0.0])
+    assert leaning(keys, queries, weight=0.0)[0] == pytest.approx([1.0, 0.0])
 
 
 @pytest.fixture
@@ -107,8 +138,8 @@ def test_a_text_is_enriched_by_its_associated_classifiers(labels: NovelLabels) -
     found = labels.represent(texts)
     assert found.associated.tolist() == [[1, 0, -1], [0, 1, -1], [-1, -1, -1]]
     assert found.similarities[0] == pytest.approx([0.8, 0.6, 0.0])
-    assert found.vectors[0] == pytest.approx([1.6, 1.8, 0.0, 0.0])
-    assert found.vectors[2] == pytest.approx(texts[2]), "nobody agrees: the text alone"
+    assert found.vectors[0] == pytest.approx(unit([1.6, 1.8, 0.0, 0.0]))
+    assert found.vectors[2] == pytest.approx(unit(texts[2])), "nobody agrees: the text alone"
 
 
 def test_a_revealed_query_changes_who_is_associated(labels: NovelLabels) -> None:

@@ -261,3 +261,20 @@ def test_progress_counts_the_rows(memory: KnowledgeMemory, tmp_path: Path) -> No
     write_snapshot(memory.view, tmp_path / "bundle", name="b", log=LOG, progress=done.append)
     view = memory.view
     assert done[-1] == view.base_rows + view.live_rows - view.dead_rows
+
+
+def test_classifiers_go_along_with_the_labels_that_are_as_they_were(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`boots` is another label now, `tent` has another text; the last one never had any."""
+    base = open_bundle(make_bundle(encoder=ENCODER, novel=0))
+    memory = KnowledgeMemory(base, MemoryLimits())
+    memory.apply(CHANGES)
+    taken = snapshot(memory.view, tmp_path / "snapshot")
+    assert base.novel is not None
+    assert taken.novel is not None
+    ids = [taken.label_ids[column] for column in taken.novel.columns.tolist()]
+    assert ids == ["bottle", "shoes", "stove"]
+    kept = [list(base.label_ids).index(label_id) for label_id in ids]
+    assert np.array_equal(taken.novel.classifiers, base.novel.classifiers[kept])
+    assert taken.manifest.novel == base.manifest.novel

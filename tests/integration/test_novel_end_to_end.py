@@ -1,0 +1,164 @@
+"""IRENE from a split of labels to served answers, which are those of the offline evaluation."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from service.core.bundle import open_bundle
+from tests.support.commands import Refused, run, status_of
+from tests.support.serving import local_service
+from training import novel_split
+from training.__main__ import app as training
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+
+RECIPE = """
+[encoder]
+name = "{model}"
+frozen = true
+[batch]
+instances = 16
+[optimizer]
+steps = 6
+learning_rate = 1e-3
+own_learning_rate = 0.05
+precision = "fp32"
+[validation]
+rows = 6
+labels = 0.3
+every = 3
+[system]
+name = "irene"
+objective = "softmax"
+combiner = "{combiner}"
+"""
+ZERO, ONE = "zero-shot", "one-shot"
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.tiny_training import tiny_dataset
+    from training.datasets import lf_xmc
+
+    folder = tmp_path_factory.mktemp("novel")
+    lf_xmc.write(tiny_dataset(), folder / "data")
+    options = ("--fraction", "0.25", "--seed", "1")
+    places = ("--data", folder / "data", "--out", folder / "split")
+    assert status_of(training, "split", "novel", *places, *options) == 0
+    return folder / "split"
+
+
+@pytest.fixture(scope="module")
+def trained(split: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.tiny_training import write_tiny_checkpoint
+
+    folder = tmp_path_factory.mktemp("irene")
+    recipe = folder / "irene.toml"
+    recipe.write_text(
+        RECIPE.format(model=write_tiny_checkpoint(folder, dropout=0.0), combiner="attention")
+    )
+    places = ("--data", split / "seen", "--out", folder / "run")
+    assert status_of(training, "train", recipe, *places) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    data = ("--data", split / "seen")
+    encoder = ("--encoder", trained / "best", "--out", folder / "encoder", "--quantize", "none")
+    assert run("export", "encoder", *data, *encoder).returncode == 0
+    options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "12")
+    ended = run("export", "bundle", *data, *options, "--memorization", "0.5")
+    assert ended.returncode == 0, ended.stderr
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def measured(bundle: Path, split: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    target = tmp_path_factory.mktemp("measured") / "novel.json"
+    places = ("--bundle", bundle, "--data", split, "--json", target)
+    assert status_of(training, "evaluate-novel", *places) == 0
+    return orjson.loads(target.read_bytes())
+
+
+def figures(measured: Any, setting: str, candidates: str) -> dict[str, dict[str, float]]:
+    return {
+        row["method"]: row["metrics"]
+        for row in measured["rows"]
+        if (row["setting"], row["candidates"]) == (setting, candidates)
+    }
+
+
+def test_a_checkpoint_says_how_novel_labels_are_represented(trained: Path, bundle: Path) -> None:
+    chosen = orjson.loads((trained / "best" / "novel.json").read_bytes())
+    novel = open_bundle(bundle).manifest.novel
+    assert novel is not None
+    assert novel.combiner == chosen["combiner"] == "attention"
+    assert (novel.shortlist, novel.strength) == (chosen["shortlist"], chosen["strength"])
+
+
+def test_every_setting_has_its_methods(measured: Any) -> None:
+    ranked, memory = {"text", "irene"}, {"text+memory", "irene+memory"}
+    shown = {"text", "irene", "ncm", "rae-instances", "text+instance", "irene+instance"}
+    assert set(figures(measured, ZERO, "novel")) == ranked
+    assert set(figures(measured, ZERO, "all")) == ranked | memory
+    assert set(figures(measured, ONE, "novel")) == set(figures(measured, ONE, "all")) == shown
+    for row in measured["rows"]:
+        assert all(0.0 <= row["metrics"][name] <= 100.0 for name in ("P@1", "P@5", "R@30"))
+
+
+@pytest.mark.parametrize("setting", [ZERO, ONE])
+def test_served_answers_are_those_of_the_evaluation(
+    setting: str, measured: Any, bundle: Path, split: Path, tmp_path: Path
+) -> None:
+    """The whole novel set is posted; P@1 over all labels, and each label's key, are the same."""
+    parts = novel_split.read(split)
+    labels, test = parts.everything.labels, parts.everything.test
+    posted = [
+        {"id": labels.uids[column], "text": labels.texts[column]} for column in parts.novel.tolist()
+    ]
+    if setting == ONE:
+        for label, query in zip(posted, parts.revealed(), strict=True):
+            label["queries"] = [query]
+    with local_service(bundle, tmp_path / "state") as service:
+        assert service.post("/labels", {"labels": posted}).status_code == 200
+        body = {"queries": list(test.instances.texts), "top_k": 1}
+        results = service.post("/predict", body).json()["results"]
+    column = {uid: place for place, uid in enumerate(labels.uids)}
+    best = [column[result["keywords"][0]["id"]] for result in results]
+    truth = np.asarray(test.labels_of.todense()) != 0
+    asked = np.flatnonzero(truth.any(axis=1))
+    precision = 100 * float(np.mean([truth[row, best[row]] for row in asked]))
+    method = "irene+instance" if setting == ONE else "irene+memory"
+    assert precision == pytest.approx(figures(measured, setting, "all")[method]["P@1"], abs=1e-9)
+
+
+def test_without_a_combiner_only_texts_are_measured(
+    split: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = trained.parent / "model"
+    places = ("--encoder", model, "--data", split / "seen", "--out", tmp_path / "bundle")
+    assert run("export", "bundle", *places, "--quantize", "none").returncode == 0
+    places = ("--bundle", tmp_path / "bundle", "--data", split, "--json", tmp_path / "novel.json")
+    assert status_of(training, "evaluate-novel", *places) == 0
+    assert "the bundle has no combiner: a novel label is its text" in capsys.readouterr().out
+    found = orjson.loads((tmp_path / "novel.json").read_bytes())
+    assert found["novel"] is None
+    assert set(figures(found, ZERO, "novel")) == {"text"}
+
+
+def test_other_data_is_refused(
+    refused: Refused, bundle: Path, split: Path, trained: Path, tmp_path: Path
+) -> None:
+    said = refused(training, "evaluate-novel", "--bundle", bundle, "--data", split / "seen")
+    assert "`python -m training split novel` writes such folders" in said
+    places = ("--encoder", bundle.parent / "encoder", "--out", tmp_path / "out")
+    ended = run("export", "bundle", *places, "--data", split / "all")
+    assert ended.returncode == 2
+    assert "give the data set that it was trained on" in " ".join(ended.stderr.split())
+    assert not (tmp_path / "out").exists()

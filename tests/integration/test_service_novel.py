@@ -1,0 +1,141 @@
+"""A bundle with a combiner: posted labels are enriched, before and after a restart or a reload."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from service.core.bundle import open_bundle
+from service.core.encoder import OnnxEncoder
+from service.core.representation import open_representer
+from service.core.types import Halves, Role
+from service.schemas import LabelsAnswer
+from tests.support.bundles import LABELS, make_bundle
+from tests.support.serving import LocalService, local_service
+
+AXE = {"id": "axe", "text": "hiking axe", "queries": ["glacier tool"]}
+ITEM = [(Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool")]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """Bundles of equal labels: two combiners, and none."""
+    for name, seed in (("one", 0), ("two", 1), ("none", None)):
+        make_bundle(tmp_path / "shelf" / name, novel=seed)
+    return tmp_path / "shelf"
+
+
+@pytest.fixture
+def served(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
+    with local_service(shelf / "one", tmp_path / "state") as service:
+        yield service
+
+
+def post(service: LocalService, *labels: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
+    answer = service.post("/labels", {"labels": labels}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    LabelsAnswer.model_validate(answer.json(), strict=True)
+    return answer.json()["labels"]
+
+
+def key_of(service: LocalService, label_id: str = "axe") -> Halves:
+    view = service.engine.view
+    row = view.ledger.rows_of(view.labels.require(label_id).index, view.bundle)[0]
+    return view.vectors(np.array([row]))[0]
+
+
+def expected(bundle: Path) -> Halves:
+    opened = open_bundle(bundle)
+    encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
+    return open_representer(encoder, opened).make([ITEM])[0].rows[0]
+
+
+def test_a_posted_label_names_the_neighbours_that_enriched_it(
+    served: LocalService, shelf: Path
+) -> None:
+    [label] = post(served, AXE)
+    assert (label["id"], label["status"]) == ("axe", "created")
+    assert 1 <= len(label["neighbours"]) <= 3
+    for near in label["neighbours"]:
+        assert LABELS[near["id"]] == near["text"]
+        assert -1.0 <= near["similarity"] <= 1.0
+    assert np.array_equal(key_of(served), expected(shelf / "one"))
+    assert post(served, AXE) == [{"id": "axe", "status": "unchanged", "neighbours": []}]
+
+
+def test_lines_of_a_stream_name_them_too(served: LocalService) -> None:
+    lines = b"".join(orjson.dumps(one) + b"\n" for one in (AXE, {"text": "zzz"}))
+    answer = served.post("/labels", content=lines, headers={"content-type": "application/x-ndjson"})
+    first, second = (orjson.loads(line) for line in answer.content.splitlines())
+    assert first["neighbours"]
+    assert second["status"] == "created"
+
+
+def test_a_repeated_request_gets_the_neighbours_of_its_first_answer(served: LocalService) -> None:
+    headers = {"Idempotency-Key": "k-1"}
+    first = served.post("/labels", {"labels": [AXE]}, headers=headers).json()
+    for near in first["labels"][0]["neighbours"]:
+        assert served.request("DELETE", f"/labels/{near['id']}").status_code == 200
+    assert served.post("/labels", {"labels": [AXE]}, headers=headers).json() == first
+
+
+def test_deleted_neighbours_go_on_to_enrich_and_are_not_named(
+    served: LocalService, shelf: Path
+) -> None:
+    named = [
+        near["id"] for near in post(served, {"id": "x", "text": "hiking axe"})[0]["neighbours"]
+    ]
+    served.request("DELETE", f"/labels/{named[0]}")
+    [label] = post(served, AXE)
+    assert named[0] not in [near["id"] for near in label["neighbours"]]
+    assert np.array_equal(key_of(served), expected(shelf / "one"))
+
+
+def test_a_restart_keeps_the_key(shelf: Path, tmp_path: Path) -> None:
+    with local_service(shelf / "one", tmp_path / "state") as service:
+        post(service, AXE)
+        before = key_of(service)
+    with local_service(shelf / "one", tmp_path / "state") as service:
+        assert np.array_equal(key_of(service), before)
+
+
+@pytest.mark.parametrize("other", ["two", "none"])
+def test_a_reload_represents_live_labels_anew(
+    served: LocalService, shelf: Path, other: str
+) -> None:
+    post(served, AXE)
+    before = key_of(served)
+    assert served.post("/admin/reload", {"bundle": other}).status_code == 200
+    assert np.array_equal(key_of(served), expected(shelf / other))
+    assert not np.array_equal(key_of(served), before)
+    assert bool(post(served, {"text": "hiking pole"})[0]["neighbours"]) is (other == "two")
+
+
+def test_a_snapshot_goes_on_enriching(served: LocalService, shelf: Path) -> None:
+    post(served, AXE)
+    before = key_of(served)
+    name = served.post("/admin/snapshot", {"bundle": "taken"}).json()
+    assert (shelf / "taken" / "novel" / "combiner.onnx").is_file(), name
+    assert served.post("/admin/reload", {"bundle": "taken"}).status_code == 200
+    assert np.array_equal(key_of(served), before)
+    [label] = post(served, {"id": "pole", "text": "hiking pole"})
+    assert label["neighbours"]
+    assert "axe" not in [near["id"] for near in label["neighbours"]], "it has no classifier"
+
+
+def test_info_says_how_novel_labels_are_represented(shelf: Path, tmp_path: Path) -> None:
+    for name, said in (("one", "irene"), ("none", "text")):
+        with local_service(shelf / name, tmp_path / name) as service:
+            info = service.get("/info").json()
+            assert info["novel_labels"] == said
+            assert ("novel" in info["bundle"]) is (name == "one")
+
+
+def test_the_bundle_of_before_has_no_novel_part(shelf: Path, tmp_path: Path) -> None:
+    shutil.rmtree(shelf / "one")
+    with local_service(shelf / "none", tmp_path / "state") as service:
+        assert post(service, AXE) == [{"id": "axe", "status": "created", "neighbours": []}]

@@ -1,0 +1,72 @@
+"""A combiner made by hand, the normalised mean of a text and its classifiers, for tiny bundles."""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save_model
+
+from service.core import novel_files
+from service.core.manifest import NovelFacts
+from service.core.novel_files import NovelFiles
+from service.core.types import Halves, Rows
+from tests.support.tiny_encoder import DIMENSION
+
+FACTS = NovelFacts(
+    combiner="sum",
+    shortlist=6,
+    text_threshold=0.1,
+    query_threshold=0.1,
+    strength=1.0,
+    query_weight=0.5,
+    fingerprint="",
+)
+
+
+def write_combiner(path: Path, *, dimension: int = DIMENSION) -> None:
+    """texts [n, d] + sum of those classifiers [n, m, d] that are present [n, m], to unit length."""
+    nodes = [
+        helper.make_node("Cast", ["present"], ["there"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["there", "last"], ["mask"]),
+        helper.make_node("Mul", ["classifiers", "mask"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "middle"], ["all"], keepdims=0),
+        helper.make_node("Add", ["texts", "all"], ["sum"]),
+        helper.make_node("LpNormalization", ["sum"], ["vectors"], axis=-1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny-combiner",
+        inputs=[
+            helper.make_tensor_value_info("texts", TensorProto.FLOAT, ["n", dimension]),
+            helper.make_tensor_value_info("classifiers", TensorProto.FLOAT, ["n", "m", dimension]),
+            helper.make_tensor_value_info("present", TensorProto.BOOL, ["n", "m"]),
+        ],
+        outputs=[helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["n", dimension])],
+        initializer=[
+            numpy_helper.from_array(np.array([-1], np.int64), "last"),
+            numpy_helper.from_array(np.array([1], np.int64), "middle"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    save_model(model, str(path))
+
+
+def tiny_novel(folder: Path, keys: Halves, columns: Rows, *, seed: int = 0) -> NovelFiles:
+    """Files whose classifiers are label keys [S, d], somewhat moved."""
+    graph = folder / "combiner.onnx"
+    write_combiner(graph, dimension=keys.shape[1])
+    noise = np.random.default_rng(seed).standard_normal(keys.shape)
+    classifiers = keys.astype(np.float32) + 0.05 * noise
+    classifiers /= np.linalg.norm(classifiers, axis=1, keepdims=True)
+    files = NovelFiles(
+        facts=FACTS, combiner=graph, classifiers=classifiers.astype(np.float16), columns=columns
+    )
+    written = folder / "written"
+    written.mkdir()
+    novel_files.write(files, written)
+    return novel_files.read(
+        written,
+        novel_files.with_fingerprint(FACTS, written),
+        labels=int(columns.max()) + 1,
+        dimension=keys.shape[1],
+    )

@@ -1,0 +1,70 @@
+"""How novel labels are represented is chosen on labels that stand for novel ones."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from training import refinement
+from training.refinement import PAPERS, HeldOut, a_row_of_each, choose_refinement
+
+LABELS, DIMENSION = 900, 6
+NAN = float("nan")
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
+    """Queries lie where a label's classifier lies; a combiner that is `good` finds that place."""
+    rng = np.random.default_rng(0)
+    texts, moves = rng.standard_normal((2, LABELS, DIMENSION))
+    places = unit(texts + moves[np.arange(LABELS) // 3 * 3])  # three labels move alike
+    texts = unit(texts)
+    wrong = unit(rng.standard_normal((LABELS, DIMENSION)))
+
+    def combine(own: np.ndarray, classifiers: np.ndarray, present: np.ndarray) -> np.ndarray:
+        nearest = np.argmax(own @ texts.T, axis=1)
+        return (places if good else wrong)[nearest]
+
+    return HeldOut(
+        texts=texts,
+        keys=texts,
+        classifiers=places,
+        queries=unit(places + 0.3 * wrong) if queries else np.full_like(texts, NAN),
+        asking=places,
+        positives=csr_matrix(np.eye(LABELS, dtype=np.float32)),
+        filtered=csr_matrix((LABELS, LABELS), dtype=bool),
+        combine=combine,
+        hidden=np.arange(hidden),
+    )
+
+
+@pytest.mark.parametrize("hidden", [0, 300])
+def test_a_combiner_is_followed_as_far_as_it_helps(hidden: int) -> None:
+    good = choose_refinement(held_out(good=True, hidden=hidden), seed=0)
+    bad = choose_refinement(held_out(good=False, hidden=hidden), seed=0)
+    assert good.strength >= 0.5
+    assert bad.strength == min(refinement.STRENGTHS)
+
+
+def test_a_query_that_lies_near_draws_the_key() -> None:
+    assert choose_refinement(held_out(good=False, hidden=300), seed=0).query_weight > 0
+
+
+def test_where_nothing_can_be_asked_the_papers_numbers_stay() -> None:
+    assert choose_refinement(held_out(good=True, queries=False), seed=0) == PAPERS
+
+
+def test_the_same_choice_every_time() -> None:
+    data = held_out(good=True, hidden=300)
+    assert choose_refinement(data, seed=0) == choose_refinement(data, seed=0)
+
+
+def test_a_row_of_each_label_is_one_of_its_own() -> None:
+    labels_of = csr_matrix(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 1]], np.float32))
+    for seed in range(10):
+        rows = a_row_of_each(labels_of, among=np.array([0, 1, 2]), seed=seed)
+        assert rows[2] == -1, "its only row is not among them"
+        assert labels_of[rows[0], 0] and labels_of[rows[1], 1]
+        assert rows[0] in (0, 1)
