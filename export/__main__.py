@@ -234,20 +234,20 @@ def _exported(
     """Load a checkpoint and export it to `target`."""
     try:
         from export.encoder import EncoderOptions, export_encoder
-        from export.origin import predictor_defaults, read_origin, refuse_own_keys
+        from export.origin import predictor_defaults, read_origin
         from export.parity import Tolerance
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="export") from error
     from training.encoder import load_encoder, locate
 
     checkpoint = Path(locate(encoder))
-    refuse_own_keys(checkpoint)
     origin = read_origin(checkpoint)
     options = EncoderOptions(
         quantization=quantize,
         tolerance=Tolerance(precision=max_drop),
         predictor=predictor_defaults(checkpoint),
         origin=origin,
+        checkpoint=checkpoint,
         name=name or (origin.recipe if origin is not None else None),
     )
     loaded = load_encoder(

@@ -94,12 +94,16 @@ def _encode(
     texts that are instance and label at once are encoded once.
     """
     instances, labels = dataset.train.instances.texts, dataset.labels.texts
-    blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
+    own = encoder.label_keys(dataset)  # [L, d], where labels are no texts
     facts = encoder.description.encoder
-    if facts.query_prompt == facts.label_prompt:
+    if own is not None:
+        blocks = [("instances", Role.QUERY, instances)]
+    elif facts.query_prompt == facts.label_prompt:
         blocks = [("texts", Role.LABEL, (*instances, *labels))]
+    else:
+        blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
     opened = OnnxEncoder(encoder.folder, facts)
-    keys = []
+    keys: list[Halves] = []
     for what, role, texts in blocks:
         step = progress.add_task(f"encode {what}", total=len(set(texts)))
         keys.append(
@@ -112,7 +116,7 @@ def _encode(
                 progress=completed(progress, step),
             )
         )
-    return np.concatenate(keys)
+    return np.concatenate(keys if own is None else [*keys, own])
 
 
 def _content(
@@ -134,6 +138,7 @@ def _content(
         predictor=options.predictor,
         index=options.index,
         metrics=dict(encoder.description.parity),
+        novel=encoder.novel(dataset),
     )
 
 

@@ -9,11 +9,20 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 from export import exported, model_card
-from export.exported import GRAPH, TOKENIZER, ExportedEncoder, Origin, PredictorDefaults
+from export.exported import (
+    GRAPH,
+    TOKENIZER,
+    ExportedEncoder,
+    LabelFacts,
+    Origin,
+    PredictorDefaults,
+)
+from export.novel import export_novel
 from export.onnx import trace
 from export.parity import Parity, Tolerance, draw_sample, measure
 from export.progress import progress_bars
@@ -27,6 +36,7 @@ from training.choices import UNCHOSEN
 from training.datasets.dataset import Dataset
 from training.encoder import TorchEncoder
 from training.hardware import versions
+from training.label_keys import LABEL_KEYS, read_label_keys
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
 
@@ -44,6 +54,7 @@ class EncoderOptions:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     predictor: PredictorDefaults = field(default_factory=lambda: PredictorDefaults.of(UNCHOSEN))
     origin: Origin | None = None
+    checkpoint: Path | None = None  # where what was learned of labels themselves lies, if anything
     name: str | None = None
 
 
@@ -79,7 +90,8 @@ def export_encoder(
         )
         parity.check(options.tolerance)
         progress.update(step, total=1, completed=1)
-        _describe(encoder, folder, options, parity)
+        labels = _labels(options.checkpoint, dataset, folder)
+        _describe(encoder, folder, options, parity, labels)
     return exported.open_exported(target)
 
 
@@ -100,7 +112,26 @@ def _graphs(
     )
 
 
-def _describe(encoder: TorchEncoder, folder: Path, options: EncoderOptions, parity: Parity) -> None:
+def _labels(checkpoint: Path | None, dataset: Dataset, folder: Path) -> LabelFacts | None:
+    """Take over what a checkpoint learned of labels themselves."""
+    if checkpoint is None:
+        return None
+    keys = read_label_keys(checkpoint, labels=len(dataset.labels))
+    if keys is not None:
+        np.save(folder / LABEL_KEYS, keys.astype(np.float16))
+    novel = export_novel(checkpoint, dataset, folder)
+    if keys is None and novel is None:
+        return None
+    return LabelFacts(digest=exported.digest_of(dataset), keys=keys is not None, novel=novel)
+
+
+def _describe(
+    encoder: TorchEncoder,
+    folder: Path,
+    options: EncoderOptions,
+    parity: Parity,
+    labels: LabelFacts | None,
+) -> None:
     description = exported.describe(
         folder,
         encoder=facts(encoder, folder, quantization=options.quantization, name=options.name),
@@ -108,6 +139,7 @@ def _describe(encoder: TorchEncoder, folder: Path, options: EncoderOptions, pari
         parity=parity.as_metrics(),
         libraries=versions(*LIBRARIES),
         origin=options.origin,
+        labels=labels,
     )
     model_card.write(description, folder)
 

@@ -5,11 +5,14 @@
 | `encoder.onnx`   | token ids -> unit vectors; pools and normalises inside                 |
 | `tokenizer.json` | the Rust tokenizer                                                     |
 | `encoder.json`   | format, version, facts, predictor defaults, parity, origin, checksums  |
+| `label_keys.npy` | Z, fp16 [L, d], of a system whose labels are no texts                  |
+| `novel/*`        | of a checkpoint with a combiner, see `service.core.novel_files`        |
 | `README.md`      | the model card                                                         |
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +22,21 @@ import orjson
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core import novel_files
 from service.core.config import STRICT
 from service.core.document import checked, read_document
 from service.core.durable import write_file
-from service.core.errors import BundleAltered
-from service.core.manifest import Checksums, EncoderFacts, FileFacts, file_facts
+from service.core.errors import BundleAltered, InvalidInput
+from service.core.manifest import Checksums, EncoderFacts, FileFacts, NovelFacts, file_facts
+from service.core.novel_files import NovelFiles
+from service.core.texts import mapped
+from service.core.types import Halves
 from training.choices import Choices, LearnedMemorization
+from training.datasets.dataset import Dataset
+from training.label_keys import LABEL_KEYS
 
-FORMAT, VERSION = "keymatch-encoder", 1
+FORMAT = "keymatch-encoder"
+READABLE = (1, 2)  # 1 knows nothing of labels; what has neither keys nor a combiner is still 1
 FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
 
 
@@ -72,6 +82,18 @@ class Origin:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class LabelFacts:
+    """What was learned of the labels themselves, and the SHA-256 of their ids: it fits no others.
+
+    `keys` says whether they stand in the memory by keys of their own.
+    """
+
+    digest: str
+    keys: bool = False
+    novel: NovelFacts | None = None
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Description:
     """Everything that `encoder.json` says."""
 
@@ -83,6 +105,7 @@ class Description:
     libraries: dict[str, str]
     files: dict[str, FileFacts]
     origin: Origin | None = None
+    labels: LabelFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +120,30 @@ class ExportedEncoder:
         """encoder.onnx."""
         return self.folder / GRAPH
 
+    def label_keys(self, dataset: Dataset) -> Halves | None:
+        """Z, [L, d], None where the labels' texts stand for them; raises `InvalidInput`."""
+        labels = self._labels(dataset)
+        return None if labels is None or not labels.keys else mapped(self.folder / LABEL_KEYS)
+
+    def novel(self, dataset: Dataset) -> NovelFiles | None:
+        """What represents novel labels, None without it; raises `InvalidInput` for other labels."""
+        labels = self._labels(dataset)
+        if labels is None or labels.novel is None:
+            return None
+        dimension = self.description.encoder.dimension
+        return novel_files.read(
+            self.folder, labels.novel, labels=len(dataset.labels), dimension=dimension
+        )
+
+    def _labels(self, dataset: Dataset) -> LabelFacts | None:
+        labels = self.description.labels
+        if labels is not None and labels.digest != digest_of(dataset):
+            raise InvalidInput(
+                f"{self.folder} has learned labels of its own, which are not those of"
+                f" {dataset.name}: give the data set that it was trained on"
+            )
+        return labels
+
     @property
     def tokenizer(self) -> Path:
         """tokenizer.json."""
@@ -104,6 +151,11 @@ class ExportedEncoder:
 
 
 _ADAPTER = TypeAdapter(Description)
+
+
+def digest_of(dataset: Dataset) -> str:
+    """SHA-256 over the ids of a data set's labels, in order."""
+    return hashlib.sha256("\0".join(dataset.labels.uids).encode()).hexdigest()
 
 
 def is_exported(folder: Path) -> bool:
@@ -119,18 +171,19 @@ def describe(
     parity: Mapping[str, float],
     libraries: Mapping[str, str],
     origin: Origin | None,
+    labels: LabelFacts | None = None,
 ) -> Description:
-    """Write `encoder.json` over the graph and the tokenizer that the folder holds already."""
-    files = file_facts(folder)
+    """Write `encoder.json` over what the folder holds already."""
     description = Description(
         format=FORMAT,
-        version=VERSION,
+        version=READABLE[0] if labels is None else READABLE[1],
         encoder=encoder,
         predictor=predictor,
         parity=dict(parity),
         libraries=dict(libraries),
-        files={name: files[name] for name in (GRAPH, TOKENIZER)},
+        files=file_facts(folder),
         origin=origin,
+        labels=labels,
     )
     document = _ADAPTER.dump_python(description, mode="json", exclude_none=True)
     write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
@@ -144,7 +197,7 @@ def open_exported(folder: Path) -> ExportedEncoder:
     naming the file.
     """
     path = folder / FILE
-    document = read_document(path, kind=FORMAT, readable=(VERSION,))
+    document = read_document(path, kind=FORMAT, readable=READABLE)
     description = checked(_ADAPTER, document, path=path)
     for name in (GRAPH, TOKENIZER):
         if name not in description.files:

@@ -30,7 +30,7 @@ def trace(encoder: TorchEncoder, target: Path) -> None:
     of a quantized text; any other network is written as torch has it.
     """
     bert = next((each for each in encoder.model.modules() if isinstance(each, BertModel)), None)
-    with _quiet():
+    with quiet():
         if bert is None:
             _trace_plain(encoder, target)
         else:
@@ -97,7 +97,7 @@ def _forget_origins(program: torch.onnx.ONNXProgram) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporter's progress notes and deprecation warnings off the user's terminal."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

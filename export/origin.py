@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.exported import Origin, PredictorDefaults
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidData
 from training import results
 from training.choices import UNCHOSEN, read_choices, read_learned
-from training.label_keys import LABEL_KEYS
 from training.run_facts import RUN, read_run
 
 
@@ -51,12 +50,3 @@ def _metrics(run: Path) -> dict[str, float]:
         return {}
     found = results.read(run).results
     return next((dict(result.metrics) for result in found if result.chosen), {})
-
-
-def refuse_own_keys(checkpoint: Path) -> None:
-    """Raise `InvalidInput` where labels are more than texts: the encoder alone would lose it."""
-    if (checkpoint / LABEL_KEYS).is_file():
-        raise InvalidInput(
-            f"{checkpoint} stands for labels by vectors of its own ({LABEL_KEYS}), which are not"
-            " exported yet: `python -m training score` measures them"
-        )

@@ -12,6 +12,7 @@ from training.adapt import adapt
 from training.budget import budget
 from training.compare import compare
 from training.evaluate import evaluate
+from training.evaluate_novel import evaluate_novel
 from training.peer import peer
 from training.report.command import report
 from training.score import score
@@ -25,6 +26,7 @@ app.command(list_recipes, name="recipes")
 app.command(score)
 app.command(peer)
 app.command(evaluate)
+app.command(evaluate_novel)
 app.command(adapt)
 app.command(budget)
 app.command(compare)

@@ -1,9 +1,10 @@
-"""How a trained encoder wants to be predicted with: two small files in its folder.
+"""How a trained encoder wants to be predicted with: small files in its folder.
 
 | file            | content                                                         |
 |-----------------|-----------------------------------------------------------------|
 | `keymatch.json` | temperature, lambda and b that were chosen on held-out rows      |
 | `adaptive.json` | a lambda of each query's own, if `adapt` has learned one         |
+| `novel.json`    | IRENE's combiner, and how novel labels are represented by it     |
 
 They are read without torch, by `export` too.
 """
@@ -19,7 +20,7 @@ import orjson
 from service.core.durable import write_file
 from service.core.errors import InvalidData
 
-CHOICES, ADAPTIVE = "keymatch.json", "adaptive.json"
+CHOICES, ADAPTIVE, NOVEL = "keymatch.json", "adaptive.json", "novel.json"
 
 Facts = TypeVar("Facts")
 
@@ -42,6 +43,20 @@ class LearnedMemorization:
     bias: float
     tau: float
     depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NovelChoices:
+    """Which combiner a checkpoint has (see `training.combiner`), and Algorithm 1's numbers."""
+
+    combiner: str
+    heads: int
+    residual: bool
+    shortlist: int
+    text_threshold: float
+    query_threshold: float
+    strength: float
+    query_weight: float
 
 
 # Of an encoder that nothing was chosen for; the temperature is the paper's.
@@ -68,7 +83,17 @@ def read_learned(folder: Path) -> LearnedMemorization | None:
     return _read(folder / ADAPTIVE, LearnedMemorization, writer="adapt")
 
 
-def _write(path: Path, facts: Choices | LearnedMemorization) -> None:
+def write_novel(folder: Path, novel: NovelChoices) -> None:
+    """Add a combiner's kind and numbers."""
+    _write(folder / NOVEL, novel)
+
+
+def read_novel(folder: Path) -> NovelChoices | None:
+    """A combiner's kind and numbers, None without one; raises `InvalidData`."""
+    return _read(folder / NOVEL, NovelChoices, writer="train")
+
+
+def _write(path: Path, facts: Choices | LearnedMemorization | NovelChoices) -> None:
     write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
 
 

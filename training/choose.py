@@ -1,5 +1,8 @@
 """Temperature, lambda and b of a trained encoder, chosen on rows that it never saw.
 
+So is what stands for labels in the memory, where a system has keys of its own: beside instances the
+labels' texts may serve better, since clicks are in the instances already.
+
 The paper keeps one temperature for training and memory. The best of the memory is another one on
 both of our data sets, so it is chosen too; nothing is trained again for it.
 """
@@ -8,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from safetensors.torch import load_file
 
+from service.core.types import Floats
 from training.choices import UNCHOSEN, Choices, write_choices
 from training.encoder import load_encoder
+from training.label_keys import LABEL_KEYS
 from training.model_folder import OWN
 from training.run import memory_tau
 from training.run_facts import BEST
@@ -71,26 +77,48 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         memorization=UNCHOSEN.memorization,
         depth=recipe.validation.depth,
     )
+    own_keys = False
     if trainer.validation is not None:
         load_best(trainer)
-        instances, labels = trainer.keys()
+        instances, texts = trainer.refresh.vectors()
+        own = trainer.system.label_keys(texts)
+        kinds = [own] if own is texts or not trainer.system.encodes_labels else [own, texts]
         with console.status("choosing temperature, lambda and b"):
-            choices = choose_on(
-                trainer.validation.ask(
-                    instances, labels, depth=max(*DEPTHS, recipe.validation.depth)
-                ),
-                choices,
-                metrics=recipe.validation.metrics,
-                told=trainer.journal.tried,
-            )
+            tried = [_choose(trainer, instances, labels, choices) for labels in kinds]
+        best = max(range(len(tried)), key=lambda place: tried[place][0])
+        choices, own_keys = tried[best][1], best == 0
+        if trainer.accelerator.is_main_process:
+            with console.status("choosing what the system alone has"):
+                trainer.system.decide(
+                    trainer.validation, instances, texts, keys=kinds[best], folder=best_of(trainer)
+                )
     if trainer.accelerator.is_main_process:
-        write_choices(trainer.folder / BEST, choices)
+        write_choices(best_of(trainer), choices)
+        if not own_keys and trainer.validation is not None:
+            (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
     return choices
+
+
+def _choose(
+    trainer: Trainer, instances: Floats, labels: Floats, start: Choices
+) -> tuple[float, Choices]:
+    """The best choices with these label keys [L, d], and how good they are."""
+    validation, metrics = trainer.validation, trainer.recipe.validation.metrics
+    assert validation is not None
+    asked = validation.ask(instances, labels, depth=max(*DEPTHS, start.depth))
+    best = choose_on(asked, start, metrics=metrics, told=trainer.journal.tried)
+    found = asked.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
+    return criterion({best.memorization: found}, metrics), best
+
+
+def best_of(trainer: Trainer) -> Path:
+    """The folder of the checkpoint that a run keeps."""
+    return trainer.folder / BEST
 
 
 def load_best(trainer: Trainer) -> None:
     """Put the best checkpoint's weights into the trained encoder and the system."""
-    best = load_encoder(str(trainer.folder / BEST))
+    best = load_encoder(str(best_of(trainer)))
     trainer.encoder.model.load_state_dict(best.model.state_dict())
     if trainer.system.own is not None:
-        trainer.system.own.load_state_dict(load_file(trainer.folder / BEST / OWN))
+        trainer.system.own.load_state_dict(load_file(best_of(trainer) / OWN))

@@ -126,9 +126,12 @@ class ValidationSettings:
     The best checkpoint has the highest mean of `metrics`; training ends when `patience` checks in
     a row bring no better one (0: never). With `rows = 0` nothing is held out, the last is kept.
     Each check tries all of `mixing`, see `training.mixing`, and keeps the best; 1 is what trains.
+    `labels` is the share of labels whose clicks do not train, so that they are novel: how novel
+    labels are represented is chosen on them.
     """
 
     rows: Natural = 1_000
+    labels: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     every: Count = 250
     patience: Natural = 0
     depth: Count = 200

@@ -12,10 +12,11 @@ import orjson
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from rich.console import Console
+from scipy.sparse import csr_matrix, diags
 from torch import nn
 
 from service.core.errors import InvalidConfig, InvalidData
-from service.core.types import Floats, Role
+from service.core.types import Floats, Role, Rows
 from training import checkpoint, systems
 from training.batch import Pairs
 from training.checkpoint import Found, Parts, Progress
@@ -34,7 +35,7 @@ from training.schedule import chosen_precision
 from training.systems import Task
 from training.tokens import joined, tokenize
 from training.trainer import LAST, Trainer
-from training.validation import Slices, Validation, hold_out
+from training.validation import Slices, Validation, hidden_labels, hold_out
 
 _BESIDE = 16  # times the tokens of a bucket where no transformer's activations are kept
 DEFAULT_TAU = 0.04  # of the memory's retriever, where a system's loss has no temperature
@@ -57,7 +58,8 @@ def open_run(
     encoder = trainable_encoder(recipe)
     mixture = Mixture(pretrained(encoder), recipe.validation.mixing)
     embedder = make_embedder(encoder, dataset, recipe, accelerator)
-    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    hidden = hidden_labels(dataset, share=recipe.validation.labels, seed=recipe.seed)
+    pairs = training_pairs(dataset, hidden)
     slices = training_slices(pairs, recipe, source=source)
     rows = np.intersect1d(slices.kept, pairs.trainable())
     system = systems.build(
@@ -66,7 +68,7 @@ def open_run(
             labels=len(dataset.labels),
             dimension=encoder.dimension,
             label_vectors=lambda: label_vectors(embedder, pairs),
-            labels_of=dataset.train.labels_of[rows],
+            labels_of=pairs.drawable[rows],
         ),
         source=source,
     )
@@ -113,7 +115,11 @@ def open_run(
             recipe=recipe, pairs=pairs, rows=rows, embedder=embedder, progress=journal.encoded
         ),
         validation=Validation(
-            dataset=dataset, slices=slices, settings=recipe.validation, tau=memory_tau(recipe)
+            dataset=dataset,
+            slices=slices,
+            settings=recipe.validation,
+            tau=memory_tau(recipe),
+            hidden=hidden,
         )
         if len(slices.held_out)
         else None,
@@ -124,6 +130,18 @@ def open_run(
         progress=progress,
         found=found,
     )
+
+
+def training_pairs(dataset: Dataset, hidden: Rows) -> Pairs:
+    """What trains: the clicks of `hidden` labels count for nothing, neither for nor against."""
+    train = dataset.train
+    if not len(hidden):
+        return Pairs(labels_of=train.labels_of, filtered=train.filtered)
+    of_hidden = np.zeros(len(dataset.labels), bool)
+    of_hidden[hidden] = True
+    clicks = csr_matrix(train.labels_of != 0) @ diags(of_hidden.astype(np.float32))
+    filtered = csr_matrix(train.filtered.astype(bool) + (clicks != 0))
+    return Pairs(labels_of=train.labels_of, filtered=filtered)
 
 
 def make_accelerator(recipe: Recipe) -> Accelerator:

@@ -69,16 +69,25 @@ def train(
     if not allow_test_rows:
         refuse_overlap(dataset, data)
     if encoder is None and chosen.encoder.stage_one is not None:
-        encoder = _first_stage(chosen.encoder.stage_one, dataset, out / FIRST, resume=resume)
+        encoder = _first_stage(chosen, dataset, out / FIRST, resume=resume)
     if encoder is not None:
         chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
     _train(chosen, dataset, out, source=recipe, resume=resume)
 
 
-def _first_stage(recipe: str, dataset: Dataset, out: Path, *, resume: bool) -> str:
-    """The encoder of a first stage, trained here unless it has been."""
+def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -> str:
+    """The encoder of a first stage, trained here unless it has been.
+
+    The same rows and labels are held out of both stages.
+    """
+    recipe, held_out = str(second.encoder.stage_one), second.validation
+    same = (
+        f"seed={second.seed}",
+        f"validation.rows={held_out.rows}",
+        f"validation.labels={held_out.labels}",
+    )
     if not (out / RUN).exists():
-        _train(recipes.load(recipe), dataset, out, source=recipe, resume=resume)
+        _train(recipes.load(recipe, same), dataset, out, source=recipe, resume=resume)
     elif read_run_on(out, dataset.name)["recipe"] != recipe:
         raise InvalidData(out, f"is not a run of {recipe}")
     return str(out / BEST)

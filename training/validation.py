@@ -6,7 +6,7 @@ Shapes: N training rows, n of them held out, L labels, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,14 @@ def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
     drawn = np.random.default_rng([seed, 4]).permutation(candidates)[:count]
     held_out = np.sort(drawn)
     return Slices(kept=np.setdiff1d(np.arange(total), held_out), held_out=held_out)
+
+
+def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
+    """A share of the labels that have training pairs, drawn; ascending columns."""
+    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    clicked = np.unique(pairs.drawable.indices).astype(np.int64)
+    drawn = np.random.default_rng([seed, 10]).permutation(clicked)
+    return np.sort(drawn[: round(share * len(clicked))])
 
 
 def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
@@ -112,6 +120,7 @@ class Validation:
     slices: Slices
     settings: ValidationSettings
     tau: float
+    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # labels, see the recipe
 
     def ask(self, instances: Floats, labels: Floats, *, depth: int) -> Asked:
         """See `ask`."""

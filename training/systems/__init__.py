@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from scipy.sparse import csr_matrix
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from service.core.config import parse
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
+from training.validation import Validation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,11 +74,42 @@ class System(Protocol):
         """Z, what stands for the labels in the memory, [L, d]; `vectors` are the encoder's."""
         ...
 
+    def decide(
+        self,
+        validation: Validation,
+        instances: Floats,
+        labels: Floats,
+        *,
+        keys: Floats,
+        folder: Path,
+    ) -> None:
+        """Choose on held-out rows what this system alone has, and write it beside the weights.
+
+        `instances` [N, d] and `labels` [L, d] are the encoder's vectors of all training rows and
+        labels, `keys` [L, d] what was chosen to stand for labels.
+        """
+        ...
+
 
 Settings = TypeVar("Settings")
 
 
-class EncoderAlone(Generic[Settings]):
+class NothingOfItsOwn:
+    """A system about which nothing more is to be chosen."""
+
+    def decide(
+        self,
+        validation: Validation,
+        instances: Floats,
+        labels: Floats,
+        *,
+        keys: Floats,
+        folder: Path,
+    ) -> None:
+        """See `System.decide`."""
+
+
+class EncoderAlone(NothingOfItsOwn, Generic[Settings]):
     """A system whose only parameters are the encoder's, which reads instances and labels alike."""
 
     encodes_labels = True

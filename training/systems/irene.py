@@ -14,21 +14,28 @@ Shapes: B instances, P labels of the pool, L labels, m associated labels, d dime
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.nn.functional import embedding, normalize
 
 from service.core.config import STRICT, Count, Positive
 from service.core.novel import ASSOCIATED
-from service.core.types import Floats
+from service.core.types import Bools, Floats
 from training.associations import associations
+from training.choices import NovelChoices, write_novel
 from training.combiner import Combiner, Kind, make_combiner
 from training.losses import decoupled_softmax, one_versus_all, triplet
+from training.refinement import HeldOut, a_row_of_each, choose_refinement
 from training.systems import Encoded, Task
+from training.validation import Validation
 
 Objective = Literal["triplet", "bce", "softmax"]
 _CHUNK = 8_192  # labels that are combined at once
@@ -136,6 +143,53 @@ class Irene:
         self.own.train(training)
         found: Floats = torch.cat(pieces).numpy()
         return found
+
+    def decide(
+        self,
+        validation: Validation,
+        instances: Floats,
+        labels: Floats,
+        *,
+        keys: Floats,
+        folder: Path,
+    ) -> None:
+        """K, tau0 and tau1 of Algorithm 1, see `refinement`."""
+        settings, train = self._settings, validation.dataset.train
+        slices, hidden = validation.slices, validation.hidden
+        asking = np.arange(len(train)) if len(hidden) else slices.held_out
+        revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
+        some = np.flatnonzero(revealed >= 0)
+        known = csr_matrix((np.ones(len(some), bool), (revealed[some], some)), train.filtered.shape)
+        queries = np.where((revealed >= 0)[:, None], instances[revealed], np.float32(np.nan))
+        self.own.eval()
+        refinement = choose_refinement(
+            HeldOut(
+                texts=labels,
+                keys=keys,
+                classifiers=normalize(self.own.weight.detach(), dim=-1).cpu().numpy(),
+                queries=queries,
+                asking=instances[asking],
+                positives=train.labels_of[asking],
+                filtered=(train.filtered.astype(bool) + known)[asking],
+                combine=self._combine,
+                hidden=hidden,
+            ),
+            seed=0,
+        )
+        chosen = NovelChoices(
+            combiner=settings.combiner,
+            heads=settings.heads,
+            residual=settings.residual,
+            **asdict(refinement),
+        )
+        write_novel(folder, chosen)
+
+    def _combine(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
+        device = self.own.weight.device
+        inputs = (torch.from_numpy(own).to(device) for own in (texts, classifiers, present))
+        with torch.no_grad():
+            combined: Floats = self.own.combiner(*inputs).cpu().numpy()
+        return combined
 
 
 def build(settings: Settings, task: Task) -> Irene:

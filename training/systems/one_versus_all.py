@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from service.core.config import STRICT, Positive
 from service.core.types import Floats
 from training.losses import one_versus_all
-from training.systems import Encoded, Task
+from training.systems import Encoded, NothingOfItsOwn, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,7 +41,7 @@ class Classifiers(nn.Module):  # type: ignore[misc]
         return nn.functional.normalize(self.weight[pool], dim=-1)
 
 
-class OneVersusAll:
+class OneVersusAll(NothingOfItsOwn):
     """W, and the encoder unless it is frozen."""
 
     encodes_labels = False

@@ -1,0 +1,84 @@
+"""`python -m training evaluate-novel`: labels that a bundle has not seen, zero- and one-shot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from service.core.bundle import open_bundle
+from service.core.durable import write_file
+from training import novel_split
+from training.novel_evaluation import NovelRow
+from training.open_novel import open_novel_evaluation
+
+SHOWN = ("P@1", "P@3", "P@5", "R@10", "R@30", "R@100")
+
+
+def evaluate_novel(*, bundle: Path, data: Path, json: Path | None = None) -> None:
+    """Measure how well labels are found that a bundle has not seen, in IRENE's four settings.
+
+    Novel labels are represented as `POST /labels` does it. Each method's figures stand beside each
+    other: text, the combiner, the mean of known queries (NCM), RAE-XMC's instance rows, and both.
+
+    Parameters
+    ----------
+    bundle
+        A bundle of SPLIT/seen, or a snapshot of one that has learned no label.
+    data
+        SPLIT, as `python -m training split novel` writes it.
+    json
+        Also write the figures, in percent, to this file.
+    """
+    split = novel_split.read(data)
+    opened = open_bundle(bundle)
+    console = Console()
+    with Progress(console=console) as progress:
+        steps: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in steps:
+                steps[what] = progress.add_task(what, total=total)
+            progress.update(steps[what], completed=done)
+
+        evaluation = open_novel_evaluation(
+            opened, split, threads=os.cpu_count() or 1, report=report
+        )
+        rows = []
+        for row in evaluation.rows():
+            rows.append(row)
+            report("rank", len(rows), len(rows) + 1)
+        report("rank", len(rows), len(rows))
+    name = split.everything.name
+    console.print(_table(rows, name))
+    if opened.novel is None:
+        console.print(
+            "the bundle has no combiner: a novel label is its text", highlight=False, soft_wrap=True
+        )
+    if json is not None:
+        document = {
+            "dataset": name,
+            "bundle": opened.manifest.name,
+            "split": asdict(split.facts),
+            "novel": None if opened.novel is None else asdict(opened.novel.facts),
+            "rows": [vars(row) for row in rows],
+        }
+        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(rows: Sequence[NovelRow], name: str) -> Table:
+    table = Table(title=f"{name}, percent of test rows that have one of the candidates")
+    for column in ("setting", "candidates", "method"):
+        table.add_column(column)
+    for metric in SHOWN:
+        table.add_column(metric, justify="right")
+    for row in rows:
+        figures = (f"{row.metrics[metric]:.2f}" for metric in SHOWN)
+        table.add_row(row.setting, row.candidates, row.method, *figures)
+    return table
