@@ -58,15 +58,7 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
         graph = Path(scratch) / "combiner.onnx"
         trace(combiner, graph, dimension=weight.shape[1])
         check(combiner, OnnxCombiner(graph), classifiers)
-        facts = NovelFacts(
-            combiner=choices.combiner,
-            shortlist=choices.shortlist,
-            text_threshold=choices.text_threshold,
-            query_threshold=choices.query_threshold,
-            strength=choices.strength,
-            query_weight=choices.query_weight,
-            fingerprint="",
-        )
+        facts = NovelFacts(combiner=choices.combiner, refinement=choices.refinement, fingerprint="")
         files = NovelFiles(
             facts=facts,
             combiner=graph,

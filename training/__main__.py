@@ -7,7 +7,7 @@ import sys
 from cyclopts import App
 
 from service.core.command_line import run
-from training import data, split
+from training import data, simulate, split
 from training.adapt import adapt
 from training.budget import budget
 from training.compare import compare
@@ -21,6 +21,7 @@ from training.train import list_recipes, train
 app = App(name="training", help="Keymatch offline: data sets, training and evaluation.")
 app.command(data.app)
 app.command(split.app)
+app.command(simulate.app)
 app.command(train)
 app.command(list_recipes, name="recipes")
 app.command(score)

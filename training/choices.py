@@ -11,14 +11,19 @@ They are read without torch, by `export` too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.config import STRICT
 from service.core.durable import write_file
 from service.core.errors import InvalidData
+from service.core.novel import Refinement
 
 CHOICES, ADAPTIVE, NOVEL = "keymatch.json", "adaptive.json", "novel.json"
 
@@ -45,18 +50,14 @@ class LearnedMemorization:
     depth: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class NovelChoices:
     """Which combiner a checkpoint has (see `training.combiner`), and Algorithm 1's numbers."""
 
     combiner: str
     heads: int
     residual: bool
-    shortlist: int
-    text_threshold: float
-    query_threshold: float
-    strength: float
-    query_weight: float
+    refinement: Refinement
 
 
 # Of an encoder that nothing was chosen for; the temperature is the paper's.
@@ -70,7 +71,7 @@ def write_choices(folder: Path, choices: Choices) -> None:
 
 def read_choices(folder: Path) -> Choices | None:
     """What was chosen, None for a folder of another origin; raises `InvalidData`."""
-    return _read(folder / CHOICES, Choices, writer="train")
+    return _read(folder / CHOICES, lambda content: Choices(**orjson.loads(content)), writer="train")
 
 
 def write_learned(folder: Path, learned: LearnedMemorization) -> None:
@@ -80,7 +81,11 @@ def write_learned(folder: Path, learned: LearnedMemorization) -> None:
 
 def read_learned(folder: Path) -> LearnedMemorization | None:
     """What was learned, None where nothing was; raises `InvalidData`."""
-    return _read(folder / ADAPTIVE, LearnedMemorization, writer="adapt")
+    return _read(
+        folder / ADAPTIVE,
+        lambda content: LearnedMemorization(**orjson.loads(content)),
+        writer="adapt",
+    )
 
 
 def write_novel(folder: Path, novel: NovelChoices) -> None:
@@ -90,17 +95,17 @@ def write_novel(folder: Path, novel: NovelChoices) -> None:
 
 def read_novel(folder: Path) -> NovelChoices | None:
     """A combiner's kind and numbers, None without one; raises `InvalidData`."""
-    return _read(folder / NOVEL, NovelChoices, writer="train")
+    return _read(folder / NOVEL, TypeAdapter(NovelChoices).validate_json, writer="train")
 
 
 def _write(path: Path, facts: Choices | LearnedMemorization | NovelChoices) -> None:
     write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _read(path: Path, kind: type[Facts], *, writer: str) -> Facts | None:
+def _read(path: Path, parse: Callable[[bytes], Facts], *, writer: str) -> Facts | None:
     if not path.is_file():
         return None
     try:
-        return kind(**orjson.loads(path.read_bytes()))
-    except (orjson.JSONDecodeError, TypeError) as error:
+        return parse(path.read_bytes())
+    except (orjson.JSONDecodeError, TypeError, ValidationError) as error:
         raise InvalidData(path, f"is not what `{writer}` writes: {error}") from error

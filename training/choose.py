@@ -23,6 +23,7 @@ from training.label_keys import LABEL_KEYS
 from training.model_folder import OWN
 from training.run import memory_tau
 from training.run_facts import BEST
+from training.systems import Trained
 from training.trainer import Trainer
 from training.validation import Asked, criterion
 
@@ -89,9 +90,13 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         choices, own_keys = tried[best][1], best == 0
         if trainer.accelerator.is_main_process:
             with console.status("choosing what the system alone has"):
-                trainer.system.decide(
-                    trainer.validation, instances, texts, keys=kinds[best], folder=best_of(trainer)
+                trained = Trained(
+                    validation=trainer.validation,
+                    instances=instances,
+                    labels=texts,
+                    keys=kinds[best],
                 )
+                trainer.system.decide(trained, best_of(trainer))
     if trainer.accelerator.is_main_process:
         write_choices(best_of(trainer), choices)
         if not own_keys and trainer.validation is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import orjson
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 
 from service.core.bundle import open_bundle
@@ -19,6 +19,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import EvaluationRow, named, open_evaluation
 from training.options import MANY
+from training.progress import reported
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
 
@@ -61,13 +62,7 @@ def evaluate(
         raise InvalidInput("depth must lie in 1..2000")
     console = Console()
     with Progress(console=console) as progress:
-        steps: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in steps:
-                steps[what] = progress.add_task(what, total=total)
-            progress.update(steps[what], completed=done)
-
+        report = reported(progress)
         evaluation = open_evaluation(
             opened,
             dataset,

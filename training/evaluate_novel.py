@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 
 from service.core.bundle import open_bundle
@@ -17,6 +17,7 @@ from service.core.durable import write_file
 from training import novel_split
 from training.novel_evaluation import NovelRow
 from training.open_novel import open_novel_evaluation
+from training.progress import reported
 
 SHOWN = ("P@1", "P@3", "P@5", "R@10", "R@30", "R@100")
 
@@ -40,13 +41,7 @@ def evaluate_novel(*, bundle: Path, data: Path, json: Path | None = None) -> Non
     opened = open_bundle(bundle)
     console = Console()
     with Progress(console=console) as progress:
-        steps: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in steps:
-                steps[what] = progress.add_task(what, total=total)
-            progress.update(steps[what], completed=done)
-
+        report = reported(progress)
         evaluation = open_novel_evaluation(
             opened, split, threads=os.cpu_count() or 1, report=report
         )

@@ -5,7 +5,7 @@ Shapes: n test rows, d dimensions, b retrieved keys a row, k ranked labels a row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,13 +20,13 @@ from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
 from service.core.view import View
 from training.datasets.dataset import Dataset
 from training.metrics import evaluate as measure
+from training.progress import Report
 from training.propensity import inverse_propensity
 
 RANKED = 100  # the deepest metric is R@100
 _CHUNK_ROWS = 512  # test rows between two progress reports
 
 Retrieved = tuple[Floats, Rows]  # similarities and rows, [n, b] each
-Report = Callable[[str, int, int], None]  # what, done, total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Shapes: U novel labels, N instances, S seen labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,8 +18,8 @@ from service.core.representation import ItemTexts, Representer, open_representer
 from service.core.types import Floats, Role
 from training.novel_evaluation import NovelEvaluation, NovelVectors
 from training.novel_split import NovelSplit
+from training.progress import Report
 
-Report = Callable[[str, int, int], None]  # what, done, total
 _CHUNK = 32  # labels that a thread represents at a time
 
 

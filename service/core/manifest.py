@@ -18,6 +18,7 @@ from service.core.config import STRICT
 from service.core.document import checked, read_document
 from service.core.errors import BundleAltered, BundleMissing
 from service.core.index import IndexParameters
+from service.core.novel import Refinement
 
 FORMAT = "keymatch-bundle"
 # 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks
@@ -107,17 +108,13 @@ class PredictorFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class NovelFacts:
-    """How novel labels are represented: by which combiner, and the numbers of `novel.Refinement`.
+    """How novel labels are represented: by which combiner, and with which numbers.
 
     `fingerprint` is the SHA-256 over these numbers, the combiner and the classifiers.
     """
 
     combiner: str
-    shortlist: int
-    text_threshold: float
-    query_threshold: float
-    strength: float
-    query_weight: float
+    refinement: Refinement
     fingerprint: str
 
 

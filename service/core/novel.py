@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.config import STRICT
 from service.core.types import Bools, Floats, Rows
 
 ASSOCIATED = 3  # at most: more did not help (section 4.1)
@@ -24,7 +26,7 @@ Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
 Combine = Callable[[Floats, Floats, Bools], Floats]
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Refinement:
     """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
 

@@ -16,7 +16,7 @@ from service.core.bundle import Bundle
 from service.core.combiner import OnnxCombiner
 from service.core.encoder import Encoder, encode
 from service.core.index import RowFilter
-from service.core.novel import NovelLabels, Refinement, Shortlist
+from service.core.novel import NovelLabels, Shortlist
 from service.core.types import Floats, Halves, Role, Rows
 
 ItemTexts = Sequence[tuple[Role, str]]
@@ -100,22 +100,15 @@ def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
     files = bundle.novel
     if files is None:
         return Representer(encoder)
-    facts = files.facts
     novel = NovelLabels(
         classifiers=files.classifiers,
         shortlist=label_shortlist(bundle, files.columns),
         combine=OnnxCombiner(files.combiner),
-        refinement=Refinement(
-            shortlist=facts.shortlist,
-            text_threshold=facts.text_threshold,
-            query_threshold=facts.query_threshold,
-            strength=facts.strength,
-            query_weight=facts.query_weight,
-        ),
+        refinement=files.facts.refinement,
     )
     return Representer(
         encoder,
-        NovelPart(labels=novel, columns=files.columns, fingerprint=facts.fingerprint),
+        NovelPart(labels=novel, columns=files.columns, fingerprint=files.facts.fingerprint),
     )
 
 

@@ -1,5 +1,6 @@
 """IRENE from a split of labels to served answers, which are those of the offline evaluation."""
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def test_a_checkpoint_says_how_novel_labels_are_represented(trained: Path, bundl
     novel = open_bundle(bundle).manifest.novel
     assert novel is not None
     assert novel.combiner == chosen["combiner"] == "attention"
-    assert (novel.shortlist, novel.strength) == (chosen["shortlist"], chosen["strength"])
+    assert asdict(novel.refinement) == chosen["refinement"]
 
 
 def test_every_setting_has_its_methods(measured: Any) -> None:
@@ -162,3 +163,37 @@ def test_other_data_is_refused(
     assert ended.returncode == 2
     assert "give the data set that it was trained on" in " ".join(ended.stderr.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_stream_is_replayed_through_a_real_service_and_drawn(
+    bundle: Path, split: Path, tmp_path: Path, refused: Refused
+) -> None:
+    target = tmp_path / "stream.json"
+    places = ("--bundle", bundle, "--data", split, "--json", target)
+    assert status_of(training, "simulate", "stream", *places, "--one-shot", "--learn") == 0
+    found = orjson.loads(target.read_bytes())
+    assert found["asked"] == sum(bucket["asked"] for bucket in found["by_age"])
+    assert found["asked"] == sum(bucket["asked"] for bucket in found["by_clicks"])
+    assert found["by_age"][-1]["recall"]["R@100"] == 100.0
+    assert status_of(training, "report", "--streams", target, "--out", tmp_path / "report") == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Novel labels in traffic" in page
+    assert (tmp_path / "report" / "stream-1-age.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "report" / "stream-1-clicks-dark.png").is_file()
+    target.write_text("{}")
+    said = refused(training, "report", "--streams", target, "--out", tmp_path / "again")
+    assert "is not what `simulate stream --json` writes" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give either --bundle or --url"),
+        (("--url", "ftp://nowhere"), "is not of the form http://HOST:PORT"),
+        (("--url", "http://127.0.0.1:1"), "no service is ready there"),
+    ],
+)
+def test_where_nothing_can_be_replayed(
+    options: tuple[str, ...], message: str, refused: Refused, split: Path
+) -> None:
+    assert message in refused(training, "simulate", "stream", "--data", split, *options)

@@ -7,17 +7,16 @@ from onnx import TensorProto, checker, helper, numpy_helper, save_model
 
 from service.core import novel_files
 from service.core.manifest import NovelFacts
+from service.core.novel import Refinement
 from service.core.novel_files import NovelFiles
 from service.core.types import Halves, Rows
 from tests.support.tiny_encoder import DIMENSION
 
 FACTS = NovelFacts(
     combiner="sum",
-    shortlist=6,
-    text_threshold=0.1,
-    query_threshold=0.1,
-    strength=1.0,
-    query_weight=0.5,
+    refinement=Refinement(
+        shortlist=6, text_threshold=0.1, query_threshold=0.1, strength=1.0, query_weight=0.5
+    ),
     fingerprint="",
 )
 

@@ -89,9 +89,9 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
         facts=facts.facts_of(runs),
         metrics=tables.metrics(runs),
         memorizations=tables.memorizations(runs),
-        memorization_pictures=_pictures(anchor, memorization_panels(runs)),
-        depth_pictures=_pictures(anchor, depth_panels(runs)),
-        time_pictures=_pictures(anchor, time_panels(runs)),
+        memorization_pictures=pictures(anchor, memorization_panels(runs)),
+        depth_pictures=pictures(anchor, depth_panels(runs)),
+        time_pictures=pictures(anchor, time_panels(runs)),
         segments=tables.segments(runs),
         predictions=tables.predictions(runs),
         best=significance.best(runs),
@@ -109,7 +109,7 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
     )
 
 
-def render(sections: Sequence[Section]) -> str:
+def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
     """Return the page; every text from a results file is escaped."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -119,7 +119,7 @@ def render(sections: Sequence[Section]) -> str:
     environment.filters["p"] = p_value
     environment.filters["way"] = lambda run: tables.way_of(run, run.chosen)
     source = resources.files("training.report").joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(sections=sections)
+    return environment.from_string(source).render(sections=sections, streams=streams)
 
 
 def data_uri(png: bytes) -> str:
@@ -138,7 +138,8 @@ def p_value(p: float | None) -> str:
     return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
 
 
-def _pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:
+def pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:
+    """Draw panels; `anchor` begins their files' names."""
     return tuple(
         Picture(
             name=f"{anchor}-{panel.name}",

@@ -59,6 +59,19 @@ class Task:
     labels_of: csr_matrix
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """What is known when training has ended: the encoder's vectors of all training rows and labels.
+
+    `keys` are what was chosen to stand for labels in the memory.
+    """
+
+    validation: Validation
+    instances: Floats  # [N, d]
+    labels: Floats  # [L, d]
+    keys: Floats  # [L, d]
+
+
 class System(Protocol):
     """What the trainer asks of a system."""
 
@@ -74,20 +87,8 @@ class System(Protocol):
         """Z, what stands for the labels in the memory, [L, d]; `vectors` are the encoder's."""
         ...
 
-    def decide(
-        self,
-        validation: Validation,
-        instances: Floats,
-        labels: Floats,
-        *,
-        keys: Floats,
-        folder: Path,
-    ) -> None:
-        """Choose on held-out rows what this system alone has, and write it beside the weights.
-
-        `instances` [N, d] and `labels` [L, d] are the encoder's vectors of all training rows and
-        labels, `keys` [L, d] what was chosen to stand for labels.
-        """
+    def decide(self, trained: Trained, folder: Path) -> None:
+        """Choose on held-out rows what this system alone has, and write it beside the weights."""
         ...
 
 
@@ -97,15 +98,7 @@ Settings = TypeVar("Settings")
 class NothingOfItsOwn:
     """A system about which nothing more is to be chosen."""
 
-    def decide(
-        self,
-        validation: Validation,
-        instances: Floats,
-        labels: Floats,
-        *,
-        keys: Floats,
-        folder: Path,
-    ) -> None:
+    def decide(self, trained: Trained, folder: Path) -> None:
         """See `System.decide`."""
 
 

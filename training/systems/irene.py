@@ -14,7 +14,6 @@ Shapes: B instances, P labels of the pool, L labels, m associated labels, d dime
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,8 +33,7 @@ from training.choices import NovelChoices, write_novel
 from training.combiner import Combiner, Kind, make_combiner
 from training.losses import decoupled_softmax, one_versus_all, triplet
 from training.refinement import HeldOut, a_row_of_each, choose_refinement
-from training.systems import Encoded, Task
-from training.validation import Validation
+from training.systems import Encoded, Task, Trained
 
 Objective = Literal["triplet", "bce", "softmax"]
 _CHUNK = 8_192  # labels that are combined at once
@@ -144,17 +142,10 @@ class Irene:
         found: Floats = torch.cat(pieces).numpy()
         return found
 
-    def decide(
-        self,
-        validation: Validation,
-        instances: Floats,
-        labels: Floats,
-        *,
-        keys: Floats,
-        folder: Path,
-    ) -> None:
+    def decide(self, trained: Trained, folder: Path) -> None:
         """K, tau0 and tau1 of Algorithm 1, see `refinement`."""
-        settings, train = self._settings, validation.dataset.train
+        settings, validation, instances = self._settings, trained.validation, trained.instances
+        train = validation.dataset.train
         slices, hidden = validation.slices, validation.hidden
         asking = np.arange(len(train)) if len(hidden) else slices.held_out
         revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
@@ -164,8 +155,8 @@ class Irene:
         self.own.eval()
         refinement = choose_refinement(
             HeldOut(
-                texts=labels,
-                keys=keys,
+                texts=trained.labels,
+                keys=trained.keys,
                 classifiers=normalize(self.own.weight.detach(), dim=-1).cpu().numpy(),
                 queries=queries,
                 asking=instances[asking],
@@ -180,7 +171,7 @@ class Irene:
             combiner=settings.combiner,
             heads=settings.heads,
             residual=settings.residual,
-            **asdict(refinement),
+            refinement=refinement,
         )
         write_novel(folder, chosen)
 
