@@ -1,10 +1,12 @@
 """Checkpoint -> exported encoder -> bundle by the command line; the second step without torch."""
 
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
@@ -100,3 +102,27 @@ def test_a_taken_folder_and_an_unknown_encoder_are_named(
     assert "exists already" in refused(export, "encoder", "--encoder", "x", *places, encoder)
     said = refused(export, "encoder", "--encoder", "package:no-such", *places, tmp_path / "out")
     assert "no-such" in said
+
+
+def test_labels_that_are_no_texts_stand_by_their_own_keys(
+    checkpoint: Path, data: Path, tmp_path: Path
+) -> None:
+    own, labels = tmp_path / "own", len(LABELS)
+    shutil.copytree(checkpoint, own)
+    keys = np.random.default_rng(0).standard_normal((labels, 32))
+    keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float16)
+    np.save(own / "label_keys.npy", keys)
+    places = ("--encoder", own, "--data", data, "--out", tmp_path / "encoder")
+    assert run("export", "encoder", *places, "--quantize", "none").returncode == 0
+    places = ("--encoder", tmp_path / "encoder", "--data", data, "--out", tmp_path / "bundle")
+    assert run("export", "bundle", *places).returncode == 0
+    bundle = open_bundle(tmp_path / "bundle")
+    assert np.array_equal(bundle.keys[bundle.instances :], keys)
+    assert bundle.novel is None
+
+    np.save(own / "label_keys.npy", keys[1:])
+    places = ("--encoder", own, "--data", data, "--out", tmp_path / "again")
+    ended = run("export", "encoder", *places)
+    assert ended.returncode == 2
+    assert f"the data set has {labels} labels" in ended.stderr
+    assert not (tmp_path / "again").exists()
