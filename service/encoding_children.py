@@ -50,9 +50,7 @@ class EncodingChild:
         return [
             Made(
                 rows=own,
-                neighbours=tuple(
-                    Neighbour(column=column, similarity=similarity) for column, similarity in near
-                ),
+                neighbours=tuple(Neighbour(**one) for one in near),
             )
             for own, near in zip(pieces, orjson.loads(neighbours), strict=True)
         ]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
 from service.core.draft import Draft, as_posted
 from service.core.errors import UnknownLabels
@@ -26,21 +24,12 @@ from service.core.types import NewInstance, NewLabel
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedNeighbour:
-    """A label whose classifier enriched a written one, and how like their texts are."""
-
-    id: str
-    text: str
-    similarity: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class WrittenLabel:
     """What became of a label: created, updated or unchanged, and what enriched it."""
 
     id: str
     status: str
-    neighbours: tuple[NamedNeighbour, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +60,7 @@ class Commit:
         """Raise `MemoryFull` unless the rows of `items` fit."""
         self._room(self.draft, sum(rows_of(item) for item in items))
 
-    def put_label(self, label: NewLabel, made: Made | None) -> tuple[NamedNeighbour, ...]:
+    def put_label(self, label: NewLabel, made: Made | None) -> tuple[Neighbour, ...]:
         """Create or replace a label; its rows are made here if that was not done before."""
         made = made or self._make(label)
         change = PutLabel(sequence=self.version + 1, label=label, vectors=made.rows)
@@ -93,15 +82,9 @@ class Commit:
         [made] = self._representer.make([texts_of(item)])
         return made
 
-    def _named(self, neighbours: Sequence[Neighbour]) -> Iterator[NamedNeighbour]:
+    def _named(self, neighbours: Sequence[Neighbour]) -> Iterator[Neighbour]:
         """Those that are still there: a deleted label's classifier goes on to enrich, unnamed."""
-        labels = self.draft.labels
-        for neighbour in neighbours:
-            if not labels.is_deleted(np.array([neighbour.column])).any():
-                label = labels.at(neighbour.column)
-                yield NamedNeighbour(
-                    id=label.id, text=label.text, similarity=round(neighbour.similarity, 6)
-                )
+        return (near for near in neighbours if self.draft.labels.column(near.id) is not None)
 
     def _add(self, event: NewEvent, change: Change) -> None:
         self.draft.apply([change])
@@ -225,6 +208,6 @@ def from_document(version: int, document: Mapping[str, Any]) -> Written:
 def _label(name: str, status: str, near: Sequence[tuple[str, str, float]] = ()) -> WrittenLabel:
     """An answered label; answers from before there were neighbours hold none."""
     neighbours = tuple(
-        NamedNeighbour(id=own, text=text, similarity=similarity) for own, text, similarity in near
+        Neighbour(id=own, text=text, similarity=similarity) for own, text, similarity in near
     )
     return WrittenLabel(id=name, status=status, neighbours=neighbours)

@@ -96,7 +96,9 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
                     labels=texts,
                     keys=kinds[best],
                 )
-                trainer.system.decide(trained, best_of(trainer))
+                said = trainer.system.decide(trained, best_of(trainer))
+            if said:
+                trainer.journal.said(said)
     if trainer.accelerator.is_main_process:
         write_choices(best_of(trainer), choices)
         if not own_keys and trainer.validation is not None:

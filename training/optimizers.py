@@ -88,7 +88,7 @@ def make_optimizers(
         "encoder": settings.learning_rate,
         "ngrams": recipe.ngrams.learning_rate,
         "own": own_rate,
-        "rows": own_rate,
+        "rows": settings.rows_learning_rate or own_rate,
     }
     ngrams = ngrams_of(encoder) if encoder is not None else None
     tables = {id(parameter) for parameter in ngrams.parameters()} if ngrams is not None else set()

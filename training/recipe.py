@@ -110,6 +110,7 @@ class OptimizerSettings:
     steps: Count
     learning_rate: Positive
     own_learning_rate: Positive | None = None  # of a system's own parameters
+    rows_learning_rate: Positive | None = None  # of those that move by rows; default: the former
     warmup: Share = 0.1
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     clip: Positive = 1.0  # the most that the gradient's norm may be

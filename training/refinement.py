@@ -4,154 +4,97 @@ Where a recipe hides labels (`validation.labels`), they are represented from all
 for among themselves, by every training row that has one. Without, labels are cut into folds, each
 asked for by the held-out rows: encoder, classifiers and combiner have seen them, so a text says
 more here than it will of a novel label, and what is chosen trusts it too much (debian-seealso: a
-strength of 0.1 for one of ... on hidden labels).
-
-Shapes: L labels, f of them in a fold, n held-out rows, K places of a shortlist, d dimensions.
+strength of 0.1, and 0.35 on hidden labels).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from operator import itemgetter
 
 import numpy as np
-from scipy.sparse import csc_matrix, csr_matrix
 
-from service.core.index import RowFilter, batches
-from service.core.index.exact import exact_search
-from service.core.novel import (
-    Combine,
-    NovelLabels,
-    Refinement,
-    Shortlisted,
-    leaning,
-    moved,
-)
-from service.core.types import Floats, Halves, Rows
-from training.metrics import evaluate
+from service.core.novel import Refinement
+from training.novel_fold import DEEPEST, METRICS, Fold, HeldOut, folds
 
-FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
-SHORTLISTS = (5, 20, 50, 200)
+SHORTLISTS = (5, 20, 50, DEEPEST)
 THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
 STRENGTHS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 QUERY_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
-METRICS = ("P@1", "P@5", "R@30")
-RANKED = 100
-MOST_ASKING = 4_000  # rows that ask for a fold
 PAPERS = Refinement(shortlist=200, text_threshold=0.15, query_threshold=0.15)  # Table 10
-_BLOCK = 1_024  # labels whose shortlists are looked at together
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HeldOut:
-    """What labels are represented from, and who asks for them.
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A refinement, and the mean of `METRICS` in percent that it was chosen by.
 
-    `queries` are a training query of each label, nan where it has none.
+    `text` is that of the labels' texts alone; nothing was asked where it is None.
     """
 
-    texts: Floats  # [L, d], E(z_l)
-    keys: Floats  # [L, d], what stands for them in the memory and is searched for a shortlist
-    classifiers: Floats  # [L, d], W
-    queries: Floats  # [L, d]
-    asking: Floats  # [n, d]
-    positives: csr_matrix  # [n, L]
-    filtered: csr_matrix  # [n, L]
-    combine: Combine
-    hidden: Rows  # labels that nothing was trained with
+    refinement: Refinement
+    text: float | None = None
+    zero_shot: float | None = None
+    one_shot: float | None = None
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Fold:
-    """Labels [f] as if they were novel; their shortlists of the others are made once."""
-
-    texts: Floats  # [f, d]
-    queries: Floats  # [f, d]
-    asking: Floats  # [n, d]
-    positives: csr_matrix  # [n, f]
-    filtered: csr_matrix  # [n, f]
-    novel: NovelLabels
-    listed: Shortlisted
-
-    def combined(self, refinement: Refinement, *, revealed: bool) -> Floats:
-        """C(u) [f, d], before strength and query weight, with or without its query."""
-        depth, scores = refinement.shortlist, self.listed.query_scores
-        cut = Shortlisted(
-            rows=self.listed.rows[:, :depth],
-            similarities=self.listed.similarities[:, :depth],
-            text_scores=self.listed.text_scores[:, :depth],
-            query_scores=(scores if revealed else np.full_like(scores, np.nan))[:, :depth],
+    def __str__(self) -> str:
+        """A line to be said."""
+        if self.text is None:
+            return "novel labels: nobody asked for one, the paper's numbers stay"
+        return (
+            f"novel labels, mean of {', '.join(METRICS)}: text {self.text:.2f},"
+            f" zero-shot {self.zero_shot:.2f}, one-shot {self.one_shot:.2f}"
         )
-        plain = replace(self.novel, refinement=replace(refinement, strength=1.0, query_weight=0.0))
-        return plain.enriched(self.texts, self.queries, cut).vectors
-
-    def keys(self, combined: Floats, refinement: Refinement, *, revealed: bool) -> Floats:
-        """The labels' keys, [f, d], from C(u)."""
-        keys = moved(self.texts, combined, strength=refinement.strength)
-        if not revealed:
-            return keys
-        return leaning(keys, self.queries, weight=refinement.query_weight)
-
-    def found(self, keys: Floats) -> float:
-        """The mean of `METRICS`, in percent, with these keys [f, d]."""
-        _, ranked = exact_search(
-            keys.astype(np.float16),
-            self.asking,
-            count=RANKED + int(np.diff(self.filtered.indptr).max(initial=0)),
-            among=RowFilter(start=0, stop=len(keys)),
-        )
-        metrics = evaluate(
-            ranked,
-            self.positives,
-            inverse_propensities=np.ones(len(keys)),
-            filtered=self.filtered,
-        )
-        return float(np.mean([metrics[name] for name in METRICS]))
 
 
-def choose_refinement(held_out: HeldOut, *, seed: int) -> Refinement:
+def choose_refinement(held_out: HeldOut, *, seed: int) -> Chosen:
     """First what zero-shot needs, K, tau0 and the strength; then, of one-shot, the rest.
 
     What comes first wins where two are equal. The paper's numbers stay where no held-out row has a
     label to be found.
     """
-    folds = list(_folds(held_out, seed=seed))
-    if not folds:
-        return PAPERS
+    cut = list(folds(held_out, seed=seed))
+    if not cut:
+        return Chosen(refinement=PAPERS)
     plain = [
         replace(PAPERS, shortlist=shortlist, text_threshold=threshold)
         for shortlist, threshold in product(SHORTLISTS, THRESHOLDS)
     ]
-    chosen = _best(folds, plain, _by_strength, STRENGTHS, revealed=False)
+    zero_shot, chosen = _best(cut, plain, _by_strength, STRENGTHS, revealed=False)
     revealed = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]
-    return _best(folds, revealed, _by_query_weight, QUERY_WEIGHTS, revealed=True)
+    one_shot, chosen = _best(cut, revealed, _by_query_weight, QUERY_WEIGHTS, revealed=True)
+    return Chosen(
+        refinement=chosen,
+        text=float(np.mean([fold.found(fold.texts) for fold in cut])),
+        zero_shot=zero_shot,
+        one_shot=one_shot,
+    )
 
 
 def _best(
-    folds: Sequence[Fold],
+    cut: Sequence[Fold],
     refinements: Sequence[Refinement],
     moving: Callable[[Refinement, float], Refinement],
     values: Sequence[float],
     *,
     revealed: bool,
-) -> Refinement:
-    """The best refinement with the best of `values`, which move C(u) and need no other."""
+) -> tuple[float, Refinement]:
+    """How good the best is, and it; `values` move C(u), which is made once for each refinement."""
 
     def tried() -> Iterator[tuple[float, Refinement]]:
         for refinement in refinements:
-            combined = [fold.combined(refinement, revealed=revealed) for fold in folds]
+            combined = [fold.combined(refinement, revealed=revealed) for fold in cut]
             for value in values:
                 one = moving(refinement, value)
                 keys = [
                     fold.keys(own, one, revealed=revealed)
-                    for fold, own in zip(folds, combined, strict=True)
+                    for fold, own in zip(cut, combined, strict=True)
                 ]
-                scores = [fold.found(own) for fold, own in zip(folds, keys, strict=True)]
+                scores = [fold.found(own) for fold, own in zip(cut, keys, strict=True)]
                 yield float(np.mean(scores)), one
 
-    return max(tried(), key=itemgetter(0))[1]
+    return max(tried(), key=itemgetter(0))
 
 
 def _by_strength(refinement: Refinement, strength: float) -> Refinement:
@@ -160,62 +103,3 @@ def _by_strength(refinement: Refinement, strength: float) -> Refinement:
 
 def _by_query_weight(refinement: Refinement, weight: float) -> Refinement:
     return replace(refinement, query_weight=weight)
-
-
-def _folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
-    """The hidden labels, or some folds of all, where a row has a label of theirs."""
-    clicked = np.flatnonzero(np.isfinite(held_out.queries[:, 0]))  # those that have a query
-    if len(held_out.hidden):
-        folds = [held_out.hidden]
-    else:
-        drawn = np.random.default_rng([seed, 8]).permutation(clicked)
-        folds = [np.sort(fold) for fold in np.array_split(drawn, FOLDS)[:ASKED]]
-    for labels in folds:
-        positives = csr_matrix(held_out.positives[:, labels] != 0)
-        filtered = csr_matrix(held_out.filtered[:, labels]).astype(bool)
-        asks = np.flatnonzero((positives > positives.multiply(filtered)).getnnz(axis=1))
-        rows = np.sort(np.random.default_rng([seed, 11]).permutation(asks)[:MOST_ASKING])
-        others = np.setdiff1d(clicked, labels)
-        if not len(rows) or not len(others):
-            continue
-        novel = NovelLabels(
-            classifiers=held_out.classifiers[others],
-            shortlist=partial(_shortlist, held_out.keys[others].astype(np.float16)),
-            combine=held_out.combine,
-            refinement=replace(PAPERS, shortlist=max(SHORTLISTS)),
-        )
-        texts, queries = held_out.texts[labels], held_out.queries[labels]
-        yield Fold(
-            texts=texts,
-            queries=queries,
-            asking=held_out.asking[rows],
-            positives=positives[rows],
-            filtered=filtered[rows],
-            novel=novel,
-            listed=_listed(novel, texts, queries),
-        )
-
-
-def a_row_of_each(labels_of: csr_matrix, *, among: Rows, seed: int = 0) -> Rows:
-    """A row of `among`, drawn, of each label, [L]; -1 where a label has none."""
-    rows_of = csc_matrix(labels_of[among] != 0)
-    counts = np.diff(rows_of.indptr)
-    places = (np.random.default_rng([seed, 9]).random(len(counts)) * counts).astype(np.int64)
-    rows, some = np.full(len(counts), -1, np.int64), counts > 0
-    rows[some] = among[rows_of.indices[(rows_of.indptr[:-1] + places)[some]]]
-    return rows
-
-
-def _listed(novel: NovelLabels, texts: Floats, queries: Floats) -> Shortlisted:
-    """Block by block: a shortlist's classifiers are large."""
-    blocks = [novel.shortlisted(texts[rows], queries[rows]) for rows in batches(len(texts), _BLOCK)]
-    return Shortlisted(
-        rows=np.concatenate([block.rows for block in blocks]),
-        similarities=np.concatenate([block.similarities for block in blocks]),
-        text_scores=np.concatenate([block.text_scores for block in blocks]),
-        query_scores=np.concatenate([block.query_scores for block in blocks]),
-    )
-
-
-def _shortlist(keys: Halves, texts: Floats, count: int) -> tuple[Floats, Rows]:
-    return exact_search(keys, texts, count=count, among=RowFilter(start=0, stop=len(keys)))

@@ -8,7 +8,7 @@ with it. A process of lowest priority does neither.
 |--------|-------------------------------------------------------------------|
 | stdin  | JSON, a list of items, each a list of [role, text]                |
 | stdout | the rows of all items in fp16 [n, d], one after the other         |
-| stdout | JSON, for each item a list of [column, similarity]: its neighbours |
+| stdout | JSON, a list of neighbours for each item                          |
 
 The end of stdin, also by the service's death, ends the child.
 """
@@ -31,8 +31,6 @@ def main(folder: Path) -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     step_aside()  # before the imports: they take a second of a core while the service starts
-    from dataclasses import astuple
-
     import orjson
 
     from service.core import manifest
@@ -52,10 +50,7 @@ def main(folder: Path) -> None:
             [[(Role(role), text) for role, text in item] for item in orjson.loads(message)]
         )
         send(sys.stdout.buffer, b"".join(own.rows.tobytes() for own in made))
-        send(
-            sys.stdout.buffer,
-            orjson.dumps([[astuple(near) for near in own.neighbours] for own in made]),
-        )
+        send(sys.stdout.buffer, orjson.dumps([own.neighbours for own in made]))
 
 
 def send(stream: IO[bytes], message: bytes) -> None:

@@ -24,9 +24,10 @@ ItemTexts = Sequence[tuple[Role, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A seen label whose classifier enriched a novel one: its column, and <E(z_l), E(z_u)>."""
+    """A seen label whose classifier enriched a novel one, and <E(z_l), E(z_u)>."""
 
-    column: int
+    id: str
+    text: str
     similarity: float
 
 
@@ -67,10 +68,11 @@ class Representer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelPart:
-    """A bundle's way to represent novel labels, and the columns of its classifiers, [S]."""
+    """A bundle's way to represent novel labels; `columns` [S] are those of its classifiers."""
 
     labels: NovelLabels
     columns: Rows
+    bundle: Bundle
     fingerprint: str
 
     def represent(self, vectors: Sequence[Floats]) -> list[Made]:
@@ -88,9 +90,13 @@ class NovelPart:
         ]
 
     def _neighbours(self, places: Rows, similarities: Floats) -> tuple[Neighbour, ...]:
+        ids, texts = self.bundle.label_ids, self.bundle.label_texts
+        columns = self.columns[places].tolist()
         return tuple(
-            Neighbour(column=int(self.columns[place]), similarity=similarity)
-            for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
+            Neighbour(id=ids[column], text=texts[column], similarity=round(similarity, 6))
+            for place, column, similarity in zip(
+                places, columns, similarities.tolist(), strict=True
+            )
             if place >= 0
         )
 
@@ -108,7 +114,12 @@ def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
     )
     return Representer(
         encoder,
-        NovelPart(labels=novel, columns=files.columns, fingerprint=files.facts.fingerprint),
+        NovelPart(
+            labels=novel,
+            columns=files.columns,
+            bundle=bundle,
+            fingerprint=files.facts.fingerprint,
+        ),
     )
 
 

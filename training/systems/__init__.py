@@ -87,8 +87,11 @@ class System(Protocol):
         """Z, what stands for the labels in the memory, [L, d]; `vectors` are the encoder's."""
         ...
 
-    def decide(self, trained: Trained, folder: Path) -> None:
-        """Choose on held-out rows what this system alone has, and write it beside the weights."""
+    def decide(self, trained: Trained, folder: Path) -> str:
+        """Choose on held-out rows what this system alone has, and write it beside the weights.
+
+        Returns what to say of it, if anything.
+        """
         ...
 
 
@@ -98,8 +101,9 @@ Settings = TypeVar("Settings")
 class NothingOfItsOwn:
     """A system about which nothing more is to be chosen."""
 
-    def decide(self, trained: Trained, folder: Path) -> None:
+    def decide(self, trained: Trained, folder: Path) -> str:
         """See `System.decide`."""
+        return ""
 
 
 class EncoderAlone(NothingOfItsOwn, Generic[Settings]):

@@ -32,7 +32,8 @@ from training.associations import associations
 from training.choices import NovelChoices, write_novel
 from training.combiner import Combiner, Kind, make_combiner
 from training.losses import decoupled_softmax, one_versus_all, triplet
-from training.refinement import HeldOut, a_row_of_each, choose_refinement
+from training.novel_fold import HeldOut, a_row_of_each
+from training.refinement import choose_refinement
 from training.systems import Encoded, Task, Trained
 
 Objective = Literal["triplet", "bce", "softmax"]
@@ -142,7 +143,7 @@ class Irene:
         found: Floats = torch.cat(pieces).numpy()
         return found
 
-    def decide(self, trained: Trained, folder: Path) -> None:
+    def decide(self, trained: Trained, folder: Path) -> str:
         """K, tau0 and tau1 of Algorithm 1, see `refinement`."""
         settings, validation, instances = self._settings, trained.validation, trained.instances
         train = validation.dataset.train
@@ -153,7 +154,7 @@ class Irene:
         known = csr_matrix((np.ones(len(some), bool), (revealed[some], some)), train.filtered.shape)
         queries = np.where((revealed >= 0)[:, None], instances[revealed], np.float32(np.nan))
         self.own.eval()
-        refinement = choose_refinement(
+        found = choose_refinement(
             HeldOut(
                 texts=trained.labels,
                 keys=trained.keys,
@@ -171,9 +172,10 @@ class Irene:
             combiner=settings.combiner,
             heads=settings.heads,
             residual=settings.residual,
-            refinement=refinement,
+            refinement=found.refinement,
         )
         write_novel(folder, chosen)
+        return str(found)
 
     def _combine(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
         device = self.own.weight.device

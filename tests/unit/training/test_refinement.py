@@ -5,7 +5,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from training import refinement
-from training.refinement import PAPERS, HeldOut, a_row_of_each, choose_refinement
+from training.novel_fold import HeldOut, a_row_of_each
+from training.refinement import PAPERS, choose_refinement
 
 LABELS, DIMENSION = 900, 6
 NAN = float("nan")
@@ -42,18 +43,23 @@ def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
 
 @pytest.mark.parametrize("hidden", [0, 300])
 def test_a_combiner_is_followed_as_far_as_it_helps(hidden: int) -> None:
-    good = choose_refinement(held_out(good=True, hidden=hidden), seed=0)
-    bad = choose_refinement(held_out(good=False, hidden=hidden), seed=0)
+    good = choose_refinement(held_out(good=True, hidden=hidden), seed=0).refinement
+    bad = choose_refinement(held_out(good=False, hidden=hidden), seed=0).refinement
     assert good.strength >= 0.5
     assert bad.strength == min(refinement.STRENGTHS)
 
 
 def test_a_query_that_lies_near_draws_the_key() -> None:
-    assert choose_refinement(held_out(good=False, hidden=300), seed=0).query_weight > 0
+    found = choose_refinement(held_out(good=False, hidden=300), seed=0)
+    assert found.refinement.query_weight > 0
+    assert found.one_shot > found.zero_shot
+    assert "one-shot" in str(found)
 
 
 def test_where_nothing_can_be_asked_the_papers_numbers_stay() -> None:
-    assert choose_refinement(held_out(good=True, queries=False), seed=0) == PAPERS
+    found = choose_refinement(held_out(good=True, queries=False), seed=0)
+    assert found.refinement == PAPERS
+    assert "the paper's numbers stay" in str(found)
 
 
 def test_the_same_choice_every_time() -> None:

@@ -66,7 +66,8 @@ def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opene
     text = encode(encoder, ["hiking axe"], role=Role.LABEL)[0]
     labels = np.asarray(bundle.keys[bundle.instances :], np.float32) @ text
     nearest = np.argsort(-labels[:-1])[:3]  # the last label has no classifier
-    assert [near.column for near in made.neighbours] == nearest.tolist()
+    assert [near.id for near in made.neighbours] == [list(LABELS)[at] for at in nearest]
+    assert [near.text for near in made.neighbours] == [LABELS[near.id] for near in made.neighbours]
     assert [near.similarity for near in made.neighbours] == pytest.approx(
         labels[nearest].tolist(), abs=1e-3
     )
