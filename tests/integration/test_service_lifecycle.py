@@ -73,7 +73,7 @@ def test_a_failed_opening_is_never_ready_and_wants_a_restart(
 
 def test_info_tells_what_is_served(reader: LocalService) -> None:
     info = reader.get("/info").json()
-    assert info.keys() == {"version", "bundle", "memory", "limits"}
+    assert info.keys() == {"version", "bundle", "novel_labels", "memory", "limits"}
     assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
     assert info["memory"] == {
         "base_rows": 14, "sealed_rows": 0, "live_rows": 0, "dead_rows": 0, "segments": 1,
