@@ -19,6 +19,8 @@ from service.core.index import RowFilter
 from service.core.novel import NovelLabels, Shortlist
 from service.core.types import Floats, Halves, Role, Rows
 
+LEAST_QUEUE = 64  # of a shortlist's search, which three labels are to be left of
+
 ItemTexts = Sequence[tuple[Role, str]]
 
 
@@ -127,10 +129,11 @@ def label_shortlist(bundle: Bundle, columns: Rows) -> Shortlist:
     """Search a bundle's label keys for those that have a classifier; `columns` [S] are theirs."""
     place_of = np.full(bundle.labels, -1, np.int64)
     place_of[columns] = np.arange(len(columns))
-    first, ef = bundle.instances, bundle.manifest.index.ef
+    first = bundle.instances
     among = RowFilter(start=first, stop=first + bundle.labels)
 
     def shortlist(texts: Floats, count: int) -> tuple[Floats, Rows]:
+        ef = max(LEAST_QUEUE, 2 * count)
         similarities, rows = bundle.segment.search(texts, count=count, ef=ef, among=among)
         found: Rows = np.where(rows < 0, -1, place_of[np.maximum(rows - first, 0)])
         return similarities, found
