@@ -78,7 +78,6 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         memorization=UNCHOSEN.memorization,
         depth=recipe.validation.depth,
     )
-    own_keys = False
     if trainer.validation is not None:
         load_best(trainer)
         instances, texts = trainer.refresh.vectors()
@@ -87,8 +86,10 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         with console.status("choosing temperature, lambda and b"):
             tried = [_choose(trainer, instances, labels, choices) for labels in kinds]
         best = max(range(len(tried)), key=lambda place: tried[place][0])
-        choices, own_keys = tried[best][1], best == 0
+        choices = tried[best][1]
         if trainer.accelerator.is_main_process:
+            if kinds[best] is texts:
+                (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
             with console.status("choosing what the system alone has"):
                 trained = Trained(
                     validation=trainer.validation,
@@ -101,8 +102,6 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
                 trainer.journal.said(said)
     if trainer.accelerator.is_main_process:
         write_choices(best_of(trainer), choices)
-        if not own_keys and trainer.validation is not None:
-            (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
     return choices
 
 

@@ -36,10 +36,10 @@ from training.metrics import evaluate
 from training.novel_split import NovelSplit
 from training.prediction import Keys, predict
 from training.propensity import inverse_propensity
+from training.validation import RANKED
 
 Setting = Literal["zero-shot", "one-shot"]
 Candidates = Literal["novel", "all"]
-RANKED = 100  # the deepest metric is R@100
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,10 +24,10 @@ from service.core.novel import (
 )
 from service.core.types import Floats, Halves, Rows
 from training.metrics import evaluate
+from training.validation import RANKED
 
 FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
 METRICS = ("P@1", "P@5", "R@30")
-RANKED = 100
 MOST_ASKING = 4_000  # rows that ask for a fold
 DEEPEST = 200  # K of the longest shortlist
 _BLOCK = 1_024  # labels whose shortlists are looked at together

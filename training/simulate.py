@@ -19,7 +19,7 @@ from service.core.durable import write_file
 from service.core.errors import InvalidInput
 from training import novel_split
 from training.running_service import connect, start
-from training.stream import AGES, CLICKS, CUTS, Bucket, buckets, replay, schedule
+from training.stream import AGES, CLICKS, CUTS, Bucket, Stream, buckets, replay, schedule
 
 app = App(name="simulate", help="Replay data sets as traffic.")
 _FLAG = Parameter(negative=())
@@ -82,23 +82,21 @@ def stream(
         )
     if not found:
         raise InvalidInput(f"{data}: no test row has a novel label that was posted before it")
-    by_age = buckets(found, AGES, lambda one: one.age)
-    by_clicks = buckets(found, CLICKS, lambda one: one.clicks)
-    console.print(_table("queries since it was posted", by_age, split.everything.name))
+    measured = Stream(
+        dataset=split.everything.name,
+        served=str(bundle or url),
+        seed=seed,
+        one_shot=one_shot,
+        learn=learn,
+        asked=len(found),
+        by_age=tuple(buckets(found, AGES, lambda one: one.age)),
+        by_clicks=tuple(buckets(found, CLICKS, lambda one: one.clicks)),
+    )
+    console.print(_table("queries since it was posted", measured.by_age, measured.dataset))
     if learn:
-        console.print(_table("clicks learned", by_clicks, split.everything.name))
+        console.print(_table("clicks learned", measured.by_clicks, measured.dataset))
     if json is not None:
-        document = {
-            "dataset": split.everything.name,
-            "served": str(bundle or url),
-            "seed": seed,
-            "one_shot": one_shot,
-            "learn": learn,
-            "asked": len(found),
-            "by_age": [asdict(bucket) for bucket in by_age],
-            "by_clicks": [asdict(bucket) for bucket in by_clicks],
-        }
-        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        write_file(json, orjson.dumps(asdict(measured), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _refuse_other_labels(bundle: Path, split: novel_split.NovelSplit) -> None:

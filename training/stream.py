@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.config import STRICT
 from service.core.types import Rows
 from training.novel_split import NovelSplit
+from training.validation import RANKED
 
-RANKED = 100  # the deepest recall is R@100
 CUTS = (1, 5, 30, RANKED)
 MOST_LABELS, MOST_INSTANCE_LABELS = 1_000, 100  # the service's default limits
 AGES = (0, 1, 10, 30, 100, 300, 1_000, 3_000, 10_000)  # queries since a label was posted
@@ -55,13 +57,27 @@ class Found:
     rank: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Bucket:
     """Labels of an age, or with so many clicks, from `first` on: how often, and R@k in percent."""
 
     first: int
     asked: int
     recall: dict[str, float]
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stream:
+    """A replay as `simulate stream --json` writes it and the report reads it."""
+
+    dataset: str
+    served: str
+    seed: int
+    one_shot: bool
+    learn: bool
+    asked: int
+    by_age: tuple[Bucket, ...]
+    by_clicks: tuple[Bucket, ...]
 
 
 def schedule(split: NovelSplit, *, seed: int) -> Schedule:

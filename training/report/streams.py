@@ -6,40 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT
 from service.core.errors import InvalidData
 from training.report.panels import Curve, Panel
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Bucket:
-    """See `training.stream.Bucket`."""
-
-    first: int
-    asked: int
-    recall: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stream:
-    """A replay as `simulate stream --json` writes it."""
-
-    dataset: str
-    served: str
-    seed: int
-    one_shot: bool
-    learn: bool
-    asked: int
-    by_age: tuple[Bucket, ...]
-    by_clicks: tuple[Bucket, ...]
-
-    @property
-    def name(self) -> str:
-        """In a few words."""
-        posted = "one-shot" if self.one_shot else "zero-shot"
-        return f"{self.dataset}, {posted}{', clicks learned' if self.learn else ''}"
+from training.stream import Bucket, Stream
 
 
 def read_streams(paths: Sequence[Path]) -> list[Stream]:
@@ -59,7 +29,7 @@ def _panel(name: str, stream: Stream, found: Sequence[Bucket], x: str) -> Panel:
     metrics = list(found[0].recall) if found else []
     return Panel(
         name=name,
-        title=stream.name,
+        title=_title(stream),
         x=f"{x}, at least",
         y="recall of novel labels, percent",
         curves=tuple(
@@ -73,6 +43,11 @@ def _panel(name: str, stream: Stream, found: Sequence[Bucket], x: str) -> Panel:
         ticks=tuple((float(at), f"{bucket.first:,}") for at, bucket in enumerate(found)),
         limits=(0.0, 100.0),
     )
+
+
+def _title(stream: Stream) -> str:
+    posted = "one-shot" if stream.one_shot else "zero-shot"
+    return f"{stream.dataset}, {posted}{', clicks learned' if stream.learn else ''}"
 
 
 def _read(path: Path) -> Stream:
