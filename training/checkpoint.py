@@ -56,25 +56,47 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Learned:
+    """Weights and optimizers' moments by name, on the processor."""
+
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
     """The trained modules by name and their optimizer."""
 
     modules: dict[str, nn.Module]
     optimizer: Optimizers
 
+    def learned(self) -> Learned:
+        """A copy of everything, tables that lie with several processes included.
 
-def save(folder: Path, *, run: str, progress: Progress, found: Found, parts: Parts) -> None:
+        Every process must ask at once.
+        """
+        return Learned(
+            weights={
+                f"{name}/{key}": value.detach().cpu().clone().contiguous()
+                for name, module in self.modules.items()
+                for key, value in module.state_dict().items()
+            },
+            moments={
+                f"{name}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
+                for name, entries in self.optimizer.moments().items()
+                for key, value in entries.items()
+            },
+        )
+
+
+def save(folder: Path, *, run: str, progress: Progress, found: Found, learned: Learned) -> None:
     """Write the state as `folder`; an older one stays until the new one is whole."""
     state = {"run": run, "progress": asdict(progress), "scalars": {}}
-    moments: dict[str, Tensor] = {}
-    for name, entries in parts.optimizer.moments().items():
-        for key, value in entries.items():
-            moments[f"{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     with new_folder(new) as partial:
-        save_file(_weights(parts), partial / "weights.safetensors")
-        save_file(moments, partial / "optimizer.safetensors")
+        save_file(learned.weights, partial / "weights.safetensors")
+        save_file(learned.moments, partial / "optimizer.safetensors")
         if found.mined is not None:
             np.save(partial / "mined.npy", found.mined)
         if found.clusters is not None:
@@ -126,14 +148,6 @@ def load(folder: Path, *, run: str, parts: Parts) -> tuple[Progress, Found]:
         else None,
     )
     return Progress(**state["progress"]), found
-
-
-def _weights(parts: Parts) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": value.detach().cpu().clone().contiguous()
-        for name, module in parts.modules.items()
-        for key, value in module.state_dict().items()
-    }
 
 
 def _put_moments(parts: Parts, moments: dict[str, Tensor]) -> None:

@@ -78,6 +78,7 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
         memorization=UNCHOSEN.memorization,
         depth=recipe.validation.depth,
     )
+    trained = None
     if trainer.validation is not None:
         load_best(trainer)
         instances, texts = trainer.refresh.vectors()
@@ -87,20 +88,20 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
             tried = [_choose(trainer, instances, labels, choices) for labels in kinds]
         best = max(range(len(tried)), key=lambda place: tried[place][0])
         choices = tried[best][1]
-        if trainer.accelerator.is_main_process:
-            if kinds[best] is texts:
-                (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
-            with console.status("choosing what the system alone has"):
-                trained = Trained(
-                    validation=trainer.validation,
-                    instances=instances,
-                    labels=texts,
-                    keys=kinds[best],
-                )
-                said = trainer.system.decide(trained, best_of(trainer))
-            if said:
-                trainer.journal.said(said)
+        if kinds[best] is texts and trainer.accelerator.is_main_process:
+            (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
+        trained = Trained(
+            validation=trainer.validation,
+            instances=instances,
+            labels=texts,
+            keys=kinds[best],
+            own={} if trainer.system.own is None else trainer.system.own.state_dict(),
+        )
     if trainer.accelerator.is_main_process:
+        with console.status("choosing what the system alone has"):
+            said = trainer.system.decide(trained, best_of(trainer))
+        if said:
+            trainer.journal.said(said)
         write_choices(best_of(trainer), choices)
     return choices
 

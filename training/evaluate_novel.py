@@ -6,23 +6,32 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import orjson
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from service.core.bundle import open_bundle
+from service.core.bundle import Bundle, open_bundle
 from service.core.durable import write_file
+from service.core.errors import InvalidConfig
 from training import novel_split
 from training.novel_evaluation import NovelRow
 from training.open_novel import open_novel_evaluation
+from training.options import MANY
 from training.progress import reported
 
 SHOWN = ("P@1", "P@3", "P@5", "R@10", "R@30", "R@100")
 
 
-def evaluate_novel(*, bundle: Path, data: Path, json: Path | None = None) -> None:
+def evaluate_novel(
+    *,
+    bundle: Path,
+    data: Path,
+    beside: Annotated[tuple[str, ...], MANY] = (),
+    json: Path | None = None,
+) -> None:
     """Measure how well labels are found that a bundle has not seen, in IRENE's four settings.
 
     Novel labels are represented as `POST /labels` does it. Each method's figures stand beside each
@@ -34,16 +43,18 @@ def evaluate_novel(*, bundle: Path, data: Path, json: Path | None = None) -> Non
         A bundle of SPLIT/seen, or a snapshot of one that has learned no label.
     data
         SPLIT, as `python -m training split novel` writes it.
+    beside
+        Ablations, NAME=BUNDLE: bundles of the same encoder with other combiners or classifiers.
     json
         Also write the figures, in percent, to this file.
     """
     split = novel_split.read(data)
-    opened = open_bundle(bundle)
+    opened, others = open_bundle(bundle), _open_beside(beside)
     console = Console()
     with Progress(console=console) as progress:
         report = reported(progress)
         evaluation = open_novel_evaluation(
-            opened, split, threads=os.cpu_count() or 1, report=report
+            opened, split, beside=others, threads=os.cpu_count() or 1, report=report
         )
         rows = []
         for row in evaluation.rows():
@@ -62,9 +73,25 @@ def evaluate_novel(*, bundle: Path, data: Path, json: Path | None = None) -> Non
             "bundle": opened.manifest.name,
             "split": asdict(split.facts),
             "novel": None if opened.novel is None else asdict(opened.novel.facts),
+            "beside": {
+                name: asdict(other.novel.facts) for name, other in others.items() if other.novel
+            },
             "rows": [vars(row) for row in rows],
         }
         write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _open_beside(given: Sequence[str]) -> dict[str, Bundle]:
+    """Bundles by their names; raises `InvalidConfig` for what is no assignment, or a second one."""
+    opened: dict[str, Bundle] = {}
+    for pair in given:
+        name, is_pair, folder = pair.partition("=")
+        if not (name and is_pair and folder):
+            raise InvalidConfig(f"--beside takes NAME=BUNDLE, not {pair!r}")
+        if name in opened:
+            raise InvalidConfig(f"--beside names {name!r} twice")
+        opened[name] = open_bundle(Path(folder))
+    return opened
 
 
 def _table(rows: Sequence[NovelRow], name: str) -> Table:

@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor
 
 from service.core.durable import new_folder
 from service.core.types import Floats, Role
@@ -29,10 +30,13 @@ def write_model(
     encoder: TorchEncoder,
     folder: Path,
     *,
-    own: nn.Module | None = None,
+    own: Mapping[str, Tensor] | None = None,
     label_keys: Floats | None = None,
 ) -> None:
-    """Replace `folder` by the encoder as it is now; `label_keys` [L, d] are unit vectors."""
+    """Replace `folder` by the encoder as it is now.
+
+    `own` are a system's own parameters by name, `label_keys` [L, d] unit vectors.
+    """
     model = encoder.model
     model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
     new = folder.with_name(f".{folder.name}.new")
@@ -41,7 +45,7 @@ def write_model(
         with without_progress_bars():
             model.save(str(partial), create_model_card=False)
         if own is not None:
-            weights = {name: value.detach().cpu() for name, value in own.state_dict().items()}
+            weights = {name: value.detach().cpu() for name, value in own.items()}
             save_file(weights, partial / OWN)
         if label_keys is not None:
             np.save(partial / LABEL_KEYS, label_keys.astype(np.float16))

@@ -11,16 +11,16 @@
 | `text+memory`    | E(z_u), beside the instances of training, zero-shot                          |
 | `irene+memory`   | C(u), beside them, as it is served without a query                           |
 
-`text`, `irene` and `ncm` rank by label keys alone, the others by the memory's votes. Every key is
-scanned.
+`text`, `irene`, `ncm` and ablations (C(u) by another combiner, under a name of its own) rank by
+label keys alone, the others by the memory's votes. Every key is scanned.
 
 Shapes: q test rows, N instances, S seen and U novel labels, L = S + U, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Literal
@@ -32,6 +32,7 @@ from service.core.index import RowFilter
 from service.core.index.exact import exact_search
 from service.core.manifest import PredictorFacts
 from service.core.types import Floats, Rows
+from training.class_means import class_means
 from training.metrics import evaluate
 from training.novel_split import NovelSplit
 from training.prediction import Keys, predict
@@ -42,9 +43,30 @@ Setting = Literal["zero-shot", "one-shot"]
 Candidates = Literal["novel", "all"]
 
 
+TEXT, IRENE = "text", "irene"
+METHODS = (
+    TEXT,
+    IRENE,
+    "ncm",
+    "rae-instances",
+    f"{TEXT}+instance",
+    f"{IRENE}+instance",
+    f"{TEXT}+memory",
+    f"{IRENE}+memory",
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Combined:
+    """C(u) of novel labels, [U, d] each."""
+
+    zero_shot: Floats
+    one_shot: Floats
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelVectors:
-    """A split as unit vectors; C(u) is None where there is no combiner."""
+    """A split as unit vectors; `combined` has C(u) by the names of what makes it."""
 
     instances: Floats  # [N, d]
     clicks: csr_matrix  # [N, S], the labels that they vote for
@@ -52,8 +74,7 @@ class NovelVectors:
     texts: Floats  # [U, d], E(z_u)
     revealed: Floats  # [U, d], E(x_u)
     queries: Floats  # [q, d]
-    zero_shot: Floats | None = None  # [U, d], C(u)
-    one_shot: Floats | None = None  # [U, d], C(u)
+    combined: Mapping[str, Combined] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +124,22 @@ class NovelEvaluation:
 
     def _methods(self, setting: Setting, among: Candidates) -> Iterator[Method]:
         vectors = self.vectors
-        combined = vectors.one_shot if setting == "one-shot" else vectors.zero_shot
-        novel = {"text": vectors.texts} | ({} if combined is None else {"irene": combined})
+        novel = {TEXT: vectors.texts} | {
+            name: combined.one_shot if setting == "one-shot" else combined.zero_shot
+            for name, combined in vectors.combined.items()
+        }
         for name, keys in novel.items():
             yield self._ranking(name, np.concatenate([vectors.seen, keys]))
+        served = {name: keys for name, keys in novel.items() if name in (TEXT, IRENE)}
         if setting == "one-shot":
             means = np.concatenate([self._means, vectors.revealed])
             yield self._ranking("ncm", means)
             none = np.zeros_like(vectors.texts)
             yield self._voting("rae-instances", none, among, revealed=True)
-            for name, keys in novel.items():
+            for name, keys in served.items():
                 yield self._voting(f"{name}+instance", keys, among, revealed=True)
         elif among == "all":
-            for name, keys in novel.items():
+            for name, keys in served.items():
                 yield self._voting(f"{name}+memory", keys, among, revealed=False)
 
     def _ranking(self, name: str, labels: Floats) -> Method:
@@ -197,11 +221,8 @@ class NovelEvaluation:
     @cached_property
     def _means(self) -> Floats:
         """Seen labels by the mean of their training queries, [S, d]; by their text without any."""
-        vectors, clicks = self.vectors, self._clicks[:, : self.split.facts.seen]
-        sums = np.asarray(clicks.T @ vectors.instances, np.float32)
-        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        means: Floats = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), vectors.seen)
-        return means
+        vectors = self.vectors
+        return class_means(vectors.clicks, vectors.instances, otherwise=vectors.seen)
 
     @cached_property
     def _inverse_propensities(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -5,7 +5,7 @@ Shapes: U novel labels, N instances, S seen labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,7 +16,7 @@ from service.core.encoder import Encoder, OnnxEncoder, encode_all
 from service.core.errors import InvalidInput
 from service.core.representation import ItemTexts, Representer, open_representer
 from service.core.types import Floats, Role
-from training.novel_evaluation import NovelEvaluation, NovelVectors
+from training.novel_evaluation import IRENE, METHODS, Combined, NovelEvaluation, NovelVectors
 from training.novel_split import NovelSplit
 from training.progress import Report
 
@@ -24,14 +24,23 @@ _CHUNK = 32  # labels that a thread represents at a time
 
 
 def open_novel_evaluation(
-    bundle: Bundle, split: NovelSplit, *, threads: int, report: Report
+    bundle: Bundle,
+    split: NovelSplit,
+    *,
+    beside: Mapping[str, Bundle] | None = None,
+    threads: int,
+    report: Report,
 ) -> NovelEvaluation:
-    """Encode a split for a bundle; raises `InvalidInput` when it was made from other labels."""
-    if list(bundle.label_ids) != list(split.seen.labels.uids):
-        raise InvalidInput(
-            f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r}; its labels"
-            f" are not the seen ones of {split.everything.name!r}"
-        )
+    """Encode a split for a bundle, and C(u) by the combiners of those `beside` it, too.
+
+    Raises `InvalidInput` when a bundle was made from other labels, and where one beside it has
+    another encoder, no combiner, or the name of a method.
+    """
+    beside = beside or {}
+    _check_labels(bundle, split)
+    for name, other in beside.items():
+        _check_labels(other, split)
+        _check_beside(name, other, bundle)
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
     novel = split.everything.labels.texts[split.facts.seen :]
     revealed = split.revealed()
@@ -39,12 +48,18 @@ def open_novel_evaluation(
     def encoded(what: str, texts: Sequence[str], role: Role) -> Floats:
         return _encoded(encoder, texts, role, what, threads, report)
 
-    def represented(what: str, items: Sequence[ItemTexts]) -> Floats | None:
-        if bundle.novel is None:
-            return None
-        return _represented(representer, items, what, threads, report)
+    def combined() -> Iterator[tuple[str, Combined]]:
+        zero_shot: list[ItemTexts] = [[(Role.LABEL, text)] for text in novel]
+        one_shot = [
+            [*item, (Role.QUERY, query)] for item, query in zip(zero_shot, revealed, strict=True)
+        ]
+        for name, own in {IRENE: bundle, **beside}.items():
+            if own.novel is not None:
+                made = open_representer(encoder, own)
+                zero = _represented(made, zero_shot, f"{name}, zero-shot", threads, report)
+                one = _represented(made, one_shot, f"{name}, one-shot", threads, report)
+                yield name, Combined(zero_shot=zero, one_shot=one)
 
-    representer = open_representer(encoder, bundle)
     keys = np.asarray(bundle.keys, np.float32)
     votes = np.ones(len(bundle.indices), np.float32)
     return NovelEvaluation(
@@ -59,16 +74,29 @@ def open_novel_evaluation(
             texts=encoded("encode novel labels", novel, Role.LABEL),
             revealed=encoded("encode revealed queries", revealed, Role.QUERY),
             queries=encoded("encode test rows", split.everything.test.instances.texts, Role.QUERY),
-            zero_shot=represented("represent zero-shot", [[(Role.LABEL, text)] for text in novel]),
-            one_shot=represented(
-                "represent one-shot",
-                [
-                    [(Role.LABEL, text), (Role.QUERY, query)]
-                    for text, query in zip(novel, revealed, strict=True)
-                ],
-            ),
+            combined=dict(combined()),
         ),
     )
+
+
+def _check_labels(bundle: Bundle, split: NovelSplit) -> None:
+    if list(bundle.label_ids) != list(split.seen.labels.uids):
+        raise InvalidInput(
+            f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r}; its labels"
+            f" are not the seen ones of {split.everything.name!r}"
+        )
+
+
+def _check_beside(name: str, other: Bundle, bundle: Bundle) -> None:
+    if name in METHODS:
+        raise InvalidInput(f"{name!r} is a method already; name what stands beside it otherwise")
+    if other.novel is None:
+        raise InvalidInput(f"bundle {other.manifest.name} ({name!r}) has no combiner")
+    if other.manifest.encoder.fingerprint != bundle.manifest.encoder.fingerprint:
+        raise InvalidInput(
+            f"bundle {other.manifest.name} ({name!r}) has another encoder than"
+            f" {bundle.manifest.name}"
+        )
 
 
 def _encoded(

@@ -6,7 +6,7 @@ is kept sparse, and so is the step: neither takes time or memory in proportion t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,14 +18,19 @@ from torch.optim import AdamW, Optimizer, SparseAdam
 
 from training.ngrams import ngrams_of
 from training.recipe import Recipe
+from training.sharding import Sharding, sharding_of
 
 
 @dataclass(kw_only=True, eq=False)
 class Optimizers:
-    """Several optimizers as one; `names` are those of all parameters, one after the other."""
+    """Several optimizers as one; `names` are those of all parameters, one after the other.
+
+    What moves by rows lies dealt out to processes, and its moments with it.
+    """
 
     each: list[Optimizer]
     names: list[str]
+    sharding: Sharding
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -43,25 +48,42 @@ class Optimizers:
             one.zero_grad()
 
     def moments(self) -> dict[str, dict[str, Any]]:
-        """What is remembered of each parameter that ever had a gradient, by its name."""
-        return {
-            names[place]: entries
-            for one, names in self._named()
-            for place, entries in one.state_dict()["state"].items()
-        }
+        """What is remembered of each parameter that ever had a gradient, by its name.
+
+        Every process must ask at once.
+        """
+        found = {}
+        for one, names in self._named():
+            for place, entries in one.state_dict()["state"].items():
+                found[names[place]] = self._tables(one, entries, self.sharding.whole)
+        return found
 
     def put_moments(self, moments: dict[str, dict[str, Any]]) -> None:
         """Go on from what `moments` gave."""
         for one, names in self._named():
             document = one.state_dict()
             known = {
-                place: dict(moments[name]) for place, name in enumerate(names) if name in moments
+                place: self._tables(one, moments[name], self.sharding.own)
+                for place, name in enumerate(names)
+                if name in moments
             }
-            if isinstance(getattr(one, "optimizer", one), SparseAdam):
+            if _by_rows(one):
                 for entries in known.values():  # its steps are integers: a tensor would round
                     entries["step"] = int(entries["step"])
             document["state"] = known
             one.load_state_dict(document)
+
+    @staticmethod
+    def _tables(
+        optimizer: Optimizer, entries: Mapping[str, Any], dealt: Callable[[Tensor], Tensor]
+    ) -> dict[str, Any]:
+        """The entries, those that have a row for each of a dealt out table changed by `dealt`."""
+        return {
+            name: dealt(entry)
+            if _by_rows(optimizer) and torch.is_tensor(entry) and entry.ndim
+            else entry
+            for name, entry in entries.items()
+        }
 
     def _named(self) -> Iterator[tuple[Optimizer, list[str]]]:
         names = iter(self.names)
@@ -70,12 +92,17 @@ class Optimizers:
             yield one, list(islice(names, count))
 
 
+def _by_rows(optimizer: Optimizer) -> bool:
+    return isinstance(getattr(optimizer, "optimizer", optimizer), SparseAdam)
+
+
 def make_optimizers(
     encoder: nn.Module | None,
     own: nn.Module | None,
     recipe: Recipe,
     *,
     sparse: Collection[str] = (),
+    sharding: Sharding | None = None,
 ) -> Optimizers:
     """AdamW and, for the own parameters named `sparse`, Adam by rows.
 
@@ -108,18 +135,22 @@ def make_optimizers(
     if by_rows:
         each.append(SparseAdam(_described(by_rows, rates)))
     named = [name for kept in (dense, by_rows) for group in kept.values() for name, _ in group]
-    return Optimizers(each=each, names=named)
+    return Optimizers(each=each, names=named, sharding=sharding or Sharding())
 
 
 def clip(parameters: list[Tensor], *, most: float, accelerator: Accelerator) -> None:
-    """Scale the gradients of `parameters` so that their norm together is at most `most`."""
+    """Scale the gradients of `parameters` so that their norm together is at most `most`.
+
+    Of sparse ones every process has its own rows' part.
+    """
     sparse = [one for one in parameters if one.grad is not None and one.grad.is_sparse]
     if not sparse:
         accelerator.clip_grad_norm_(parameters, most)
         return
     for one in sparse:
         one.grad = one.grad.coalesce()
-    norm = torch.stack([one.grad.values().norm() for one in sparse]).norm()
+    squares = torch.stack([one.grad.values().square().sum() for one in sparse]).sum()
+    norm = sharding_of(accelerator).total(squares).sqrt()
     for one in sparse:
         one.grad = one.grad * (most / (norm + 1e-6)).clamp(max=1.0)
 

@@ -1,7 +1,8 @@
 """K, tau0, tau1 and ours of Algorithm 1, chosen on labels that nothing was trained with.
 
 Where a recipe hides labels (`validation.labels`), they are represented from all others and looked
-for among themselves, by every training row that has one. Without, labels are cut into folds, each
+for among themselves, by the held-out rows that have one: classifiers have seen the other rows, and
+stand nearer to them than they will to anybody's query. Without, labels are cut into folds, each
 asked for by the held-out rows: encoder, classifiers and combiner have seen them, so a text says
 more here than it will of a novel label, and what is chosen trusts it too much (debian-seealso: a
 strength of 0.1, and 0.35 on hidden labels).
@@ -19,7 +20,8 @@ import numpy as np
 from service.core.novel import Refinement
 from training.novel_fold import DEEPEST, METRICS, Fold, HeldOut, folds
 
-SHORTLISTS = (5, 20, 50, DEEPEST)
+SHORTLISTS = (5, 20, 50, 100, DEEPEST)
+POOLINGS = (0.0, 0.1, 0.2)
 THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
 STRENGTHS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 QUERY_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
@@ -49,7 +51,7 @@ class Chosen:
 
 
 def choose_refinement(held_out: HeldOut, *, seed: int) -> Chosen:
-    """First what zero-shot needs, K, tau0 and the strength; then, of one-shot, the rest.
+    """First what zero-shot needs, K, tau0, pooling and strength; then, of one-shot, the rest.
 
     What comes first wins where two are equal. The paper's numbers stay where no held-out row has a
     label to be found.
@@ -58,8 +60,8 @@ def choose_refinement(held_out: HeldOut, *, seed: int) -> Chosen:
     if not cut:
         return Chosen(refinement=PAPERS)
     plain = [
-        replace(PAPERS, shortlist=shortlist, text_threshold=threshold)
-        for shortlist, threshold in product(SHORTLISTS, THRESHOLDS)
+        replace(PAPERS, shortlist=shortlist, text_threshold=threshold, pooling=pooling)
+        for shortlist, threshold, pooling in product(SHORTLISTS, THRESHOLDS, POOLINGS)
     ]
     zero_shot, chosen = _best(cut, plain, _by_strength, STRENGTHS, revealed=False)
     revealed = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]

@@ -32,6 +32,7 @@ from training.pooled import PooledEncoder
 from training.recipe import Recipe
 from training.refresh import Refresh
 from training.schedule import chosen_precision
+from training.sharding import sharding_of
 from training.systems import Task
 from training.tokens import joined, tokenize
 from training.trainer import LAST, Trainer
@@ -62,13 +63,16 @@ def open_run(
     pairs = training_pairs(dataset, hidden)
     slices = training_slices(pairs, recipe, source=source)
     rows = np.intersect1d(slices.kept, pairs.trainable())
+    sharding = sharding_of(accelerator)
     system = systems.build(
         recipe.system,
         Task(
             labels=len(dataset.labels),
             dimension=encoder.dimension,
             label_vectors=lambda: label_vectors(embedder, pairs),
+            instance_vectors=lambda: embedder.vectors(rows),
             labels_of=pairs.drawable[rows],
+            sharding=sharding,
         ),
         source=source,
     )
@@ -78,7 +82,9 @@ def open_run(
     if isinstance(embedder, FrozenEmbedder):
         with console.status(f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.known
-    optimizer = make_optimizers(trained, system.own, recipe, sparse=system.sparse)
+    optimizer = make_optimizers(
+        trained, system.own, recipe, sparse=system.sparse, sharding=sharding
+    )
     if trained is not None:
         embedder.module, *optimizer.each = accelerator.prepare(embedder.module, *optimizer.each)
         embedder.module.train()

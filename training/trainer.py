@@ -202,12 +202,13 @@ class Trainer:
     def _keep(self, step: int, mixing: float, label_keys: Floats | None) -> None:
         self.progress.best_step, self.progress.checks_since_best = step, 0
         self.progress.best_mixing = mixing
+        own = None if self.system.own is None else self.system.own.state_dict()
         if self.accelerator.is_main_process:
             with self.mixture.at(mixing):
                 write_model(
                     self.encoder,
                     self.folder / BEST,
-                    own=self.system.own,
+                    own=own,
                     label_keys=label_keys if self.system.own is not None else None,
                 )
 
@@ -216,12 +217,13 @@ class Trainer:
         return bool(patience) and self.progress.checks_since_best >= patience
 
     def _save(self) -> None:
+        learned = self.parts.learned()
         if self.accelerator.is_main_process:
             checkpoint.save(
                 self.folder / LAST,
                 run=self.run,
                 progress=self.progress,
                 found=self.found,
-                parts=self.parts,
+                learned=learned,
             )
         self.accelerator.wait_for_everyone()

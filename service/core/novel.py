@@ -4,6 +4,9 @@ A novel label u has a text z_u and, one-shot, a query x_u that it was clicked fo
 a classifier w_l beside their text; those of at most three that are like u join its text in the
 combiner: C(u) = C(E(z_u), {w_l : l in S_u}).
 
+Ours, where a bundle chose it: all that survive join it as one vector, their classifiers' mean
+weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts).
+
 Shapes: n novel labels, S seen labels with a classifier, K places of a shortlist, m associated
 labels, d dimensions. Place and row -1 are empty.
 """
@@ -18,9 +21,11 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
+from service.core.index import batches
 from service.core.types import Bools, Floats, Rows
 
 ASSOCIATED = 3  # at most: more did not help (section 4.1)
+_BLOCK = 1_024  # labels whose shortlists' classifiers are looked at together
 
 Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
 Combine = Callable[[Floats, Floats, Bools], Floats]
@@ -30,13 +35,15 @@ Combine = Callable[[Floats, Floats, Bools], Floats]
 class Refinement:
     """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
 
-    Ours: a key goes the share `strength` of the way from E(z_u) to C(u), and leans towards E(x_u)
-    by `query_weight`. The paper's are 1 and 0.
+    Ours: at a `pooling` temperature above 0 all survivors join the combiner as their weighted mean;
+    a key goes the share `strength` of the way from E(z_u) to C(u), and leans towards E(x_u) by
+    `query_weight`. The paper's are 0, 1 and 0.
     """
 
     shortlist: int
     text_threshold: float
     query_threshold: float
+    pooling: float = 0.0
     strength: float = 1.0
     query_weight: float = 0.0
 
@@ -56,7 +63,10 @@ class Shortlisted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Represented:
-    """Keys [n, d], and what they were enriched by: rows of seen labels [n, m], similarities."""
+    """Keys [n, d], and what they were enriched by: rows of seen labels [n, m], similarities.
+
+    Of many that were pooled they are the first.
+    """
 
     vectors: Floats
     associated: Rows
@@ -100,12 +110,16 @@ class NovelLabels:
     def enriched(self, texts: Floats, queries: Floats, listed: Shortlisted) -> Represented:
         """What the survivors of the shortlist make of each text."""
         refinement = self.refinement
-        places = associated_labels(listed, refinement)
+        votes = votes_for(listed, refinement)
+        places = most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
         present, taken = places >= 0, np.maximum(places, 0)
         rows = np.where(present, np.take_along_axis(listed.rows, taken, axis=1), -1)
         similarities = np.take_along_axis(listed.similarities, taken, axis=1)
-        chosen = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
-        combined = self.combine(texts, chosen, present)
+        if refinement.pooling > 0.0:
+            combined = self._combined_with_pooled(texts, listed, votes)
+        else:
+            chosen = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
+            combined = self.combine(texts, chosen, present)
         return Represented(
             vectors=leaning(
                 moved(texts, combined, strength=refinement.strength),
@@ -115,6 +129,17 @@ class NovelLabels:
             associated=rows,
             similarities=np.where(present, similarities, 0.0),
         )
+
+    def _combined_with_pooled(self, texts: Floats, listed: Shortlisted, votes: Rows) -> Floats:
+        """C of each text and, in the first place, its survivors' mean."""
+        weights = pool_weights(votes, listed.similarities, temperature=self.refinement.pooling)
+        chosen = np.zeros((len(texts), ASSOCIATED, texts.shape[1]), np.float32)  # [n, m, d]
+        for own in batches(len(texts), _BLOCK):
+            classifiers = np.asarray(self.classifiers[listed.rows[own]], np.float32)  # [., K, d]
+            chosen[own, 0] = np.einsum("nk,nkd->nd", weights[own], classifiers)
+        present = np.zeros(chosen.shape[:2], bool)
+        present[:, 0] = votes.any(axis=1)
+        return self.combine(texts, chosen, present)
 
 
 def moved(texts: Floats, combined: Floats, *, strength: float) -> Floats:
@@ -133,13 +158,13 @@ def _unit(vectors: Floats) -> Floats:
     return scaled
 
 
-def associated_labels(listed: Shortlisted, refinement: Refinement) -> Rows:
-    """Places in the shortlist of those that survive, [n, m]; -1 where fewer do."""
+def votes_for(listed: Shortlisted, refinement: Refinement) -> Rows:
+    """Of those in the shortlist, [n, K]: 0 for who does not survive, 2 where the query agrees."""
     agrees = refined(listed.text_scores, threshold=refinement.text_threshold)
     agrees &= np.isfinite(listed.similarities)
-    votes = agrees.astype(np.int64)
+    votes: Rows = agrees.astype(np.int64)
     votes += agrees & refined(listed.query_scores, threshold=refinement.query_threshold)
-    return most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
+    return votes
 
 
 def refined(scores: Floats, *, threshold: float) -> Bools:
@@ -156,3 +181,12 @@ def most_voted(*, votes: Rows, similarities: Floats, count: int) -> Rows:
     places: Rows = np.where(chosen, order, -1)
     missing = count - places.shape[1]
     return np.pad(places, ((0, 0), (0, missing)), constant_values=-1) if missing > 0 else places
+
+
+def pool_weights(votes: Rows, similarities: Floats, *, temperature: float) -> Floats:
+    """Votes times exp(<E(z_l), E(z_u)> / temperature), [n, K], of sum 1; 0 where none survives."""
+    survives = votes > 0
+    nearest = np.max(similarities, axis=1, keepdims=True, initial=-1.0, where=survives)
+    logits = np.where(survives, (similarities - nearest) / temperature, -np.inf)
+    weights = votes * np.exp(logits)
+    return np.asarray(weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12), np.float32)

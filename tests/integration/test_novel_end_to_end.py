@@ -149,7 +149,7 @@ def test_without_a_combiner_only_texts_are_measured(
     assert status_of(training, "evaluate-novel", *places) == 0
     assert "the bundle has no combiner: a novel label is its text" in capsys.readouterr().out
     found = orjson.loads((tmp_path / "novel.json").read_bytes())
-    assert found["novel"] is None
+    assert found["novel"] is None and found["beside"] == {}
     assert set(figures(found, ZERO, "novel")) == {"text"}
 
 
@@ -163,6 +163,25 @@ def test_other_data_is_refused(
     assert ended.returncode == 2
     assert "give the data set that it was trained on" in " ".join(ended.stderr.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_another_combiner_is_measured_beside(
+    refused: Refused, bundle: Path, split: Path, measured: Any, tmp_path: Path
+) -> None:
+    places = ("--bundle", bundle, "--data", split)
+    options = ("--beside", f"again={bundle}", "--json", tmp_path / "novel.json")
+    assert status_of(training, "evaluate-novel", *places, *options) == 0
+    found = orjson.loads((tmp_path / "novel.json").read_bytes())
+    assert list(found["beside"]) == ["again"]
+    for setting, candidates in ((ZERO, "novel"), (ZERO, "all"), (ONE, "novel"), (ONE, "all")):
+        rows = figures(found, setting, candidates)
+        assert rows.pop("again") == rows["irene"]
+        assert rows == figures(measured, setting, candidates)
+    for wrong, message in (
+        ("bundle", "--beside takes NAME=BUNDLE, not 'bundle'"),
+        (f"irene={bundle}", "'irene' is a method already"),
+    ):
+        assert message in refused(training, "evaluate-novel", *places, "--beside", wrong)
 
 
 def test_a_stream_is_replayed_through_a_real_service_and_drawn(

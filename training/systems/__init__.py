@@ -9,7 +9,7 @@ Shapes: B instances, P labels of the pool, d dimensions, L labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from service.core.config import parse
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
+from training.sharding import Sharding
 from training.validation import Validation
 
 
@@ -50,26 +51,31 @@ class Encoded:
 class Task:
     """What a system must know of the data before it can be built.
 
-    `label_vectors()` are the untrained encoder's, [L, d]; `labels_of` [n, L] the rows that train.
+    `label_vectors()` [L, d] and `instance_vectors()` [n, d] are the untrained encoder's, the latter
+    of the rows that train, with `labels_of` [n, L].
     """
 
     labels: int
     dimension: int
     label_vectors: Callable[[], Floats]
+    instance_vectors: Callable[[], Floats]
     labels_of: csr_matrix
+    sharding: Sharding = field(default_factory=Sharding)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
     """What is known when training has ended: the encoder's vectors of all training rows and labels.
 
-    `keys` are what was chosen to stand for labels in the memory.
+    `keys` are what was chosen to stand for labels in the memory, `own` the system's own parameters,
+    whole.
     """
 
     validation: Validation
     instances: Floats  # [N, d]
     labels: Floats  # [L, d]
     keys: Floats  # [L, d]
+    own: Mapping[str, Tensor]
 
 
 class System(Protocol):
@@ -77,7 +83,7 @@ class System(Protocol):
 
     encodes_labels: bool  # false where labels are rows of a table
     own: nn.Module | None  # parameters beside the encoder's
-    sparse: tuple[str, ...]  # those of them whose gradient is sparse
+    sparse: tuple[str, ...]  # those of them that move by rows, dealt out to processes
 
     def loss(self, batch: Encoded) -> Tensor:
         """The batch's loss, a scalar."""
@@ -87,10 +93,10 @@ class System(Protocol):
         """Z, what stands for the labels in the memory, [L, d]; `vectors` are the encoder's."""
         ...
 
-    def decide(self, trained: Trained, folder: Path) -> str:
+    def decide(self, trained: Trained | None, folder: Path) -> str:
         """Choose on held-out rows what this system alone has, and write it beside the weights.
 
-        Returns what to say of it, if anything.
+        None: nothing was held out. Returns what to say of it, if anything.
         """
         ...
 
@@ -101,7 +107,7 @@ Settings = TypeVar("Settings")
 class NothingOfItsOwn:
     """A system about which nothing more is to be chosen."""
 
-    def decide(self, trained: Trained, folder: Path) -> str:
+    def decide(self, trained: Trained | None, folder: Path) -> str:
         """See `System.decide`."""
         return ""
 

@@ -15,25 +15,26 @@ Shapes: B instances, P labels of the pool, L labels, m associated labels, d dime
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from scipy.sparse import csr_matrix
 from torch import Tensor, nn
-from torch.nn.functional import embedding, normalize
+from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Count, Positive
 from service.core.novel import ASSOCIATED
 from service.core.types import Bools, Floats
 from training.associations import associations
 from training.choices import NovelChoices, write_novel
+from training.class_means import class_means
 from training.combiner import Combiner, Kind, make_combiner
 from training.losses import decoupled_softmax, one_versus_all, triplet
 from training.novel_fold import HeldOut, a_row_of_each
-from training.refinement import choose_refinement
+from training.refinement import PAPERS, Chosen, choose_refinement
+from training.sharding import Sharding
 from training.systems import Encoded, Task, Trained
 
 Objective = Literal["triplet", "bce", "softmax"]
@@ -44,8 +45,9 @@ _CHUNK = 8_192  # labels that are combined at once
 class Settings:
     """The numbers of Table 10, and which of the variants.
 
-    `learn_classifiers = false` keeps W at the labels' text vectors: Table 8's "IRENE with Encoder
-    Embeddings". `frozen_neighbours` lets no gradient of C into W, as public code does.
+    W starts from the labels' texts, or from the mean of their queries. `learn_classifiers = false`
+    keeps it there; with texts, that is Table 8's "IRENE with Encoder Embeddings".
+    `frozen_neighbours` lets no gradient of C into W, as public code does.
     """
 
     objective: Objective = "triplet"
@@ -59,30 +61,53 @@ class Settings:
     heads: Count = 4
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     residual: bool = True
+    initial: Literal["texts", "queries"] = "texts"
     learn_classifiers: bool = True
     frozen_neighbours: bool = False
 
 
 class Classifiers(nn.Module):  # type: ignore[misc]
-    """W and C, and which labels are associated with which."""
+    """W and C, and which labels are associated with which.
+
+    Each process holds its share of W's rows. A state is whole: every process must ask for it at
+    once, and takes its rows of one that it loads.
+    """
 
     def __init__(
-        self, initial: Tensor, combiner: Combiner, associated: Tensor, *, learned: bool
+        self,
+        initial: Tensor,
+        combiner: Combiner,
+        associated: Tensor,
+        *,
+        learned: bool,
+        sharding: Sharding,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(initial, requires_grad=learned)  # [L, d]
+        self.sharding = sharding
+        own = sharding.own(initial).clone()
+        self.weight = nn.Parameter(own, requires_grad=learned)  # [this process's of L, d]
         self.combiner = combiner
         self.register_buffer("associated", associated)  # [L, m], -1 where there is none
+        self.register_state_dict_post_hook(_with_all_rows)
+        self.register_load_state_dict_pre_hook(_with_own_rows)
 
     def forward(self, columns: Tensor) -> Tensor:
         """w_l of `columns`, unit vectors [..., d]; their gradient is sparse."""
-        return normalize(embedding(columns, self.weight, sparse=True), dim=-1)
+        return normalize(self.sharding.looked_up(columns, self.weight), dim=-1)
 
     def combined(self, columns: Tensor, texts: Tensor, *, frozen: bool = False) -> Tensor:
         """C(l) of `columns` [P] with texts [P, d]."""
         near = self.associated[columns]  # [P, m]
         classifiers = self(near.clamp(min=0))  # [P, m, d]
         return self.combiner(texts, classifiers.detach() if frozen else classifiers, near >= 0)
+
+
+def _with_all_rows(module: Classifiers, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    state[f"{prefix}weight"] = module.sharding.whole(state[f"{prefix}weight"].detach())
+
+
+def _with_own_rows(module: Classifiers, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    state[f"{prefix}weight"] = module.sharding.own(state[f"{prefix}weight"])
 
 
 class Irene:
@@ -143,31 +168,13 @@ class Irene:
         found: Floats = torch.cat(pieces).numpy()
         return found
 
-    def decide(self, trained: Trained, folder: Path) -> str:
-        """K, tau0 and tau1 of Algorithm 1, see `refinement`."""
-        settings, validation, instances = self._settings, trained.validation, trained.instances
-        train = validation.dataset.train
-        slices, hidden = validation.slices, validation.hidden
-        asking = np.arange(len(train)) if len(hidden) else slices.held_out
-        revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
-        some = np.flatnonzero(revealed >= 0)
-        known = csr_matrix((np.ones(len(some), bool), (revealed[some], some)), train.filtered.shape)
-        queries = np.where((revealed >= 0)[:, None], instances[revealed], np.float32(np.nan))
-        self.own.eval()
-        found = choose_refinement(
-            HeldOut(
-                texts=trained.labels,
-                keys=trained.keys,
-                classifiers=normalize(self.own.weight.detach(), dim=-1).cpu().numpy(),
-                queries=queries,
-                asking=instances[asking],
-                positives=train.labels_of[asking],
-                filtered=(train.filtered.astype(bool) + known)[asking],
-                combine=self._combine,
-                hidden=hidden,
-            ),
-            seed=0,
-        )
+    def decide(self, trained: Trained | None, folder: Path) -> str:
+        """K, tau0 and tau1 of Algorithm 1, see `refinement`; unasked, the paper's."""
+        settings = self._settings
+        found = Chosen(refinement=PAPERS)
+        if trained is not None:
+            self.own.eval()
+            found = choose_refinement(self._held_out(trained), seed=0)
         chosen = NovelChoices(
             combiner=settings.combiner,
             heads=settings.heads,
@@ -176,6 +183,23 @@ class Irene:
         )
         write_novel(folder, chosen)
         return str(found)
+
+    def _held_out(self, trained: Trained) -> HeldOut:
+        validation, instances = trained.validation, trained.instances
+        train = validation.dataset.train
+        slices, asking = validation.slices, validation.slices.held_out
+        revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
+        return HeldOut(
+            texts=trained.labels,
+            keys=trained.keys,
+            classifiers=normalize(trained.own["weight"], dim=-1).cpu().numpy(),
+            queries=np.where((revealed >= 0)[:, None], instances[revealed], np.float32(np.nan)),
+            asking=instances[asking],
+            positives=train.labels_of[asking],
+            filtered=train.filtered[asking],
+            combine=self._combine,
+            hidden=validation.hidden,
+        )
 
     def _combine(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
         device = self.own.weight.device
@@ -186,7 +210,7 @@ class Irene:
 
 
 def build(settings: Settings, task: Task) -> Irene:
-    """See `systems.build`; W starts from the labels' texts, as NGAME's."""
+    """See `systems.build`."""
     texts = task.label_vectors()
     combiner = make_combiner(
         settings.combiner,
@@ -197,10 +221,14 @@ def build(settings: Settings, task: Task) -> Irene:
         residual=settings.residual,
     )
     near = associations(labels_of=task.labels_of, texts=texts, count=ASSOCIATED)
+    initial = texts
+    if settings.initial == "queries":
+        initial = class_means(task.labels_of, task.instance_vectors(), otherwise=texts)
     classifiers = Classifiers(
-        torch.from_numpy(texts).clone(),
+        torch.from_numpy(initial),
         combiner,
         torch.from_numpy(near),
         learned=settings.learn_classifiers,
+        sharding=task.sharding,
     )
     return Irene(settings, classifiers)

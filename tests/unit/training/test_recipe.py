@@ -16,6 +16,11 @@ TABLE_7 = {
     "rae-lf-amazontitles-1.3m": (32, 8 * 896, 3e-4, 40_000, 8_000, 50, 2),
 }
 
+IRENES_TABLE_10 = {
+    "lf-amazontitles-1.3m": (2_225_354, 300),
+    "lf-wikipedia-500k": (1_781_890, 40),
+}
+
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_is_whole_and_names_a_system(name: str) -> None:
@@ -41,6 +46,21 @@ def test_the_papers_table_7(name: str) -> None:
     )
     assert recipe.encoder.label_tokens == 32
     assert recipe.system == {"name": "rae", "tau": 0.04}
+
+
+@pytest.mark.parametrize("name", IRENES_TABLE_10)
+def test_irenes_table_10(name: str) -> None:
+    first, second = recipes.load(f"ngame-{name}"), recipes.load(f"irene-{name}")
+    rows, epochs = IRENES_TABLE_10[name]
+
+    assert second.encoder.frozen and second.encoder.stage_one == f"ngame-{name}"
+    assert (first.optimizer.learning_rate, second.optimizer.learning_rate) == (2e-4, 2e-4)
+    assert second.optimizer.rows_learning_rate == 1e-3
+    for recipe, passes in ((first, epochs), (second, 120)):
+        done = recipe.optimizer.steps * recipe.batch.instances / rows
+        assert done == pytest.approx(passes, rel=0.02)
+    margins = (second.system["classifier_margin"], second.system["combiner_margin"])
+    assert margins == (0.1, 0.3)
 
 
 def test_a_file_extends_another_and_is_overridden(tmp_path: Path) -> None:

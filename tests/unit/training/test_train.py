@@ -267,6 +267,17 @@ def test_two_ranks_have_the_loss_of_one(
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=1e-4)
 
 
+def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    """Equal but for rounding; it alone moves the keys' bias, which softmax ignores."""
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        other = two[name]
+        if name.endswith("attention.inward.bias"):
+            third = len(value) // 3  # queries, keys, values
+            value, other = (np.delete(own, np.s_[third : 2 * third]) for own in (value, other))
+        assert value == pytest.approx(other, abs=1e-5), name
+
+
 @pytest.mark.parametrize("system", ["one-versus-all", "irene"])
 def test_two_ranks_move_a_systems_own_parameters_as_one_does(
     system: str, train: Train, data: Path, tmp_path: Path
@@ -283,9 +294,42 @@ def test_two_ranks_move_a_systems_own_parameters_as_one_does(
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
     assert done.returncode == 0, done.stderr[-2000:]
-    own = [load_file(tmp_path / out / "best" / "own.safetensors") for out in ("one", "two")]
-    for name, value in own[0].items():
-        assert value == pytest.approx(own[1][name], abs=1e-5), name
+    same(*(load_file(tmp_path / out / "best" / "own.safetensors") for out in ("one", "two")))
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(
+    train: Train, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classifiers lie dealt out to two ranks, and so do their moments."""
+    changes = ("encoder.dropout=0.0", "encoder.frozen=true", "system.dropout=0.0")
+    changes += ("optimizer.own_learning_rate=0.05",)
+    assert train("unbroken", *changes, system="irene") == 0
+    stop_after(8, monkeypatch)
+    with pytest.raises(SystemExit, match="130"):
+        train("broken", *changes, system="irene")
+    monkeypatch.undo()
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", "29504", "-m", "training", "train", str(tmp_path / "irene.toml")]
+    command += ["--data", str(data), "--out", str(tmp_path / "broken"), "--resume"]
+    done = subprocess.run(
+        [*command, "--set", *changes], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    for file in ("weights.safetensors", "optimizer.safetensors"):
+        same(*(load_file(tmp_path / run / "last" / file) for run in ("unbroken", "broken")))
+
+
+def test_novel_labels_are_represented_as_the_paper_says_where_nothing_is_held_out(
+    train: Train, tmp_path: Path
+) -> None:
+    assert train("run", "validation.rows=0", "encoder.frozen=true", system="irene") == 0
+
+    novel = orjson.loads((tmp_path / "run" / "best" / "novel.json").read_bytes())
+    refinement = novel["refinement"]
+    assert (refinement["shortlist"], refinement["text_threshold"]) == (200, 0.15)
+    assert (refinement["strength"], refinement["query_weight"]) == (1.0, 0.0)
 
 
 def test_a_folder_with_a_run_is_not_trained_over(

@@ -1,5 +1,7 @@
 """Algorithm 1 of IRENE, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,11 +10,12 @@ from service.core.novel import (
     NovelLabels,
     Refinement,
     Shortlisted,
-    associated_labels,
     leaning,
     most_voted,
     moved,
+    pool_weights,
     refined,
+    votes_for,
 )
 
 NAN = float("nan")
@@ -37,6 +40,11 @@ def listed(
         text_scores=texts,
         query_scores=np.full_like(texts, NAN) if queries is None else queries,
     )
+
+
+def associated_labels(listed: Shortlisted, refinement: Refinement) -> np.ndarray:
+    votes = votes_for(listed, refinement)
+    return most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
 
 
 def test_zero_shot_keeps_the_nearest_that_agree() -> None:
@@ -97,6 +105,17 @@ def test_votes_before_similarity() -> None:
     assert most_voted(votes=votes, similarities=similarities, count=3).tolist() == [[3, 1, 0]]
 
 
+def test_who_is_pooled_weighs_by_votes_and_nearness() -> None:
+    votes, similarities = np.array([[1, 2, 0, 1]]), rows([0.9, 0.9, 0.8, 0.9 - 0.1 * np.log(2)])
+    weights = pool_weights(votes, similarities, temperature=0.1)
+    assert weights[0] == pytest.approx(np.array([2, 4, 0, 1]) / 7)
+
+
+def test_where_nobody_survives_nothing_is_pooled() -> None:
+    nobody = rows([-np.inf, -np.inf])
+    assert pool_weights(np.array([[0, 0]]), nobody, temperature=0.1).tolist() == [[0.0, 0.0]]
+
+
 def unit(vector: list[float] | np.ndarray) -> np.ndarray:
     return np.asarray(vector, np.float32) / np.linalg.norm(vector)
 
@@ -146,3 +165,13 @@ def test_a_revealed_query_changes_who_is_associated(labels: NovelLabels) -> None
     texts = rows([0.6, 0.8, 0.0, 0.0])
     with_query = labels.represent(texts, rows([1.0, 0.0, 0.0, 0.0]))
     assert with_query.associated.tolist() == [[0, 1, -1]]
+
+
+def test_pooled_survivors_join_the_text_as_one(labels: NovelLabels) -> None:
+    pooling = replace(a_refinement(text=0.3, query=0.5, shortlist=4), pooling=0.2)
+    texts = rows([0.6, 0.7, 0.4, 0.0], [0.2, 0.2, 0.2, 0.2])
+    found = replace(labels, refinement=pooling).represent(texts)
+    weights = np.exp(np.array([0.6, 0.7, 0.4, -np.inf]) / 0.2)
+    assert found.vectors[0] == pytest.approx(unit(texts[0] + weights / weights.sum()), abs=1e-6)
+    assert found.vectors[1] == pytest.approx(unit(texts[1])), "nobody survives"
+    assert found.associated.tolist() == [[1, 0, 2], [-1, -1, -1]]

@@ -1,0 +1,23 @@
+"""Nearest class means (NCM, Mensink et al. 2013): a label as the mean of its queries.
+
+Shapes: n rows, L labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from service.core.types import Floats
+
+
+def class_means(labels_of: csr_matrix, instances: Floats, *, otherwise: Floats) -> Floats:
+    """Unit vectors [L, d] of rows [n, L] with vectors [n, d]; a label without any is `otherwise`'s.
+
+    Every pair counts alike, whatever its relevance.
+    """
+    pairs = csr_matrix(labels_of != 0).astype(np.float32)
+    sums = np.asarray(pairs.T @ instances, np.float32)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    means: Floats = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), otherwise)
+    return means
