@@ -222,7 +222,7 @@ class NovelEvaluation:
     def _means(self) -> Floats:
         """Seen labels by the mean of their training queries, [S, d]; by their text without any."""
         vectors = self.vectors
-        return class_means(vectors.clicks, vectors.instances, otherwise=vectors.seen)
+        return class_means(vectors.clicks, vectors.instances, vectors.seen, text_weight=0.0)
 
     @cached_property
     def _inverse_propensities(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,6 +1,7 @@
-"""Labels as if they were novel, and the training rows that ask for them.
+"""Labels as if they were novel, and the training rows that ask for them, and for others.
 
-Shapes: L labels, f of them in a fold, n rows, K places of a shortlist, d dimensions.
+Shapes: L labels, f of them in a fold, c that are ranked, n rows, K places of a shortlist, d
+dimensions.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
 from service.core.index import RowFilter, batches
-from service.core.index.exact import exact_search
+from service.core.index.exact import exact_search, nearest
 from service.core.novel import (
     Combine,
     NovelLabels,
     Refinement,
     Shortlisted,
     leaning,
+    mean_offset,
     moved,
 )
 from service.core.types import Floats, Halves, Rows
@@ -52,14 +54,50 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """Labels [c] that are ranked: novel ones, and others whose ranking is known."""
+
+    novel: Rows  # [f] of the c
+    others: tuple[Floats, Rows] | None  # the best of the others for each row, [n, k] each
+    positives: csr_matrix  # [n, c]
+    filtered: csr_matrix  # [n, c]
+
+    def found(self, asking: Floats, keys: Floats) -> float:
+        """The mean of `METRICS`, in percent, for rows [n, d] with the novel labels' keys [f, d]."""
+        ranked = best(asking, keys, self.novel, count=ranks(self.filtered))
+        if self.others is not None:
+            scores, rows = (np.hstack(both) for both in zip(ranked, self.others, strict=True))
+            ranked = nearest(scores, rows, count=ranks(self.filtered))
+        metrics = evaluate(
+            ranked[1],
+            self.positives,
+            inverse_propensities=np.ones(self.positives.shape[1]),
+            filtered=self.filtered,
+        )
+        return float(np.mean([metrics[name] for name in METRICS]))
+
+
+def ranks(filtered: csr_matrix) -> int:
+    """How many must be ranked so that enough are left."""
+    return RANKED + int(np.diff(filtered.indptr).max(initial=0))
+
+
+def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Floats, Rows]:
+    """Similarities and `columns` [k] of the best keys [k, d] for each row, [n, count]."""
+    among = RowFilter(start=0, stop=len(keys))
+    similarities, rows = exact_search(keys.astype(np.float16), asking, count=count, among=among)
+    return similarities, np.where(rows < 0, -1, columns[rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fold:
     """Labels [f] as if they were novel; their shortlists of the others are made once."""
 
     texts: Floats  # [f, d]
     queries: Floats  # [f, d]
     asking: Floats  # [n, d]
-    positives: csr_matrix  # [n, f]
-    filtered: csr_matrix  # [n, f]
+    among_novel: Candidates
+    among_all: Candidates
     novel: NovelLabels
     listed: Shortlisted
 
@@ -83,20 +121,9 @@ class Fold:
         return leaning(keys, self.queries, weight=refinement.query_weight)
 
     def found(self, keys: Floats) -> float:
-        """The mean of `METRICS`, in percent, with these keys [f, d]."""
-        _, ranked = exact_search(
-            keys.astype(np.float16),
-            self.asking,
-            count=RANKED + int(np.diff(self.filtered.indptr).max(initial=0)),
-            among=RowFilter(start=0, stop=len(keys)),
-        )
-        metrics = evaluate(
-            ranked,
-            self.positives,
-            inverse_propensities=np.ones(len(keys)),
-            filtered=self.filtered,
-        )
-        return float(np.mean([metrics[name] for name in METRICS]))
+        """The mean of `METRICS`, in percent, with keys [f, d]: among novel labels and among all."""
+        each = [one.found(self.asking, keys) for one in (self.among_novel, self.among_all)]
+        return float(np.mean(each))
 
 
 def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
@@ -115,19 +142,32 @@ def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
         others = np.setdiff1d(clicked, labels)
         if not len(rows) or not len(others):
             continue
+        keys, classifiers = held_out.keys[others], held_out.classifiers[others]
         novel = NovelLabels(
-            classifiers=held_out.classifiers[others],
-            shortlist=partial(_shortlist, held_out.keys[others].astype(np.float16)),
+            classifiers=classifiers,
+            shortlist=partial(_shortlist, keys.astype(np.float16)),
             combine=held_out.combine,
             refinement=Refinement(shortlist=DEEPEST, text_threshold=0.0, query_threshold=0.0),
+            offset=mean_offset(classifiers, keys),
         )
         texts, queries = held_out.texts[labels], held_out.queries[labels]
+        asking, everyones = held_out.asking[rows], csr_matrix(held_out.filtered[rows]).astype(bool)
         yield Fold(
             texts=texts,
             queries=queries,
-            asking=held_out.asking[rows],
-            positives=positives[rows],
-            filtered=filtered[rows],
+            asking=asking,
+            among_novel=Candidates(
+                novel=np.arange(len(labels)),
+                others=None,
+                positives=positives[rows],
+                filtered=filtered[rows],
+            ),
+            among_all=Candidates(
+                novel=labels,
+                others=best(asking, keys, others, count=ranks(everyones)),
+                positives=csr_matrix(held_out.positives[rows] != 0),
+                filtered=everyones,
+            ),
             novel=novel,
             listed=_listed(novel, texts, queries),
         )

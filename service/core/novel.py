@@ -5,7 +5,9 @@ a classifier w_l beside their text; those of at most three that are like u join 
 combiner: C(u) = C(E(z_u), {w_l : l in S_u}).
 
 Ours, where a bundle chose it: all that survive join it as one vector, their classifiers' mean
-weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts).
+weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts). Classifiers lie
+nearer to queries than texts do, and so would novel labels among seen ones: the difference of their
+means is taken off.
 
 Shapes: n novel labels, S seen labels with a classifier, K places of a shortlist, m associated
 labels, d dimensions. Place and row -1 are empty.
@@ -35,15 +37,17 @@ Combine = Callable[[Floats, Floats, Bools], Floats]
 class Refinement:
     """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
 
-    Ours: at a `pooling` temperature above 0 all survivors join the combiner as their weighted mean;
-    a key goes the share `strength` of the way from E(z_u) to C(u), and leans towards E(x_u) by
-    `query_weight`. The paper's are 0, 1 and 0.
+    Ours: at a `pooling` temperature above 0 all survivors join the combiner as their weighted mean,
+    less `centring` times what classifiers and texts differ by at the mean; a key goes the share
+    `strength` of the way from E(z_u) to C(u), and leans towards E(x_u) by `query_weight`. The
+    paper's are 0, 0, 1 and 0.
     """
 
     shortlist: int
     text_threshold: float
     query_threshold: float
     pooling: float = 0.0
+    centring: float = 0.0
     strength: float = 1.0
     query_weight: float = 0.0
 
@@ -78,13 +82,15 @@ class NovelLabels:
     """Makes representations of novel labels.
 
     `shortlist(texts, K)` gives <E(z_l), E(z_u)> [n, K], descending, and rows of `classifiers`;
-    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is C.
+    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is C. `offset` [d] is the mean of
+    classifiers less that of the keys that are searched.
     """
 
     classifiers: NDArray[np.floating]  # W, [S, d] unit vectors
     shortlist: Shortlist
     combine: Combine
     refinement: Refinement
+    offset: Floats | None = None
 
     def represent(self, texts: Floats, queries: Floats | None = None) -> Represented:
         """C(u) from E(z_u) [n, d] and, one-shot, E(x_u) [n, d], nan where there is no query.
@@ -137,6 +143,8 @@ class NovelLabels:
         for own in batches(len(texts), _BLOCK):
             classifiers = np.asarray(self.classifiers[listed.rows[own]], np.float32)  # [., K, d]
             chosen[own, 0] = np.einsum("nk,nkd->nd", weights[own], classifiers)
+        if self.offset is not None:
+            chosen[:, 0] -= self.refinement.centring * self.offset
         present = np.zeros(chosen.shape[:2], bool)
         present[:, 0] = votes.any(axis=1)
         return self.combine(texts, chosen, present)
@@ -181,6 +189,13 @@ def most_voted(*, votes: Rows, similarities: Floats, count: int) -> Rows:
     places: Rows = np.where(chosen, order, -1)
     missing = count - places.shape[1]
     return np.pad(places, ((0, 0), (0, missing)), constant_values=-1) if missing > 0 else places
+
+
+def mean_offset(classifiers: NDArray[np.floating], keys: NDArray[np.floating]) -> Floats:
+    """What is taken off pooled classifiers, [d]; both [S, d], of the same labels."""
+    offset: Floats = classifiers.mean(axis=0, dtype=np.float64).astype(np.float32)
+    offset -= keys.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return offset
 
 
 def pool_weights(votes: Rows, similarities: Floats, *, temperature: float) -> Floats:

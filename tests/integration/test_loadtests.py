@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -217,6 +218,19 @@ def test_a_missing_bundle_is_one_line(command: str, tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "manifest.json is missing" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+def test_many_labels_are_measured_each_number_alone(tmp_path: Path) -> None:
+    ended = run(
+        "loadtests.many_labels", "--out", tmp_path, "--labels", "2000", "4000", "--steps", "2"
+    )
+    assert ended.returncode == 0, ended.stderr
+    figures = [
+        row["figures"] for row in json.loads((tmp_path / "many_labels.json").read_text())["rows"]
+    ]
+    assert [one["labels"] for one in figures] == [2000, 4000]
+    assert all(one["step_ms"] > 0 and one["gigabytes"] > 0 for one in figures)
 
 
 GENEROUS = ("--max-p50", "5000", "--max-p99", "5000")

@@ -45,8 +45,8 @@ _CHUNK = 8_192  # labels that are combined at once
 class Settings:
     """The numbers of Table 10, and which of the variants.
 
-    W starts from the labels' texts, or from the mean of their queries. `learn_classifiers = false`
-    keeps it there; with texts, that is Table 8's "IRENE with Encoder Embeddings".
+    W starts from the labels' texts, or from the mean of text and queries. `learn_classifiers =
+    false` keeps it there; with texts, that is Table 8's "IRENE with Encoder Embeddings".
     `frozen_neighbours` lets no gradient of C into W, as public code does.
     """
 
@@ -223,7 +223,8 @@ def build(settings: Settings, task: Task) -> Irene:
     near = associations(labels_of=task.labels_of, texts=texts, count=ASSOCIATED)
     initial = texts
     if settings.initial == "queries":
-        initial = class_means(task.labels_of, task.instance_vectors(), otherwise=texts)
+        instances = task.instance_vectors()
+        initial = class_means(task.labels_of, instances, texts, text_weight=1.0)
     classifiers = Classifiers(
         torch.from_numpy(initial),
         combiner,

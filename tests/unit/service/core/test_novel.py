@@ -11,6 +11,7 @@ from service.core.novel import (
     Refinement,
     Shortlisted,
     leaning,
+    mean_offset,
     most_voted,
     moved,
     pool_weights,
@@ -175,3 +176,13 @@ def test_pooled_survivors_join_the_text_as_one(labels: NovelLabels) -> None:
     assert found.vectors[0] == pytest.approx(unit(texts[0] + weights / weights.sum()), abs=1e-6)
     assert found.vectors[1] == pytest.approx(unit(texts[1])), "nobody survives"
     assert found.associated.tolist() == [[1, 0, 2], [-1, -1, -1]]
+
+
+def test_what_classifiers_and_texts_differ_by_is_taken_off(labels: NovelLabels) -> None:
+    pooling = replace(a_refinement(text=0.3, shortlist=1), pooling=0.2, centring=2.0)
+    offset = mean_offset(rows([1.0, 0.0], [0.0, 1.0]), rows([0.5, 0.5], [0.1, 0.1]))
+    assert offset == pytest.approx([0.2, 0.2])
+    texts = rows([0.6, 0.8, 0.0, 0.0])
+    whole = rows([0.1, 0.2, 0.3, 0.0])[0]
+    found = replace(labels, refinement=pooling, offset=whole).represent(texts)
+    assert found.vectors[0] == pytest.approx(unit([0.6 - 0.2, 1.8 - 0.4, -0.6, 0.0]))
