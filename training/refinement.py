@@ -21,7 +21,7 @@ from service.core.novel import Refinement
 from training.novel_fold import DEEPEST, METRICS, Fold, HeldOut, folds
 
 SHORTLISTS = (5, 20, 50, 100, DEEPEST)
-POOLINGS = (0.0, 0.05, 0.1, 0.2)
+POOLINGS = (0.05, 0.1, 0.2)
 THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
 CENTRINGS = (0.0, 1.0, 2.0, 3.0)
 STRENGTHS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
@@ -52,10 +52,10 @@ class Chosen:
         )
 
 
-def choose_refinement(held_out: HeldOut, *, seed: int) -> Chosen:
-    """First what zero-shot needs, K, tau0, pooling and strength; then, of one-shot, the rest.
+def choose_refinement(held_out: HeldOut, *, pooled: bool = False, seed: int) -> Chosen:
+    """First what zero-shot needs, K, tau0 and strength; then, of one-shot, the rest.
 
-    Centring is chosen, and the strength again, where the best pools.
+    Where survivors are `pooled`, so is their temperature, and then centring and strength again.
 
     What comes first wins where two are equal. The paper's numbers stay where no held-out row has a
     label to be found.
@@ -69,12 +69,14 @@ def choose_refinement(held_out: HeldOut, *, seed: int) -> Chosen:
             shortlist=shortlist,
             text_threshold=threshold,
             pooling=pooling,
-            centring=float(pooling > 0.0),
+            centring=float(pooled),
         )
-        for shortlist, threshold, pooling in product(SHORTLISTS, THRESHOLDS, POOLINGS)
+        for shortlist, threshold, pooling in product(
+            SHORTLISTS, THRESHOLDS, POOLINGS if pooled else (0.0,)
+        )
     ]
     zero_shot, chosen = _best(cut, plain, _by_strength, STRENGTHS, revealed=False)
-    if chosen.pooling:
+    if pooled:
         centred = [replace(chosen, centring=centring) for centring in CENTRINGS]
         zero_shot, chosen = _best(cut, centred, _by_strength, STRENGTHS, revealed=False)
     revealed = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]

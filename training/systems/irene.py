@@ -47,7 +47,8 @@ class Settings:
 
     W starts from the labels' texts, or from the mean of text and queries. `learn_classifiers =
     false` keeps it there; with texts, that is Table 8's "IRENE with Encoder Embeddings".
-    `frozen_neighbours` lets no gradient of C into W, as public code does.
+    `frozen_neighbours` lets no gradient of C into W, as public code does. With `pooled`, what
+    survives of a novel label's shortlist joins its text as one weighted mean, see `Refinement`.
     """
 
     objective: Objective = "triplet"
@@ -64,6 +65,7 @@ class Settings:
     initial: Literal["texts", "queries"] = "texts"
     learn_classifiers: bool = True
     frozen_neighbours: bool = False
+    pooled: bool = False
 
 
 class Classifiers(nn.Module):  # type: ignore[misc]
@@ -174,7 +176,7 @@ class Irene:
         found = Chosen(refinement=PAPERS)
         if trained is not None:
             self.own.eval()
-            found = choose_refinement(self._held_out(trained), seed=0)
+            found = choose_refinement(self._held_out(trained), pooled=settings.pooled, seed=0)
         chosen = NovelChoices(
             combiner=settings.combiner,
             heads=settings.heads,

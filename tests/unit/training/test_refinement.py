@@ -49,6 +49,12 @@ def test_a_combiner_is_followed_as_far_as_it_helps(hidden: int) -> None:
     assert bad.strength == min(refinement.STRENGTHS)
 
 
+def test_survivors_are_pooled_where_that_is_asked_for() -> None:
+    found = choose_refinement(held_out(good=True, hidden=300), pooled=True, seed=0).refinement
+    assert found.pooling in refinement.POOLINGS and found.centring in refinement.CENTRINGS
+    assert found.strength >= 0.5
+
+
 def test_a_query_that_lies_near_draws_the_key() -> None:
     found = choose_refinement(held_out(good=False, hidden=300), seed=0)
     assert found.refinement.query_weight > 0
