@@ -64,11 +64,13 @@ class Candidates:
 
     def found(self, asking: Floats, keys: Floats) -> float:
         """The mean of `METRICS`, in percent, for rows [n, d] with the novel labels' keys [f, d]."""
-        ranked = best(asking, keys, self.novel, count=ranks(self.filtered))
+        count = ranks(self.filtered)
+        scores, ranked = best(asking, keys, self.novel, count=count)
         if self.others is not None:
-            scores, rows = (np.hstack(both) for both in zip(ranked, self.others, strict=True))
-            ranked = nearest(scores, rows, count=ranks(self.filtered))
-        judged = judge(ranked[1], self.positives, filtered=self.filtered)
+            scores = np.hstack([scores, self.others[0]])
+            ranked = np.hstack([ranked, self.others[1]])
+            scores, ranked = nearest(scores, ranked, count=count)
+        judged = judge(ranked, self.positives, filtered=self.filtered)
         figures = (precision(judged, k=1), precision(judged, k=5), recall(judged, k=30))
         return 100.0 * float(np.mean(figures))
 

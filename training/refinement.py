@@ -23,7 +23,7 @@ from training.novel_fold import DEEPEST, METRICS, Fold, HeldOut, folds
 SHORTLISTS = (5, 20, 50, 100, DEEPEST)
 POOLINGS = (0.05, 0.1, 0.2)
 THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
-CENTRINGS = (0.0, 1.0, 2.0, 3.0)
+CENTRINGS = (0.0, 1.0, 2.0, 3.0, 4.0)
 STRENGTHS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 QUERY_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 PAPERS = Refinement(shortlist=200, text_threshold=0.15, query_threshold=0.15)  # Table 10
@@ -69,7 +69,7 @@ def choose_refinement(held_out: HeldOut, *, pooled: bool = False, seed: int) -> 
             shortlist=shortlist,
             text_threshold=threshold,
             pooling=pooling,
-            centring=float(pooled),
+            centring=2.0 if pooled else 0.0,
         )
         for shortlist, threshold, pooling in product(
             SHORTLISTS, THRESHOLDS, POOLINGS if pooled else (0.0,)
