@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from export.quantize import QUANTIZATIONS, quantize
 
 WIDTH = 64
+VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # 8-bit products are summed up in 32 bits
 
 
 @pytest.fixture
@@ -49,7 +50,12 @@ def test_int8_is_a_third_of_the_size_and_close(fp32: Path, tmp_path: Path) -> No
     x = np.random.default_rng(1).standard_normal((5, WIDTH)).astype(np.float32)
     exact, close = output(fp32, x), output(target, x)
     assert not np.array_equal(exact, close)
-    assert close == pytest.approx(exact, abs=0.03 * float(np.abs(exact).max()))
+    errors = np.abs(close - exact) / float(np.abs(exact).max())
+    if VNNI:
+        assert errors.max() < 0.03
+    else:  # sums of two products are cut off at 16 bits there, which few of them reach
+        assert np.mean(errors > 0.03) < 0.02
+        assert errors.max() < 0.1
 
 
 def test_int8_depends_on_the_neighbours_and_says_so(fp32: Path, tmp_path: Path) -> None:
