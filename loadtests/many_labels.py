@@ -31,8 +31,8 @@ from service.core.command_line import run
 from service.core.types import Floats
 from training import recipe as recipes
 from training.batch import BatchSettings, Pairs, assemble
-from training.optimizers import Optimizers, clip, make_optimizers
-from training.systems import Encoded, Task, build
+from training.optimizers import make_optimizers
+from training.systems import Task, build, encoded
 
 RECIPE = "irene-lf-amazontitles-1.3m"
 DIMENSION, INSTANCES, LABELS_A_ROW = 384, 1_600, 5
@@ -111,34 +111,18 @@ def measure(labels: int, steps: int) -> Measured:
     for _ in range(steps):
         rows = rng.choice(labels_of.shape[0], size=INSTANCES, replace=False)
         batch = assemble(pairs, rows, settings=settings, mined=None, rng=rng)
-        encoded = Encoded(
-            instances=torch.from_numpy(drawn_vectors(INSTANCES, rng)),
-            labels=torch.from_numpy(texts[batch.pool]),
-            pool=torch.from_numpy(batch.pool.astype(np.int64)),
-            sampled=torch.from_numpy(batch.sampled),
-            positives=torch.from_numpy(batch.positives),
-            negatives=torch.from_numpy(batch.negatives),
-            strangers=torch.from_numpy(batch.strangers),
-        )
+        vectors = np.concatenate([drawn_vectors(INSTANCES, rng), texts[batch.pool]])
         start = perf_counter()
-        step(system.loss(encoded), optimizer, most=recipe.optimizer.clip, accelerator=accelerator)
+        system.loss(encoded(batch, torch.from_numpy(vectors))).backward()
+        optimizer.clip(most=recipe.optimizer.clip, accelerator=accelerator)
+        optimizer.step()
+        optimizer.zero_grad()
         seconds.append(perf_counter() - start)
     return Measured(
         labels=labels,
         step_ms=1_000 * median(seconds[1:]),
         gigabytes=resident(os.getpid()).total / 1_000,
     )
-
-
-def step(
-    loss: torch.Tensor, optimizer: Optimizers, *, most: float, accelerator: Accelerator
-) -> None:
-    """What the trainer does with a loss."""
-    loss.backward()
-    for group in optimizer.param_groups:
-        clip(group["params"], most=most, accelerator=accelerator)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def drawn_labels(labels: int, rng: np.random.Generator) -> csr_matrix:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.types import Floats
+from training.propensity import label_frequency
 
 
 def class_means(
@@ -21,7 +22,7 @@ def class_means(
     """
     pairs = csr_matrix(labels_of != 0).astype(np.float32)
     sums = np.asarray(pairs.T @ instances, np.float32) + np.float32(text_weight) * texts
-    alone = np.diff(pairs.tocsc().indptr) == 0
+    alone = label_frequency(pairs) == 0
     sums[alone] = texts[alone]
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     means: Floats = sums / np.maximum(lengths, 1e-12)

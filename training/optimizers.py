@@ -18,7 +18,7 @@ from torch.optim import AdamW, Optimizer, SparseAdam
 
 from training.ngrams import ngrams_of
 from training.recipe import Recipe
-from training.sharding import Sharding, sharding_of
+from training.sharding import Sharding
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,6 +47,11 @@ class Optimizers:
         for one in self.each:
             one.zero_grad()
 
+    def clip(self, *, most: float, accelerator: Accelerator) -> None:
+        """Scale each group's gradients so that their norm together is at most `most`."""
+        for group in self.param_groups:
+            _clip(group["params"], most=most, accelerator=accelerator, sharding=self.sharding)
+
     def moments(self) -> dict[str, dict[str, Any]]:
         """What is remembered of each parameter that ever had a gradient, by its name.
 
@@ -55,7 +60,9 @@ class Optimizers:
         found = {}
         for one, names in self._named():
             for place, entries in one.state_dict()["state"].items():
-                found[names[place]] = self._tables(one, entries, self.sharding.whole)
+                if _by_rows(one):
+                    entries = _of_tables(self.sharding.whole, entries)
+                found[names[place]] = entries
         return found
 
     def put_moments(self, moments: dict[str, dict[str, Any]]) -> None:
@@ -63,27 +70,14 @@ class Optimizers:
         for one, names in self._named():
             document = one.state_dict()
             known = {
-                place: self._tables(one, moments[name], self.sharding.own)
-                for place, name in enumerate(names)
-                if name in moments
+                place: dict(moments[name]) for place, name in enumerate(names) if name in moments
             }
             if _by_rows(one):
                 for entries in known.values():  # its steps are integers: a tensor would round
+                    entries.update(_of_tables(self.sharding.own, entries))
                     entries["step"] = int(entries["step"])
             document["state"] = known
             one.load_state_dict(document)
-
-    @staticmethod
-    def _tables(
-        optimizer: Optimizer, entries: Mapping[str, Any], dealt: Callable[[Tensor], Tensor]
-    ) -> dict[str, Any]:
-        """The entries, those that have a row for each of a dealt out table changed by `dealt`."""
-        return {
-            name: dealt(entry)
-            if _by_rows(optimizer) and torch.is_tensor(entry) and entry.ndim
-            else entry
-            for name, entry in entries.items()
-        }
 
     def _named(self) -> Iterator[tuple[Optimizer, list[str]]]:
         names = iter(self.names)
@@ -94,6 +88,14 @@ class Optimizers:
 
 def _by_rows(optimizer: Optimizer) -> bool:
     return isinstance(getattr(optimizer, "optimizer", optimizer), SparseAdam)
+
+
+def _of_tables(dealt: Callable[[Tensor], Tensor], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, `dealt` applied to those that have a row for each of the table's."""
+    return {
+        name: dealt(entry) if torch.is_tensor(entry) and entry.ndim else entry
+        for name, entry in entries.items()
+    }
 
 
 def make_optimizers(
@@ -138,11 +140,10 @@ def make_optimizers(
     return Optimizers(each=each, names=named, sharding=sharding or Sharding())
 
 
-def clip(parameters: list[Tensor], *, most: float, accelerator: Accelerator) -> None:
-    """Scale the gradients of `parameters` so that their norm together is at most `most`.
-
-    Of sparse ones every process has its own rows' part.
-    """
+def _clip(
+    parameters: list[Tensor], *, most: float, accelerator: Accelerator, sharding: Sharding
+) -> None:
+    """Of sparse gradients every process has its own rows' part."""
     sparse = [one for one in parameters if one.grad is not None and one.grad.is_sparse]
     if not sparse:
         accelerator.clip_grad_norm_(parameters, most)
@@ -150,7 +151,7 @@ def clip(parameters: list[Tensor], *, most: float, accelerator: Accelerator) -> 
     for one in sparse:
         one.grad = one.grad.coalesce()
     squares = torch.stack([one.grad.values().square().sum() for one in sparse]).sum()
-    norm = sharding_of(accelerator).total(squares).sqrt()
+    norm = sharding.total(squares).sqrt()
     for one in sparse:
         one.grad = one.grad * (most / (norm + 1e-6)).clamp(max=1.0)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +26,13 @@ from training.encoder import TorchEncoder
 from training.journal import Journal
 from training.mixing import Mixture
 from training.model_folder import write_model
-from training.optimizers import Optimizers, clip
+from training.optimizers import Optimizers
 from training.order import batch_rows, dropout_seed, step_rng
 from training.recipe import Recipe
 from training.refresh import Refresh
 from training.run_facts import BEST
 from training.schedule import learning_rate_factor
-from training.systems import Encoded, System
+from training.systems import System, encoded
 from training.validation import Validation, criterion
 
 LAST = "last"  # what --resume goes on from
@@ -99,8 +98,7 @@ class Trainer:
             tokens += self.embedder.tokens(texts)
             losses.append(self._backward(batch, texts))
         self._scale_own()
-        for group in self.optimizer.param_groups:
-            clip(group["params"], most=settings.clip, accelerator=self.accelerator)
+        self.optimizer.clip(most=settings.clip, accelerator=self.accelerator)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.progress.tokens += tokens
@@ -157,22 +155,7 @@ class Trainer:
                 parameter.grad /= self.accelerator.num_processes
 
     def _loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor]:
-        device = self.accelerator.device
-
-        def tensor(array: Any) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-        masks = {
-            name: tensor(getattr(batch, name))
-            for name in ("sampled", "positives", "negatives", "strangers")
-        }
-        pool, count = tensor(batch.pool.astype(np.int64)), len(batch.rows)
-
-        def loss_of(vectors: Tensor) -> Tensor:
-            instances, labels = vectors[:count], vectors[count:]
-            return self.system.loss(Encoded(instances=instances, labels=labels, pool=pool, **masks))
-
-        return loss_of
+        return lambda vectors: self.system.loss(encoded(batch, vectors))
 
     def _check(self) -> None:
         """Score the held-out rows and keep the encoder if it is the best so far."""

@@ -14,12 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from service.core.config import parse
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
+from training.batch import Batch
 from training.sharding import Sharding
 from training.validation import Validation
 
@@ -45,6 +49,27 @@ class Encoded:
     def instance_scores(self) -> Tensor:
         """s(x, x'), [B, B]."""
         return self.instances @ self.instances.T
+
+
+def encoded(batch: Batch, vectors: Tensor) -> Encoded:
+    """A batch with the vectors [B + P, d] of its instances and then its pool, where they lie.
+
+    [B, d] where the system encodes no labels.
+    """
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(vectors.device)
+
+    count = len(batch.rows)
+    return Encoded(
+        instances=vectors[:count],
+        labels=vectors[count:],
+        pool=tensor(batch.pool.astype(np.int64)),
+        sampled=tensor(batch.sampled),
+        positives=tensor(batch.positives),
+        negatives=tensor(batch.negatives),
+        strangers=tensor(batch.strangers),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,14 @@ def train(model: Path, data: Path, tmp_path: Path) -> Train:
     return trained
 
 
+def on_two_ranks(*arguments: str | Path, port: int) -> None:
+    """`python -m training train` as two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(port), "-m", "training", "train", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def losses(folder: Path) -> list[float]:
     lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
     return [line["loss"] for line in lines if line["kind"] == "train"]
@@ -257,13 +265,9 @@ def test_two_ranks_have_the_loss_of_one(
     hard = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4", "ngrams.buckets=512")
     assert train("one", *changes, *hard) == 0
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", str(29_500 + (cached == "true")), "-m", "training", "train"]
-    command += [str(tmp_path / "rae.toml"), "--data", str(data)]
-    command += ["--out", str(tmp_path / "two"), "--set", *changes, *hard]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    places = (tmp_path / "rae.toml", "--data", data, "--out", tmp_path / "two")
+    on_two_ranks(*places, "--set", *changes, *hard, port=29_500 + (cached == "true"))
 
-    assert done.returncode == 0, done.stderr[-2000:]
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=1e-4)
 
 
@@ -287,13 +291,9 @@ def test_two_ranks_move_a_systems_own_parameters_as_one_does(
     changes += ("system.dropout=0.0",) if system == "irene" else ()
     assert train("one", *changes, system=system) == 0
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", str(29_502 + (system == "irene")), "-m", "training", "train"]
-    command += [str(tmp_path / f"{system}.toml"), "--data", str(data)]
-    command += ["--out", str(tmp_path / "two"), "--set", *changes]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    places = (tmp_path / f"{system}.toml", "--data", data, "--out", tmp_path / "two")
+    on_two_ranks(*places, "--set", *changes, port=29_502 + (system == "irene"))
 
-    assert done.returncode == 0, done.stderr[-2000:]
     same(*(load_file(tmp_path / out / "best" / "own.safetensors") for out in ("one", "two")))
 
 
@@ -309,14 +309,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         train("broken", *changes, system="irene")
     monkeypatch.undo()
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", "29504", "-m", "training", "train", str(tmp_path / "irene.toml")]
-    command += ["--data", str(data), "--out", str(tmp_path / "broken"), "--resume"]
-    done = subprocess.run(
-        [*command, "--set", *changes], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+    places = (tmp_path / "irene.toml", "--data", data, "--out", tmp_path / "broken")
+    on_two_ranks(*places, "--resume", "--set", *changes, port=29_504)
 
-    assert done.returncode == 0, done.stderr[-2000:]
     for file in ("weights.safetensors", "optimizer.safetensors"):
         same(*(load_file(tmp_path / run / "last" / file) for run in ("unbroken", "broken")))
 
