@@ -20,18 +20,21 @@ from service.core.novel import (
     NovelLabels,
     Refinement,
     Shortlisted,
-    leaning,
-    mean_offset,
-    moved,
+    keys_from,
 )
 from service.core.types import Floats, Halves, Rows
 from training.metrics import judge, precision, recall
 from training.validation import RANKED
 
 FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
-METRICS = ("P@1", "P@5", "R@30")
-MOST_ASKING = 4_000  # rows that ask for a fold
-DEEPEST = 200  # K of the longest shortlist
+METRICS = {
+    "P@1": partial(precision, k=1),
+    "P@5": partial(precision, k=5),
+    "R@30": partial(recall, k=30),
+}
+MOST_ASKING = 4_000  # rows that ask for a fold, and rows that ask among all labels
+DEEPEST = 100  # K of the longest shortlist
+Figures = dict[str, float]  # of each of `METRICS`, in percent
 _BLOCK = 1_024  # labels whose shortlists are looked at together
 
 
@@ -55,24 +58,24 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidates:
-    """Labels [c] that are ranked: novel ones, and others whose ranking is known."""
+    """Labels [c] that are ranked for rows [n]: novel ones, and others whose ranking is known."""
 
+    asking: Floats  # [n, d]
     novel: Rows  # [f] of the c
     others: tuple[Floats, Rows] | None  # the best of the others for each row, [n, k] each
     positives: csr_matrix  # [n, c]
     filtered: csr_matrix  # [n, c]
 
-    def found(self, asking: Floats, keys: Floats) -> float:
-        """The mean of `METRICS`, in percent, for rows [n, d] with the novel labels' keys [f, d]."""
+    def found(self, keys: Floats) -> Figures:
+        """`METRICS`, in percent, with the novel labels' keys [f, d]."""
         count = ranks(self.filtered)
-        scores, ranked = best(asking, keys, self.novel, count=count)
+        scores, ranked = best(self.asking, keys, self.novel, count=count)
         if self.others is not None:
             scores = np.hstack([scores, self.others[0]])
             ranked = np.hstack([ranked, self.others[1]])
             scores, ranked = nearest(scores, ranked, count=count)
         judged = judge(ranked, self.positives, filtered=self.filtered)
-        figures = (precision(judged, k=1), precision(judged, k=5), recall(judged, k=30))
-        return 100.0 * float(np.mean(figures))
+        return {name: 100.0 * metric(judged) for name, metric in METRICS.items()}
 
 
 def ranks(filtered: csr_matrix) -> int:
@@ -93,14 +96,13 @@ class Fold:
 
     texts: Floats  # [f, d]
     queries: Floats  # [f, d]
-    asking: Floats  # [n, d]
     among_novel: Candidates
     among_all: Candidates
     novel: NovelLabels
     listed: Shortlisted
 
     def combined(self, refinement: Refinement, *, revealed: bool) -> Floats:
-        """C(u) [f, d], before strength and query weight, with or without its query."""
+        """C(u) [f, d], with or without its query."""
         depth, scores = refinement.shortlist, self.listed.query_scores
         cut = Shortlisted(
             rows=self.listed.rows[:, :depth],
@@ -108,20 +110,14 @@ class Fold:
             text_scores=self.listed.text_scores[:, :depth],
             query_scores=(scores if revealed else np.full_like(scores, np.nan))[:, :depth],
         )
-        plain = replace(self.novel, refinement=replace(refinement, strength=1.0, query_weight=0.0))
-        return plain.enriched(self.texts, self.queries, cut).vectors
+        whole = replace(refinement, strength=1.0, query_weight=0.0, length=1.0, query_length=1.0)
+        novel = replace(self.novel, refinement=whole)
+        return novel.enriched(self.texts, self.queries, cut).vectors
 
     def keys(self, combined: Floats, refinement: Refinement, *, revealed: bool) -> Floats:
         """The labels' keys, [f, d], from C(u)."""
-        keys = moved(self.texts, combined, strength=refinement.strength)
-        if not revealed:
-            return keys
-        return leaning(keys, self.queries, weight=refinement.query_weight)
-
-    def found(self, keys: Floats) -> float:
-        """The mean of `METRICS`, in percent, with keys [f, d]: among novel labels and among all."""
-        each = [one.found(self.asking, keys) for one in (self.among_novel, self.among_all)]
-        return float(np.mean(each))
+        queries = self.queries if revealed else np.full_like(self.queries, np.nan)
+        return keys_from(self.texts, combined, queries, refinement)
 
 
 def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
@@ -136,34 +132,38 @@ def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
         positives = csr_matrix(held_out.positives[:, labels] != 0)
         filtered = csr_matrix(held_out.filtered[:, labels]).astype(bool)
         asks = np.flatnonzero((positives > positives.multiply(filtered)).getnnz(axis=1))
-        rows = np.sort(np.random.default_rng([seed, 11]).permutation(asks)[:MOST_ASKING])
         others = np.setdiff1d(clicked, labels)
-        if not len(rows) or not len(others):
+        if not len(asks) or not len(others):
             continue
+        rows, everyone = (
+            np.sort(np.random.default_rng([seed, 11]).permutation(whole)[:MOST_ASKING])
+            for whole in (asks, np.arange(len(held_out.asking)))
+        )
         keys, classifiers = held_out.keys[others], held_out.classifiers[others]
         novel = NovelLabels(
             classifiers=classifiers,
             shortlist=partial(_shortlist, keys.astype(np.float16)),
+            keys_of=keys.__getitem__,
             combine=held_out.combine,
             refinement=Refinement(shortlist=DEEPEST, text_threshold=0.0, query_threshold=0.0),
-            offset=mean_offset(classifiers, keys),
         )
         texts, queries = held_out.texts[labels], held_out.queries[labels]
-        asking, everyones = held_out.asking[rows], csr_matrix(held_out.filtered[rows]).astype(bool)
+        asking, everyones = held_out.asking[everyone], held_out.filtered[everyone].astype(bool)
         yield Fold(
             texts=texts,
             queries=queries,
-            asking=asking,
             among_novel=Candidates(
+                asking=held_out.asking[rows],
                 novel=np.arange(len(labels)),
                 others=None,
                 positives=positives[rows],
                 filtered=filtered[rows],
             ),
             among_all=Candidates(
+                asking=asking,
                 novel=labels,
                 others=best(asking, keys, others, count=ranks(everyones)),
-                positives=csr_matrix(held_out.positives[rows] != 0),
+                positives=csr_matrix(held_out.positives[everyone] != 0),
                 filtered=everyones,
             ),
             novel=novel,

@@ -5,9 +5,11 @@ a classifier w_l beside their text; those of at most three that are like u join 
 combiner: C(u) = C(E(z_u), {w_l : l in S_u}).
 
 Ours, where a bundle chose it: all that survive join it as one vector, their classifiers' mean
-weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts). Classifiers lie
-nearer to queries than texts do, and so would novel labels among seen ones: the difference of their
-means is taken off.
+weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts), or the mean of
+what their classifiers have beyond their texts, w_l - z_l: u is moved as those like it were, and not
+towards them. Classifiers lie nearer to queries than texts do, and so would novel labels among seen
+ones, which stand by their texts: a novel label's key is shorter than 1, which takes the same share
+off all its scores (calibrated stacking, Chao et al. 2016, as a factor).
 
 Shapes: n novel labels, S seen labels with a classifier, K places of a shortlist, m associated
 labels, d dimensions. Place and row -1 are empty.
@@ -30,6 +32,7 @@ ASSOCIATED = 3  # at most: more did not help (section 4.1)
 _BLOCK = 1_024  # labels whose shortlists' classifiers are looked at together
 
 Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
+KeysOf = Callable[[Rows], NDArray[np.floating]]
 Combine = Callable[[Floats, Floats, Bools], Floats]
 
 
@@ -38,18 +41,20 @@ class Refinement:
     """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
 
     Ours: at a `pooling` temperature above 0 all survivors join the combiner as their weighted mean,
-    less `centring` times what classifiers and texts differ by at the mean; a key goes the share
-    `strength` of the way from E(z_u) to C(u), and leans towards E(x_u) by `query_weight`. The
-    paper's are 0, 0, 1 and 0.
+    less the share `residual` of their own texts; a key goes the share `strength` of the way from
+    E(z_u) to C(u), leans towards E(x_u) by `query_weight`, and is `length` long, or with a query
+    `query_length`. The paper's are 0, 0, 1, 0, 1 and 1.
     """
 
     shortlist: int
     text_threshold: float
     query_threshold: float
     pooling: float = 0.0
-    centring: float = 0.0
+    residual: float = 0.0
     strength: float = 1.0
     query_weight: float = 0.0
+    length: float = 1.0
+    query_length: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,16 +86,16 @@ class Represented:
 class NovelLabels:
     """Makes representations of novel labels.
 
-    `shortlist(texts, K)` gives <E(z_l), E(z_u)> [n, K], descending, and rows of `classifiers`;
-    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is C. `offset` [d] is the mean of
-    classifiers less that of the keys that are searched.
+    `shortlist(texts, K)` gives <E(z_l), E(z_u)> [n, K], descending, and rows of `classifiers`,
+    `keys_of(rows [n, K])` the keys [n, K, d] of these;
+    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is C.
     """
 
     classifiers: NDArray[np.floating]  # W, [S, d] unit vectors
     shortlist: Shortlist
+    keys_of: KeysOf
     combine: Combine
     refinement: Refinement
-    offset: Floats | None = None
 
     def represent(self, texts: Floats, queries: Floats | None = None) -> Represented:
         """C(u) from E(z_u) [n, d] and, one-shot, E(x_u) [n, d], nan where there is no query.
@@ -109,8 +114,8 @@ class NovelLabels:
         return Shortlisted(
             rows=rows,
             similarities=np.where(rows < 0, -np.inf, similarities),
-            text_scores=np.einsum("nd,nkd->nk", texts, classifiers),
-            query_scores=np.einsum("nd,nkd->nk", queries, classifiers),
+            text_scores=np.matmul(classifiers, texts[..., None])[..., 0],
+            query_scores=np.matmul(classifiers, queries[..., None])[..., 0],
         )
 
     def enriched(self, texts: Floats, queries: Floats, listed: Shortlisted) -> Represented:
@@ -122,32 +127,42 @@ class NovelLabels:
         rows = np.where(present, np.take_along_axis(listed.rows, taken, axis=1), -1)
         similarities = np.take_along_axis(listed.similarities, taken, axis=1)
         if refinement.pooling > 0.0:
-            combined = self._combined_with_pooled(texts, listed, votes)
+            combined = self.combine(texts, *self._pooled(listed, votes))
         else:
             chosen = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
             combined = self.combine(texts, chosen, present)
         return Represented(
-            vectors=leaning(
-                moved(texts, combined, strength=refinement.strength),
-                queries,
-                weight=refinement.query_weight,
-            ),
+            vectors=keys_from(texts, combined, queries, refinement),
             associated=rows,
             similarities=np.where(present, similarities, 0.0),
         )
 
-    def _combined_with_pooled(self, texts: Floats, listed: Shortlisted, votes: Rows) -> Floats:
-        """C of each text and, in the first place, its survivors' mean."""
+    def _pooled(self, listed: Shortlisted, votes: Rows) -> tuple[Floats, Bools]:
+        """The survivors' mean in the first of m places [n, m, d], and who has one [n, m]."""
         weights = pool_weights(votes, listed.similarities, temperature=self.refinement.pooling)
-        chosen = np.zeros((len(texts), ASSOCIATED, texts.shape[1]), np.float32)  # [n, m, d]
-        for own in batches(len(texts), _BLOCK):
-            classifiers = np.asarray(self.classifiers[listed.rows[own]], np.float32)  # [., K, d]
-            chosen[own, 0] = np.einsum("nk,nkd->nd", weights[own], classifiers)
-        if self.offset is not None:
-            chosen[:, 0] -= self.refinement.centring * self.offset
+        chosen = np.zeros((len(votes), ASSOCIATED, self.classifiers.shape[1]), np.float32)
+        for own in batches(len(votes), _BLOCK):
+            beyond = self._beyond_texts(listed.rows[own])  # [., K, d]
+            chosen[own, 0] = np.matmul(weights[own, None], beyond)[:, 0]
         present = np.zeros(chosen.shape[:2], bool)
         present[:, 0] = votes.any(axis=1)
-        return self.combine(texts, chosen, present)
+        return chosen, present
+
+    def _beyond_texts(self, rows: Rows) -> Floats:
+        """w_l less the share `residual` of z_l, [n, K, d]."""
+        beyond = np.asarray(self.classifiers[rows], np.float32)
+        if self.refinement.residual > 0.0:
+            beyond -= self.refinement.residual * np.asarray(self.keys_of(rows), np.float32)
+        return beyond
+
+
+def keys_from(texts: Floats, combined: Floats, queries: Floats, refinement: Refinement) -> Floats:
+    """Keys [n, d] from E(z_u), C(u) and E(x_u), [n, d] each, nan where there is no query."""
+    keys = moved(texts, combined, strength=refinement.strength)
+    keys = leaning(keys, queries, weight=refinement.query_weight)
+    asked = np.isfinite(queries[:, :1])  # [n, 1]
+    lengths = np.where(asked, refinement.query_length, refinement.length)
+    return (lengths * keys).astype(np.float32)
 
 
 def moved(texts: Floats, combined: Floats, *, strength: float) -> Floats:
@@ -189,13 +204,6 @@ def most_voted(*, votes: Rows, similarities: Floats, count: int) -> Rows:
     places: Rows = np.where(chosen, order, -1)
     missing = count - places.shape[1]
     return np.pad(places, ((0, 0), (0, missing)), constant_values=-1) if missing > 0 else places
-
-
-def mean_offset(classifiers: NDArray[np.floating], keys: NDArray[np.floating]) -> Floats:
-    """What is taken off pooled classifiers, [d]; both [S, d], of the same labels."""
-    offset: Floats = classifiers.mean(axis=0, dtype=np.float64).astype(np.float32)
-    offset -= keys.mean(axis=0, dtype=np.float64).astype(np.float32)
-    return offset
 
 
 def pool_weights(votes: Rows, similarities: Floats, *, temperature: float) -> Floats:

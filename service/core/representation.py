@@ -16,7 +16,7 @@ from service.core.bundle import Bundle
 from service.core.combiner import OnnxCombiner
 from service.core.encoder import Encoder, encode
 from service.core.index import RowFilter
-from service.core.novel import NovelLabels, Shortlist, mean_offset
+from service.core.novel import NovelLabels, Shortlist
 from service.core.types import Floats, Halves, Role, Rows
 
 LEAST_QUEUE = 64  # of a shortlist's search, which three labels are to be left of
@@ -108,15 +108,12 @@ def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
     files = bundle.novel
     if files is None:
         return Representer(encoder)
-    refinement, offset = files.facts.refinement, None
-    if refinement.pooling and refinement.centring:
-        offset = mean_offset(files.classifiers, bundle.keys[bundle.instances + files.columns])
     novel = NovelLabels(
         classifiers=files.classifiers,
         shortlist=label_shortlist(bundle, files.columns),
+        keys_of=lambda rows: bundle.keys[bundle.instances + files.columns[rows]],
         combine=OnnxCombiner(files.combiner),
-        refinement=refinement,
-        offset=offset,
+        refinement=files.facts.refinement,
     )
     return Representer(
         encoder,

@@ -1,12 +1,14 @@
 """How novel labels are represented is chosen on labels that stand for novel ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
 from training import refinement
-from training.novel_fold import HeldOut, a_row_of_each
-from training.refinement import PAPERS, choose_refinement
+from training.novel_fold import HeldOut, a_row_of_each, folds
+from training.refinement import PAPERS, choose_refinement, gained, least_gain
 
 LABELS, DIMENSION = 900, 6
 NAN = float("nan")
@@ -51,15 +53,34 @@ def test_a_combiner_is_followed_as_far_as_it_helps(hidden: int) -> None:
 
 def test_survivors_are_pooled_where_that_is_asked_for() -> None:
     found = choose_refinement(held_out(good=True, hidden=300), pooled=True, seed=0).refinement
-    assert found.pooling in refinement.POOLINGS and found.centring in refinement.CENTRINGS
+    assert (found.pooling, found.residual) in refinement.POOLINGS
     assert found.strength >= 0.5
 
 
 def test_a_query_that_lies_near_draws_the_key() -> None:
     found = choose_refinement(held_out(good=False, hidden=300), seed=0)
     assert found.refinement.query_weight > 0
-    assert found.one_shot > found.zero_shot
-    assert "one-shot" in str(found)
+    assert least_gain(found.one_shot.among_novel, found.zero_shot.among_novel) > 0
+    assert "one-shot P@1" in str(found)
+
+
+def test_keys_are_as_long_as_costs_nothing_among_all() -> None:
+    chosen = choose_refinement(held_out(good=True, hidden=300), seed=0)
+    assert gained(chosen.zero_shot, chosen.text) == gained(chosen.one_shot, chosen.text) == 0.0
+    assert chosen.refinement.length == max(refinement.LENGTHS)
+
+
+def test_where_every_length_costs_the_one_that_costs_least_is_taken() -> None:
+    data = held_out(good=False, hidden=300)
+    chosen = choose_refinement(data, seed=0)
+    least = gained(chosen.zero_shot, chosen.text)
+    assert least < 0.0
+    (fold,) = folds(data, seed=0)
+    for length in refinement.LENGTHS:
+        one = replace(chosen.refinement, length=length)
+        keys = fold.keys(fold.combined(one, revealed=False), one, revealed=False)
+        found = replace(chosen.zero_shot, among_all=fold.among_all.found(keys))
+        assert gained(found, chosen.text) <= least
 
 
 def test_where_nothing_can_be_asked_the_papers_numbers_stay() -> None:

@@ -11,7 +11,6 @@ from service.core.novel import (
     Refinement,
     Shortlisted,
     leaning,
-    mean_offset,
     most_voted,
     moved,
     pool_weights,
@@ -21,6 +20,7 @@ from service.core.novel import (
 
 NAN = float("nan")
 SEEN = np.eye(4, dtype=np.float32)  # texts and classifiers of four seen labels
+KEYS = 0.5 * SEEN + 0.1
 
 
 def a_refinement(text: float = 0.2, query: float = 0.5, shortlist: int = 4) -> Refinement:
@@ -148,6 +148,7 @@ def labels() -> NovelLabels:
     return NovelLabels(
         classifiers=SEEN.astype(np.float16),
         shortlist=shortlist,
+        keys_of=KEYS.__getitem__,
         combine=combine,
         refinement=a_refinement(text=0.5, query=0.5, shortlist=2),
     )
@@ -178,11 +179,20 @@ def test_pooled_survivors_join_the_text_as_one(labels: NovelLabels) -> None:
     assert found.associated.tolist() == [[1, 0, 2], [-1, -1, -1]]
 
 
-def test_what_classifiers_and_texts_differ_by_is_taken_off(labels: NovelLabels) -> None:
-    pooling = replace(a_refinement(text=0.3, shortlist=1), pooling=0.2, centring=2.0)
-    offset = mean_offset(rows([1.0, 0.0], [0.0, 1.0]), rows([0.5, 0.5], [0.1, 0.1]))
-    assert offset == pytest.approx([0.2, 0.2])
-    texts = rows([0.6, 0.8, 0.0, 0.0])
-    whole = rows([0.1, 0.2, 0.3, 0.0])[0]
-    found = replace(labels, refinement=pooling, offset=whole).represent(texts)
-    assert found.vectors[0] == pytest.approx(unit([0.6 - 0.2, 1.8 - 0.4, -0.6, 0.0]))
+def test_what_neighbours_have_beyond_their_texts_moves_a_text(labels: NovelLabels) -> None:
+    one = replace(a_refinement(text=0.3, shortlist=1), pooling=0.2, residual=1.0)
+    texts = rows([0.6, 0.8, 0.0, 0.0])  # the second is nearest
+    found = replace(labels, refinement=one).represent(texts)
+    assert found.vectors[0] == pytest.approx(unit(texts[0] + SEEN[1] - KEYS[1]), abs=1e-3)
+    half = replace(labels, refinement=replace(one, residual=0.5)).represent(texts)
+    assert half.vectors[0] == pytest.approx(unit(texts[0] + SEEN[1] - 0.5 * KEYS[1]), abs=1e-3)
+
+
+def test_a_key_is_as_long_as_was_chosen_with_a_query_and_without(labels: NovelLabels) -> None:
+    texts = rows([0.6, 0.8, 0.0, 0.0], [0.8, 0.6, 0.0, 0.0])
+    queries = rows([0.0, 1.0, 0.0, 0.0], [NAN] * 4)
+    shorter = replace(labels.refinement, length=0.9, query_length=0.8)
+    whole = labels.represent(texts, queries).vectors
+    assert np.linalg.norm(whole, axis=1) == pytest.approx([1.0, 1.0])
+    found = replace(labels, refinement=shorter).represent(texts, queries).vectors
+    assert found == pytest.approx(whole * [[0.8], [0.9]])

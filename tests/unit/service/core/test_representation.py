@@ -1,6 +1,7 @@
 """Rows of what is posted: a text's vector, or what the combiner makes of it and its neighbours."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from service.core.bundle import Bundle, open_bundle
 from service.core.encoder import OnnxEncoder, encode
 from service.core.errors import BundleAltered
+from service.core.novel import Refinement
 from service.core.representation import Representer, open_representer
 from service.core.types import Role
 from tests.support.bundles import LABELS, make_bundle, sign_again
@@ -71,6 +73,26 @@ def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opene
     assert [near.similarity for near in made.neighbours] == pytest.approx(
         labels[nearest].tolist(), abs=1e-3
     )
+
+
+def test_pooled_a_label_is_moved_as_those_like_it_were(opened: Opened) -> None:
+    bundle, encoder, _ = opened()
+    pooled = Refinement(
+        shortlist=6,
+        text_threshold=-1.0,
+        query_threshold=1.0,
+        pooling=0.1,
+        residual=1.0,
+        length=0.9,
+    )
+    novel = replace(bundle.novel, facts=replace(bundle.novel.facts, refinement=pooled))
+    [made] = open_representer(encoder, replace(bundle, novel=novel)).make([AXE])
+    text = encode(encoder, ["hiking axe"], role=Role.LABEL)[0]
+    keys = np.asarray(bundle.keys[bundle.instances :], np.float32)[bundle.novel.columns]
+    weights = np.exp(keys @ text / 0.1)
+    beyond = np.asarray(bundle.novel.classifiers, np.float32) - keys
+    key = text + weights / weights.sum() @ beyond
+    assert made.rows[0] == pytest.approx(0.9 * key / np.linalg.norm(key), abs=2e-3)
 
 
 def test_alone_or_among_others_a_label_is_the_same(opened: Opened) -> None:
