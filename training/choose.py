@@ -95,6 +95,7 @@ def choose(trainer: Trainer, *, console: Console) -> Choices:
             instances=instances,
             labels=texts,
             keys=kinds[best],
+            choices=choices,
             own={} if trainer.system.own is None else trainer.system.own.state_dict(),
         )
     if trainer.accelerator.is_main_process:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from scipy.sparse import csc_matrix, csr_matrix
+from scipy.sparse import csc_matrix, csr_matrix, identity
 
 from service.core.index import RowFilter, batches
 from service.core.index.exact import exact_search, nearest
@@ -23,7 +23,9 @@ from service.core.novel import (
     keys_from,
 )
 from service.core.types import Floats, Halves, Rows
+from training.choices import Choices
 from training.metrics import judge, precision, recall
+from training.prediction import Keys, predict, retrieve
 from training.validation import RANKED
 
 FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
@@ -53,6 +55,7 @@ class HeldOut:
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     combine: Combine
+    choices: Choices  # of the memory, where a posted query is a row beside the label's own
     hidden: Rows  # labels that nothing was trained with
 
 
@@ -74,6 +77,10 @@ class Candidates:
             scores = np.hstack([scores, self.others[0]])
             ranked = np.hstack([ranked, self.others[1]])
             scores, ranked = nearest(scores, ranked, count=count)
+        return self.figures(ranked)
+
+    def figures(self, ranked: Rows) -> Figures:
+        """`METRICS`, in percent, of ranked places [n, k] of the c."""
         judged = judge(ranked, self.positives, filtered=self.filtered)
         return {name: 100.0 * metric(judged) for name, metric in METRICS.items()}
 
@@ -100,6 +107,7 @@ class Fold:
     among_all: Candidates
     novel: NovelLabels
     listed: Shortlisted
+    choices: Choices
 
     def combined(self, refinement: Refinement, *, revealed: bool) -> Floats:
         """C(u) [f, d], with or without its query."""
@@ -118,6 +126,29 @@ class Fold:
         """The labels' keys, [f, d], from C(u)."""
         queries = self.queries if revealed else np.full_like(self.queries, np.nan)
         return keys_from(self.texts, combined, queries, refinement)
+
+    def found(self, keys: Floats, *, revealed: bool) -> Figures:
+        """`METRICS` among novel labels by their keys [f, d]; queries vote beside, as is served."""
+        if not revealed:
+            return self.among_novel.found(keys)
+        asked, choices = np.flatnonzero(np.isfinite(self.queries[:, 0])), self.choices
+        memory = Keys(
+            keys=np.concatenate([self.queries[asked], keys]).astype(np.float16),
+            labels_of=csr_matrix(identity(len(keys), np.float32, format="csr")[asked]),
+            uids=[f"{place:09}" for place in range(len(keys))],
+        )
+        count = ranks(self.among_novel.filtered)
+        depth = max(count, choices.depth)
+        ranked = predict(
+            memory,
+            retrieve(memory, self.among_novel.asking, depth=depth).voting(
+                choices.memorization, depth
+            ),
+            tau=choices.tau,
+            memorization=choices.memorization,
+            top_k=count,
+        )
+        return self.among_novel.figures(ranked)
 
 
 def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
@@ -168,6 +199,7 @@ def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
             ),
             novel=novel,
             listed=_listed(novel, texts, queries),
+            choices=held_out.choices,
         )
 
 

@@ -10,7 +10,8 @@ strength of 0.1, and 0.35 on hidden labels).
 The best is where the metric that gains least over the texts gains most, among themselves, of those
 that cost nothing among all labels: enriched, a label stands nearer to queries than seen ones do by
 their texts, to queries for seen ones, too. Its length, with a query and without, answers for that,
-which changes nothing among themselves; the longest that will do is taken.
+which changes nothing among themselves; the longest that will do is taken. A posted query votes
+beside its label's key, so how far the key leans towards it is chosen with that vote.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class Found:
 class Chosen:
     """A refinement, and how well labels are found with it.
 
-    `text` is by the labels' texts alone; nothing was asked where it is None.
+    `text` and `zero_shot` are without a query, `text_and_query` and `one_shot` with one, which
+    votes beside among novel labels; nothing was asked where they are None.
     """
 
     refinement: Refinement
     text: Found | None = None
     zero_shot: Found | None = None
+    text_and_query: Found | None = None
     one_shot: Found | None = None
 
     def __str__(self) -> str:
@@ -66,7 +69,8 @@ class Chosen:
         if self.text is None:
             return "novel labels: nobody asked for one, the paper's numbers stay"
         return (
-            f"novel labels: text {self.text}; zero-shot {self.zero_shot}; one-shot {self.one_shot}"
+            f"novel labels: text {self.text}; zero-shot {self.zero_shot};"
+            f" text and a query {self.text_and_query}; one-shot {self.one_shot}"
         )
 
 
@@ -91,15 +95,23 @@ def choose_refinement(held_out: HeldOut, *, pooled: bool = False, seed: int) -> 
             SHORTLISTS, THRESHOLDS, POOLINGS if pooled else ((0.0, 0.0),)
         )
     ]
-    text = _found(cut, [fold.texts for fold in cut])
+    texts = [fold.texts for fold in cut]
+    text = _found(cut, texts, revealed=False)
     best = _best(cut, plain, text, _by_strength, STRENGTHS, revealed=False)
     lengths = [replace(one, length=length) for one in best for length in LENGTHS]
     zero_shot, chosen = _first_for_nothing(cut, lengths, text, revealed=False)
     thresholds = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]
-    best = _best(cut, thresholds, text, _by_query_weight, QUERY_WEIGHTS, revealed=True)
+    beside = _found(cut, texts, revealed=True)
+    best = _best(cut, thresholds, beside, _by_query_weight, QUERY_WEIGHTS, revealed=True)
     lengths = [replace(one, query_length=length) for one in best for length in LENGTHS]
-    one_shot, chosen = _first_for_nothing(cut, lengths, text, revealed=True)
-    return Chosen(refinement=chosen, text=text, zero_shot=zero_shot, one_shot=one_shot)
+    one_shot, chosen = _first_for_nothing(cut, lengths, beside, revealed=True)
+    return Chosen(
+        refinement=chosen,
+        text=text,
+        zero_shot=zero_shot,
+        text_and_query=beside,
+        one_shot=one_shot,
+    )
 
 
 def least_gain(found: Figures, text: Figures) -> float:
@@ -130,7 +142,7 @@ def _best(
             for value in values:
                 one = moving(refinement, value)
                 found = [
-                    fold.among_novel.found(fold.keys(own, one, revealed=revealed))
+                    fold.found(fold.keys(own, one, revealed=revealed), revealed=revealed)
                     for fold, own in zip(cut, combined, strict=True)
                 ]
                 yield least_gain(_mean(found), text.among_novel), one
@@ -148,17 +160,17 @@ def _first_for_nothing(
         keys = [
             fold.keys(fold.combined(one, revealed=revealed), one, revealed=revealed) for fold in cut
         ]
-        tried.append((_found(cut, keys), one))
+        tried.append((_found(cut, keys, revealed=revealed), one))
         if gained(tried[-1][0], text) == 0.0:
             return tried[-1]
     return max(tried, key=lambda found: gained(found[0], text))
 
 
-def _found(cut: Sequence[Fold], keys: Sequence[Floats]) -> Found:
+def _found(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Found:
     """How novel labels are found by their keys, [f, d] of each fold."""
     pairs = list(zip(cut, keys, strict=True))
     return Found(
-        among_novel=_mean([fold.among_novel.found(own) for fold, own in pairs]),
+        among_novel=_mean([fold.found(own, revealed=revealed) for fold, own in pairs]),
         among_all=_mean([fold.among_all.found(own) for fold, own in pairs]),
     )
 

@@ -24,6 +24,7 @@ from service.core.config import parse
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
 from training.batch import Batch
+from training.choices import Choices
 from training.sharding import Sharding
 from training.validation import Validation
 
@@ -92,14 +93,15 @@ class Task:
 class Trained:
     """What is known when training has ended: the encoder's vectors of all training rows and labels.
 
-    `keys` are what was chosen to stand for labels in the memory, `own` the system's own parameters,
-    whole.
+    `keys` are what was chosen to stand for labels in the memory, `choices` its lambda and
+    temperature, `own` the system's own parameters, whole.
     """
 
     validation: Validation
     instances: Floats  # [N, d]
     labels: Floats  # [L, d]
     keys: Floats  # [L, d]
+    choices: Choices
     own: Mapping[str, Tensor]
 
 

@@ -200,6 +200,7 @@ class Irene:
             positives=train.labels_of[asking],
             filtered=train.filtered[asking],
             combine=self._combine,
+            choices=trained.choices,
             hidden=validation.hidden,
         )
 

@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from training import refinement
+from training.choices import Choices
 from training.novel_fold import HeldOut, a_row_of_each, folds
 from training.refinement import PAPERS, choose_refinement, gained, least_gain
 
@@ -39,6 +40,7 @@ def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
         positives=csr_matrix(np.eye(LABELS, dtype=np.float32)),
         filtered=csr_matrix((LABELS, LABELS), dtype=bool),
         combine=combine,
+        choices=Choices(system="irene", tau=0.05, memorization=0.3, depth=50),
         hidden=np.arange(hidden),
     )
 
@@ -101,3 +103,12 @@ def test_a_row_of_each_label_is_one_of_its_own() -> None:
         assert rows[2] == -1, "its only row is not among them"
         assert labels_of[rows[0], 0] and labels_of[rows[1], 1]
         assert rows[0] in (0, 1)
+
+
+def test_a_posted_query_votes_beside_its_labels_key() -> None:
+    data = held_out(good=False, hidden=300)
+    (fold,) = folds(data, seed=0)
+    alone, beside = (fold.found(fold.texts, revealed=revealed) for revealed in (False, True))
+    assert least_gain(beside, alone) > 0
+    only_keys = replace(fold, choices=replace(data.choices, memorization=0.0))
+    assert only_keys.found(fold.texts, revealed=True) == pytest.approx(alone)
