@@ -28,14 +28,13 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_matrix, hstack, vstack
 
-from service.core.index import RowFilter
 from service.core.index.exact import exact_search
 from service.core.manifest import PredictorFacts
 from service.core.types import Floats, Rows
 from training.class_means import class_means
 from training.metrics import evaluate
 from training.novel_split import NovelSplit
-from training.prediction import Keys, predict
+from training.prediction import Keys, predict, voters
 from training.propensity import inverse_propensity
 from training.validation import RANKED
 
@@ -179,15 +178,13 @@ class NovelEvaluation:
             uids=[self.split.everything.labels.uids[column] for column in columns.tolist()],
         )
         top_k = RANKED + int(np.diff(filtered[asked].indptr).max(initial=0))
-        start = keys.instances if method.memorization == 0.0 else 0
-        stop = keys.instances if method.memorization == 1.0 else len(keys.keys)
         ranked = predict(
             keys,
             exact_search(
                 keys.keys,
                 self.vectors.queries[asked],
                 count=method.depth or max(top_k, self.predictor.depth),
-                among=RowFilter(start=start, stop=stop),
+                among=voters(keys, method.memorization),
             ),
             tau=self.predictor.tau,
             memorization=method.memorization,

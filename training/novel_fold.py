@@ -25,7 +25,7 @@ from service.core.novel import (
 from service.core.types import Floats, Halves, Rows
 from training.choices import Choices
 from training.metrics import judge, precision, recall
-from training.prediction import Keys, predict, retrieve
+from training.prediction import Keys, predict, voters
 from training.validation import RANKED
 
 FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
@@ -139,11 +139,10 @@ class Fold:
         )
         count = ranks(self.among_novel.filtered)
         depth = max(count, choices.depth)
+        among = voters(memory, choices.memorization)
         ranked = predict(
             memory,
-            retrieve(memory, self.among_novel.asking, depth=depth).voting(
-                choices.memorization, depth
-            ),
+            exact_search(memory.keys, self.among_novel.asking, count=depth, among=among),
             tau=choices.tau,
             memorization=choices.memorization,
             top_k=count,

@@ -57,6 +57,12 @@ class Retrieved:
         return similarities[:, :depth], rows[:, :depth]
 
 
+def voters(keys: Keys, memorization: float) -> RowFilter:
+    """The keys that can vote at a lambda (Eq. 8)."""
+    start = keys.instances if memorization == 0.0 else 0
+    return RowFilter(start=start, stop=keys.instances if memorization == 1.0 else len(keys.keys))
+
+
 def retrieve(keys: Keys, queries: Floats, *, depth: int) -> Retrieved:
     """Search all keys exactly for queries [n, d]."""
     total, split = len(keys.keys), keys.instances

@@ -36,6 +36,8 @@ LENGTHS = (1.08, 1.04, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8)
 ASKED_AMONG_ALL = 12  # of those that find novel labels best
 PAPERS = Refinement(shortlist=200, text_threshold=0.15, query_threshold=0.15)  # Table 10
 
+Moving = Callable[[Refinement, float], Refinement]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -98,13 +100,11 @@ def choose_refinement(held_out: HeldOut, *, pooled: bool = False, seed: int) -> 
     texts = [fold.texts for fold in cut]
     text = _found(cut, texts, revealed=False)
     best = _best(cut, plain, text, _by_strength, STRENGTHS, revealed=False)
-    lengths = [replace(one, length=length) for one in best for length in LENGTHS]
-    zero_shot, chosen = _first_for_nothing(cut, lengths, text, revealed=False)
+    zero_shot, chosen = _first_for_nothing(cut, best, text, _by_length, revealed=False)
     thresholds = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]
     beside = _found(cut, texts, revealed=True)
     best = _best(cut, thresholds, beside, _by_query_weight, QUERY_WEIGHTS, revealed=True)
-    lengths = [replace(one, query_length=length) for one in best for length in LENGTHS]
-    one_shot, chosen = _first_for_nothing(cut, lengths, beside, revealed=True)
+    one_shot, chosen = _first_for_nothing(cut, best, beside, _by_query_length, revealed=True)
     return Chosen(
         refinement=chosen,
         text=text,
@@ -129,50 +129,71 @@ def _best(
     cut: Sequence[Fold],
     refinements: Sequence[Refinement],
     text: Found,
-    moving: Callable[[Refinement, float], Refinement],
+    moving: Moving,
     values: Sequence[float],
     *,
     revealed: bool,
 ) -> list[Refinement]:
-    """Those that find novel labels best; `values` move C(u), which is made once for each."""
-
-    def tried() -> Iterator[tuple[float, Refinement]]:
-        for refinement in refinements:
-            combined = [fold.combined(refinement, revealed=revealed) for fold in cut]
-            for value in values:
-                one = moving(refinement, value)
-                found = [
-                    fold.found(fold.keys(own, one, revealed=revealed), revealed=revealed)
-                    for fold, own in zip(cut, combined, strict=True)
-                ]
-                yield least_gain(_mean(found), text.among_novel), one
-
-    ordered = sorted(tried(), key=itemgetter(0), reverse=True)  # stable
+    """Those that find novel labels best."""
+    tried = (
+        (least_gain(_among_novel(cut, keys, revealed=revealed), text.among_novel), one)
+        for one, keys in _moved(cut, refinements, moving, values, revealed=revealed)
+    )
+    ordered = sorted(tried, key=itemgetter(0), reverse=True)  # stable
     return [one for _, one in ordered[:ASKED_AMONG_ALL]]
 
 
 def _first_for_nothing(
-    cut: Sequence[Fold], refinements: Sequence[Refinement], text: Found, *, revealed: bool
+    cut: Sequence[Fold],
+    refinements: Sequence[Refinement],
+    text: Found,
+    moving: Moving,
+    *,
+    revealed: bool,
 ) -> tuple[Found, Refinement]:
     """The first that costs nothing among all labels, or the one that costs least."""
     tried: list[tuple[Found, Refinement]] = []
-    for one in refinements:
-        keys = [
-            fold.keys(fold.combined(one, revealed=revealed), one, revealed=revealed) for fold in cut
-        ]
+    for one, keys in _moved(cut, refinements, moving, LENGTHS, revealed=revealed):
         tried.append((_found(cut, keys, revealed=revealed), one))
         if gained(tried[-1][0], text) == 0.0:
             return tried[-1]
     return max(tried, key=lambda found: gained(found[0], text))
 
 
+def _moved(
+    cut: Sequence[Fold],
+    refinements: Sequence[Refinement],
+    moving: Moving,
+    values: Sequence[float],
+    *,
+    revealed: bool,
+) -> Iterator[tuple[Refinement, list[Floats]]]:
+    """Keys [f, d] of each fold; `values` move C(u), which is made once for each refinement."""
+    for refinement in refinements:
+        combined = [fold.combined(refinement, revealed=revealed) for fold in cut]
+        for value in values:
+            one = moving(refinement, value)
+            yield (
+                one,
+                [
+                    fold.keys(own, one, revealed=revealed)
+                    for fold, own in zip(cut, combined, strict=True)
+                ],
+            )
+
+
 def _found(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Found:
     """How novel labels are found by their keys, [f, d] of each fold."""
-    pairs = list(zip(cut, keys, strict=True))
+    pairs = zip(cut, keys, strict=True)
     return Found(
-        among_novel=_mean([fold.found(own, revealed=revealed) for fold, own in pairs]),
+        among_novel=_among_novel(cut, keys, revealed=revealed),
         among_all=_mean([fold.among_all.found(own) for fold, own in pairs]),
     )
+
+
+def _among_novel(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Figures:
+    pairs = zip(cut, keys, strict=True)
+    return _mean([fold.found(own, revealed=revealed) for fold, own in pairs])
 
 
 def _mean(found: Sequence[Figures]) -> Figures:
@@ -185,3 +206,11 @@ def _by_strength(refinement: Refinement, strength: float) -> Refinement:
 
 def _by_query_weight(refinement: Refinement, weight: float) -> Refinement:
     return replace(refinement, query_weight=weight)
+
+
+def _by_length(refinement: Refinement, length: float) -> Refinement:
+    return replace(refinement, length=length)
+
+
+def _by_query_length(refinement: Refinement, length: float) -> Refinement:
+    return replace(refinement, query_length=length)
