@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from service.core.command_line import run
-from service.core.durable import refuse_existing
+from service.command_line import run
 from service.core.errors import InvalidInput, MissingExtra
+from service.core.files.atomic import refuse_existing
 
 if TYPE_CHECKING:
-    from export.exported import ExportedEncoder
+    from export.exported_encoder import ExportedEncoder
     from training.datasets.dataset import Dataset
 
 app = App(
@@ -155,16 +155,16 @@ def bundle(
     console = Console()
     try:
         from export.adaptive import learned_memorization
-        from export.bundle import BundleOptions, check_options, export_bundle, work_folder
-        from export.exported import is_exported, open_exported
-        from export.origin import predictor_defaults
+        from export.bundle.build import BundleOptions, check_options, export_bundle, work_folder
+        from export.encoder.provenance import predictor_defaults
+        from export.exported_encoder import is_exported, open_exported
         from training.datasets import lf_xmc
-        from training.encoder import locate
+        from training.models.torch_encoder import locate
         from training.reduction import budget_rows
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="demo") from error
+    from service.core.bundle.manifest import PredictorFacts
     from service.core.index import IndexParameters
-    from service.core.manifest import PredictorFacts
 
     folder = Path(locate(encoder))
     found = open_exported(folder) if is_exported(folder) else None
@@ -233,12 +233,12 @@ def _exported(
 ) -> ExportedEncoder:
     """Load a checkpoint and export it to `target`."""
     try:
-        from export.encoder import EncoderOptions, export_encoder
-        from export.origin import predictor_defaults, read_origin
-        from export.parity import Tolerance
+        from export.encoder.export import EncoderOptions, export_encoder
+        from export.encoder.parity import Tolerance
+        from export.encoder.provenance import predictor_defaults, read_origin
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="export") from error
-    from training.encoder import load_encoder, locate
+    from training.models.torch_encoder import load_encoder, locate
 
     checkpoint = Path(locate(encoder))
     origin = read_origin(checkpoint)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from service.core.adaptive import AdaptiveMemorization
+from service.core.bundle.manifest import AdaptiveFacts
 from service.core.errors import InvalidInput
-from service.core.manifest import AdaptiveFacts
-from training.choices import LearnedMemorization
+from training.checkpoints.choices import LearnedMemorization
 
 
 def learned_memorization(

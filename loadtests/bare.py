@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from service.core.bundle import open_bundle
-from service.core.encoder import OnnxEncoder
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
-from service.core.view import View
 
 
 @dataclass(frozen=True, kw_only=True)

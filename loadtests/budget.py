@@ -15,7 +15,7 @@ from loadtests.recall import measure_recall
 from loadtests.report import Row
 from loadtests.server import Server
 from loadtests.summary import Summary
-from service.core.encoder import encode
+from service.core.encoding.encoder import encode
 from service.core.types import Role
 
 P50, P99 = 4.0, 10.0  # milliseconds at the asked rate

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.core import manifest
-from service.core.bundle import BASE_SEGMENT
+from service.core.bundle.bundle import BASE_SEGMENT, manifest
 
 _FP16_BYTES = 2
 _LABEL_BYTES = 4  # a column number of V

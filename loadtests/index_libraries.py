@@ -27,11 +27,11 @@ from loadtests.environment import environment
 from loadtests.queries import distinct, read_queries
 from loadtests.recall import recalls
 from loadtests.summary import Summary
-from service.core.command_line import run
-from service.core.encoder import encode
+from service.command_line import run
+from service.core.encoding.encoder import encode
 from service.core.index import LIBRARIES, IndexParameters, Segment, library
+from service.core.memory.view import View
 from service.core.types import Floats, Role
-from service.core.view import View
 
 _BLOCK = 50  # queries that one library answers before it is the other's turn
 

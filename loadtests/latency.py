@@ -22,7 +22,7 @@ from loadtests.measurements import Load
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.report import Report, Row
 from loadtests.server import Server, running_server
-from service.core.command_line import run
+from service.command_line import run
 
 app = App(name="loadtests.latency", help=__doc__)
 

@@ -29,14 +29,14 @@ from loadtests.recall import measure_recall
 from loadtests.report import Report, Row
 from loadtests.server import Server, running_server
 from loadtests.summary import Summary
-from service.core.command_line import run
-from service.core.encoder import encode
+from service.command_line import run
+from service.core.encoding.encoder import encode
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.label_log import open_log
-from service.core.segment_store import SegmentStore
+from service.core.memory.segment_store import SegmentStore
+from service.core.memory.view import View
 from service.core.types import Role
-from service.core.view import View
-from service.serving import open_serving
+from service.engine.loaded_bundle import open_serving
 from service.settings import EngineSettings
 
 BULK = 800.0  # labels a second

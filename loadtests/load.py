@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from loadtests.server import ServerFailed, running_server
-from service.core.command_line import run
+from service.command_line import run
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _GRACE_SECONDS = 60.0  # locust's start and stop, beyond the load itself

@@ -27,11 +27,11 @@ from scipy.sparse import csr_matrix
 from loadtests.environment import environment
 from loadtests.footprint import resident
 from loadtests.report import Report, Row
-from service.core.command_line import run
+from service.command_line import run
 from service.core.types import Floats
-from training import recipe as recipes
-from training.batch import BatchSettings, Pairs, assemble
-from training.optimizers import make_optimizers
+from training.batches.batch import BatchSettings, Pairs, assemble
+from training.loop.optimizers import make_optimizers
+from training.recipes import recipe as recipes
 from training.systems import Task, build, encoded
 
 RECIPE = "irene-lf-amazontitles-1.3m"

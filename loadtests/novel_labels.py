@@ -23,15 +23,15 @@ from loadtests.measurements import single_labels
 from loadtests.report import Report, Row
 from loadtests.server import running_server
 from loadtests.summary import Summary
-from service.core.bundle import open_bundle
-from service.core.command_line import run
-from service.core.encoder import OnnxEncoder
+from service.command_line import run
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import InvalidInput
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.representation import Representer, open_representer
 from service.core.types import Role
-from service.learner import CHUNK_ITEMS
-from training import novel_split
+from service.engine.label_encoding import CHUNK_ITEMS
+from training.datasets import novel_split
 
 GOAL_MS, GOAL_POSTED_MS = 1.0, 15.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from service.core.errors import InvalidInput
-from service.core.texts import TextStore
+from service.core.files.text_store import TextStore
 
 ZIPF_EXPONENT = 1.0  # web queries lie between 0.8 and 1.1
 _LONGEST = 2_048  # characters, the service's own limit

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.core.memory.view import View
 from service.core.types import Floats, Rows
-from service.core.view import View
 
 _TIE = 1e-6  # similarities closer than this are equal: fp32 sums in another order
 

@@ -22,13 +22,13 @@ from rich.console import Console
 
 from loadtests.environment import environment
 from loadtests.report import Report, Row
-from service.core.command_line import run
+from service.command_line import run
 from service.core.types import Role
-from training import recipe as recipes
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
-from training.run import open_run
-from training.trainer import Trainer
+from training.loop.setup import open_run
+from training.loop.trainer import Trainer
+from training.recipes import recipe as recipes
 
 GOAL = 2.0
 

@@ -15,22 +15,22 @@ import uvicorn
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from service.access import Access, read_keys, require_keys_beyond_loopback
-from service.app import build_app
-from service.core.bundle import open_bundle
-from service.core.command_line import run
-from service.core.encoder import OnnxEncoder
+from service.cli.log import log as log_command
+from service.cli.snapshot import snapshot
+from service.command_line import run
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidConfig, KeymatchError
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
-from service.log_command import log as log_command
+from service.http.app import build_app
+from service.http.auth import Access, read_keys, require_keys_beyond_loopback
 from service.logs import configure_logs
+from service.server.supervisor import serve_in_workers
+from service.server.worker import Served
 from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, ServerSettings, load_settings
-from service.snapshot_command import snapshot
 from service.telemetry import Telemetry
-from service.worker import Served
-from service.workers import serve_in_workers
 
 app = App(
     name="service",

@@ -10,7 +10,7 @@ from hypothesis import settings
 # A wheel in the environment brings only the three packages: the tests' own must be found as well.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from service.core.bundle import Bundle, open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.index.faiss_hnsw import search_in_one_thread
 from tests.support.bundles import make_bundle as write
 from tests.support.postgres import postgres_url as postgres_url

@@ -6,17 +6,17 @@ import sys
 
 from cyclopts import App
 
-from service.core.command_line import run
-from training import data, simulate, split
+from service.command_line import run
 from training.adapt import adapt
-from training.budget import budget
-from training.compare import compare
-from training.evaluate import evaluate
-from training.evaluate_novel import evaluate_novel
-from training.peer import peer
-from training.report.command import report
-from training.score import score
-from training.train import list_recipes, train
+from training.commands import data, simulate, split
+from training.commands.budget import budget
+from training.commands.compare import compare
+from training.commands.evaluate import evaluate
+from training.commands.evaluate_novel import evaluate_novel
+from training.commands.peer import peer
+from training.commands.report import report
+from training.commands.score import score
+from training.commands.train import list_recipes, train
 
 app = App(name="training", help="Keymatch offline: data sets, training and evaluation.")
 app.command(data.app)

@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from service.core.durable import write_file
 from service.core.errors import MissingExtra
+from service.core.files.atomic import write_file
+from training.checkpoints.run_json import BEST
+from training.commands.options import AskedPrecision
 from training.datasets import lf_xmc
-from training.options import AskedPrecision
-from training.run_facts import BEST
 
 if TYPE_CHECKING:
     from training.adaption import Adaption
@@ -52,8 +52,8 @@ def adapt(
     dataset = lf_xmc.read(data)
     try:
         from training.adaption import learn
-        from training.choices import write_learned
-        from training.study import open_study
+        from training.checkpoints.choices import write_learned
+        from training.experiments.study import open_study
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = Console()

@@ -20,11 +20,11 @@ from training.adaptive import (
     sigmoid,
     utility,
 )
-from training.choices import LearnedMemorization
-from training.prediction import Ranked, rank
+from training.checkpoints.choices import LearnedMemorization
+from training.evaluation.prediction import Ranked, rank
+from training.evaluation.results import PER_ROW
+from training.experiments.study import Side, Study
 from training.report.significance import paired_p
-from training.results import PER_ROW
-from training.study import Side, Study
 
 SEED = 5  # of the folds
 CERTAIN = 0.01  # a p-value; .05 would be too kind to the best of several fits

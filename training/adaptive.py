@@ -19,11 +19,11 @@ from scipy.sparse import csr_matrix, diags
 
 from service.core.adaptive import FEATURES, AdaptiveMemorization, retrieval_features
 from service.core.types import Doubles, Floats, Rows
-from training.batch import Pairs
-from training.metrics import best_gains, judge, scored_hits
-from training.prediction import Keys, Ranked, distribution, rank
+from training.batches.batch import Pairs
+from training.evaluation.metrics import best_gains, judge, scored_hits
+from training.evaluation.prediction import Keys, Ranked, distribution, rank
+from training.experiments.study import Side
 from training.report.significance import paired_p
-from training.study import Side
 
 GRID = np.linspace(-6.0, 6.0, 25)  # logits of lambda at which rankings are measured
 WIDTH = 0.5  # of a logit, by which expected utility is smoothed

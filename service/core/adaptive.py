@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import BundleUnsupported
-from service.core.scoring import predictive_scores
+from service.core.prediction.scoring import predictive_scores
 from service.core.types import Bools, Doubles, Floats, Indices
 
 # The difference of the two similarities is not listed: a linear model makes it of both.

@@ -11,7 +11,7 @@ import httpx
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from service.schemas import LabelAnswer, LabelPage, LabelsAnswer, PredictAnswer
+from service.http.schemas import LabelAnswer, LabelPage, LabelsAnswer, PredictAnswer
 from tests.support.problems import assert_no_insides, assert_problem
 from tests.support.serving import LocalService
 

@@ -68,7 +68,7 @@ def test_the_import_contracts_hold() -> None:
 
 def test_importing_the_service_brings_nothing_of_torch() -> None:
     modules = in_a_new_process("import sys, service.__main__; print(*sys.modules)").split()
-    assert "service.core.predictor" in modules
+    assert "service.core.prediction.predictor" in modules
     assert not FORBIDDEN & set(modules)
 
 

@@ -33,7 +33,7 @@ def test_a_killed_sealing_child(begin: Callable[..., Life]) -> None:
     life = begin(seed="sealing child")
     with life.server() as server:
         with life.traffic(server):
-            [child, *_] = wait_for(lambda: children(server, "service.core.build_segment"))
+            [child, *_] = wait_for(lambda: children(server, "service.core.memory.build_segment"))
             os.kill(child, signal.SIGKILL)
             [said, *_] = wait_for(lambda: server.logged("live rows cannot be sealed"))
         assert "ended with -9" in said["cause"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.core.bundle import open_bundle
+from service.core.bundle.bundle import open_bundle
 from tests.crash import doomed
 from tests.crash.client import GONE
 from tests.crash.figures import FIGURES
@@ -22,14 +22,26 @@ from tests.support.serving import ServerProcess, wait_for
 WRITING = [
     ("service.core.label_log.appending:Appending.append", "after", 25),  # written, not committed
     ("service.core.label_log.appending:Appending.remember", "after", 12),  # a key, not committed
-    ("service.core.memory:KnowledgeMemory.publish", "before", 40),  # committed, not visible
-    ("service.writer:Writer._write", "after", 30),  # visible, perhaps not answered
+    (
+        "service.core.memory.knowledge_memory:KnowledgeMemory.publish",
+        "before",
+        40,
+    ),  # committed, not visible
+    ("service.engine.writer:Writer._write", "after", 30),  # visible, perhaps not answered
 ]
 SEALING = [
-    ("service.core.segment_store:SegmentStore._build", "before", 3),
-    ("service.core.durable:sync", "before", 2),  # the built segment has no name yet
-    ("service.core.memory:KnowledgeMemory.attach", "before", 3),  # built, not in any view
-    ("service.core.segment_store:SegmentStore.discard", "before", 6),  # merged, the old ones left
+    ("service.core.memory.segment_store:SegmentStore._build", "before", 3),
+    ("service.core.files.atomic:sync", "before", 2),  # the built segment has no name yet
+    (
+        "service.core.memory.knowledge_memory:KnowledgeMemory.attach",
+        "before",
+        3,
+    ),  # built, not in any view
+    (
+        "service.core.memory.segment_store:SegmentStore.discard",
+        "before",
+        6,
+    ),  # merged, the old ones left
 ]
 
 
@@ -124,7 +136,7 @@ def test_during_a_snapshot_and_reloads(
     if (shelf / "first").exists():
         open_bundle(shelf / "first")
     for when, served in (("before", "outdoor"), ("after", "next")):
-        with life.server(program("service.writer:Writer._exchange", when, 1)) as server:
+        with life.server(program("service.engine.writer:Writer._exchange", when, 1)) as server:
             with life.traffic(server), pytest.raises(httpx.TransportError):
                 post(server, "reload", "next")
             wait_for(lambda server=server: killed(server))

@@ -9,10 +9,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.core.bundle import Bundle, open_bundle
-from service.core.encoder import OnnxEncoder
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
 
 HERE = Path(__file__).parent

@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.bundle import open_bundle
-from service.core.encoder import OnnxEncoder, encode
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.label_log import open_log
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
 
 HERE = Path(__file__).parent

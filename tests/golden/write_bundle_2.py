@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import orjson
 
-from service.core.bundle import Bundle, open_bundle
-from service.core.changes import DeleteLabel, PutInstance, PutLabel
-from service.core.encoder import OnnxEncoder, encode
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
-from service.core.snapshot import write_snapshot
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
 from service.core.types import Halves, NewInstance, NewLabel, PredictOptions, Role
-from service.core.view import View
 from tests.support.bundles import make_bundle
 
 HERE = Path(__file__).parent

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import orjson
 
-from service.core.bundle import Bundle, open_bundle
-from service.core.encoder import OnnxEncoder
-from service.core.manifest import AdaptiveFacts
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.manifest import AdaptiveFacts
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
 from tests.support.bundles import make_bundle
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from export.exported import open_exported
-from service.core.encoder import OnnxEncoder, encode
+from export.exported_encoder import open_exported
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 
 ROOT = Path(__file__).parents[2]

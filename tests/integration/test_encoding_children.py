@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core.bundle import open_bundle
-from service.core.encoder import OnnxEncoder
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.representer import Representer
 from service.core.errors import NotReady
-from service.core.events import texts_of
-from service.core.representation import Representer
+from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
-from service.encoding_children import EncodingChild, EncodingChildren
+from service.engine.encoder_pool import EncodingChild, EncodingChildren
 from tests.support.bundles import make_bundle
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, local_service

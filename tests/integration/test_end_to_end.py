@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.core.bundle import open_bundle
-from service.core.encoder import OnnxEncoder
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
 from tests.support.commands import run
 from tests.support.serving import server_process

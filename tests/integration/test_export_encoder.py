@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from export.__main__ import app as export
-from service.core.bundle import open_bundle
+from service.core.bundle.bundle import open_bundle
 from tests.support.bundles import LABELS
 from tests.support.commands import Refused, run, status_of
 from training.__main__ import app as training
@@ -22,7 +22,7 @@ WITHOUT_TORCH = (
     "import sys;"
     "sys.modules.update(torch=None, transformers=None, sentence_transformers=None, onnx=None);"
     "from export.__main__ import app;"
-    "from service.core.command_line import run;"
+    "from service.command_line import run;"
     "sys.exit(run(app))"
 )
 

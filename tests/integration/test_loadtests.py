@@ -20,9 +20,9 @@ from loadtests.recall import measure_recall, recalls
 from loadtests.report import Report, Row
 from loadtests.server import ServerFailed, running_server
 from loadtests.summary import Summary
-from service.core.bundle import Bundle
+from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
-from service.core.memory import KnowledgeMemory
+from service.core.memory.knowledge_memory import KnowledgeMemory
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

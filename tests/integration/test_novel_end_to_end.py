@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.bundle import open_bundle
+from service.core.bundle.bundle import open_bundle
 from tests.support.commands import Refused, run, status_of
 from tests.support.serving import local_service
-from training import novel_split
 from training.__main__ import app as training
+from training.datasets import novel_split
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.access import read_keys
+from service.http.auth import read_keys
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess
 

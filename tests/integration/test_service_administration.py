@@ -11,10 +11,10 @@ import httpx
 import orjson
 import pytest
 
-from service import administration
-from service.core import manifest
-from service.core.bundle import open_bundle
+from service.core.bundle import manifest
+from service.core.bundle.bundle import open_bundle
 from service.core.errors import LogError, SealError
+from service.engine import bundle_admin
 from tests.support.bundles import write_document
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
@@ -221,7 +221,7 @@ def test_one_reload_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
     aside: Callable[..., "Future[httpx.Response]"],
 ) -> None:
-    held = hold(monkeypatch, administration, "open_serving")
+    held = hold(monkeypatch, bundle_admin, "open_serving")
     first = aside(served.post, RELOAD, {"bundle": "other"})
     assert held.entered.wait(60)
     assert_problem(served.post(RELOAD, {"bundle": "other"}), 409)

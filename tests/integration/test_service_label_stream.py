@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from service.schemas import LineAnswer, LineRefusal
+from service.http.schemas import LineAnswer, LineRefusal
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
 from tests.support.streaming import streaming

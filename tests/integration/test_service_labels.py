@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.schemas import LabelAnswer, LabelPage, LabelsAnswer
+from service.http.schemas import LabelAnswer, LabelPage, LabelsAnswer
 from tests.support.bundles import LABELS
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService

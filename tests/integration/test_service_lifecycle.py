@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service import serving
+from service.engine import loaded_bundle
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, wait_for
 
@@ -32,13 +32,13 @@ def read_answer(connection: socket.socket) -> tuple[int, dict]:
 def test_the_probes_follow_the_opening(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proceed, open_bundle = threading.Event(), serving.open_bundle
+    proceed, open_bundle = threading.Event(), loaded_bundle.open_bundle
 
     def open_slowly(folder: Path) -> object:
         assert proceed.wait(60)
         return open_bundle(folder)
 
-    monkeypatch.setattr(serving, "open_bundle", open_slowly)
+    monkeypatch.setattr(loaded_bundle, "open_bundle", open_slowly)
     service = serve(wait=False)
     try:
         assert service.get("/health/live").json() == {"status": "live"}
@@ -62,7 +62,7 @@ def test_a_failed_opening_is_never_ready_and_wants_a_restart(
     def fail(_folder: Path) -> object:
         raise RuntimeError("a defect of ours")
 
-    monkeypatch.setattr(serving, "open_bundle", fail)
+    monkeypatch.setattr(loaded_bundle, "open_bundle", fail)
     service = serve(wait=False)
     wait_for(lambda: service.engine.failure)
     assert_problem(service.get("/health/live"), 503)

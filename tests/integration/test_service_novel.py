@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.bundle import open_bundle
-from service.core.encoder import OnnxEncoder
-from service.core.representation import open_representer
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.representer import open_representer
 from service.core.types import Halves, Role
-from service.schemas import LabelsAnswer
+from service.http.schemas import LabelsAnswer
 from tests.support.bundles import LABELS, make_bundle
 from tests.support.serving import LocalService, local_service
 

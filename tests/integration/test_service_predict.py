@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.schemas import PredictAnswer
+from service.http.schemas import PredictAnswer
 from tests.support.bundles import LABELS
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, wait_for

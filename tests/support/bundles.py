@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.core import manifest
-from service.core.bundle import BundleContent, write_bundle
-from service.core.encoder import Encoder, OnnxEncoder, encode
+from service.core.bundle.bundle import BundleContent, manifest, write_bundle
+from service.core.bundle.manifest import AdaptiveFacts, EncoderFacts, PredictorFacts
+from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.index import IndexParameters
-from service.core.manifest import AdaptiveFacts, EncoderFacts, PredictorFacts
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
 from tests.support.tiny_novel import tiny_novel

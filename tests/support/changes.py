@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from service.core import index
-from service.core.changes import DeleteLabel, PutInstance, PutLabel
-from service.core.encoder import encode
-from service.core.extents import Extent
+from service.core.encoding.encoder import encode
 from service.core.index import Segment
-from service.core.memory import KnowledgeMemory
+from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
+from service.core.memory.compaction import Extent
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.view import View
 from service.core.types import Halves, NewInstance, NewLabel, Role
-from service.core.view import View
 from tests.support.tiny_encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cyclopts import App
 
-from service.core import command_line
+from service import command_line
 
 Refused = Callable[..., str]
 WIDE = {"COLUMNS": "300"}  # so that a message is not wrapped

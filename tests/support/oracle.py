@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from service.core.encoder import Encoder, encode
+from service.core.encoding.encoder import Encoder, encode
 from service.core.types import Floats, NewLabel, Role, RowKind
 from tests.support.bundles import Catalogue
 

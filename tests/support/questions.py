@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from service.core.encoder import Encoder, encode
-from service.core.predictor import Predictor
+from service.core.encoding.encoder import Encoder, encode
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
 from service.core.types import Keyword, PredictOptions, Role
-from service.core.view import View
 from tests.support.bundles import INSTANCES, LABELS
 
 ALL = len(INSTANCES) + len(LABELS)  # as deep as the tiny bundle has rows

@@ -14,9 +14,9 @@ import httpx
 import orjson
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from service.access import Access
-from service.app import build_app
-from service.engine import Engine
+from service.engine.engine import Engine
+from service.http.app import build_app
+from service.http.auth import Access
 from service.settings import EngineSettings, Limits, Settings
 from service.telemetry import Telemetry
 from tests.support.waiting import READY_WITHIN

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper, save
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from service.core.manifest import EncoderFacts
+from service.core.bundle.manifest import EncoderFacts
 from service.core.types import Floats, Role
 
 DIMENSION = 16

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.encoder import OnnxEncoder, encode
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny_encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder

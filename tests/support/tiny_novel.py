@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper, save_model
 
-from service.core import novel_files
-from service.core.manifest import NovelFacts
-from service.core.novel import Refinement
-from service.core.novel_files import NovelFiles
+from service.core.bundle import irene_files
+from service.core.bundle.irene_files import NovelFiles
+from service.core.bundle.manifest import NovelFacts
+from service.core.encoding.irene import Refinement
 from service.core.types import Halves, Rows
 from tests.support.tiny_encoder import DIMENSION
 
@@ -62,10 +62,10 @@ def tiny_novel(folder: Path, keys: Halves, columns: Rows, *, seed: int = 0) -> N
     )
     written = folder / "written"
     written.mkdir()
-    novel_files.write(files, written)
-    return novel_files.read(
+    irene_files.write(files, written)
+    return irene_files.read(
         written,
-        novel_files.with_fingerprint(FACTS, written),
+        irene_files.with_fingerprint(FACTS, written),
         labels=int(columns.max()) + 1,
         dimension=keys.shape[1],
     )

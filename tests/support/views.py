@@ -4,10 +4,10 @@ from collections import Counter
 
 import numpy as np
 
-from service.core.encoder import encode
-from service.core.parts import living_places
+from service.core.encoding.encoder import encode
+from service.core.memory.part import living_places
+from service.core.memory.view import View
 from service.core.types import Label, Role, RowKind, Rows
-from service.core.view import View
 from tests.support.changes import ENCODER
 
 Row = tuple[RowKind, str, tuple[str, ...]]

@@ -1,1 +1,1 @@
-"""Comparisons as TOML, see `training.comparison`."""
+"""Comparisons as TOML, see `training.comparisons.comparison`."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from service.core.errors import InvalidInput, MissingExtra
 from training.datasets.dataset import Dataset
+from training.evaluation.results import Result
 from training.peers.material import Material
-from training.results import Result
 
 
 @dataclass(frozen=True, kw_only=True)

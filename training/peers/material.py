@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from service.core.types import Rows
-from training.batch import Pairs
+from training.batches.batch import Pairs
 from training.datasets.dataset import Dataset
 
 

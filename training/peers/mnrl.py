@@ -29,16 +29,16 @@ from transformers import TrainerCallback
 
 from service.core.config import STRICT, Count, Natural, Positive, Share
 from service.core.types import Role, Rows
-from training.choices import write_choices
+from training.checkpoints.choices import write_choices
+from training.checkpoints.model_folder import write_model
+from training.checkpoints.run_json import BEST
 from training.datasets.dataset import Dataset
-from training.encoder import TorchEncoder, load_encoder
+from training.evaluation.results import Result
+from training.experiments.sweeps import score_encoder
 from training.hardware import versions
-from training.model_folder import write_model
+from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.peers.material import Material
-from training.results import Result
-from training.run_facts import BEST
-from training.sweeps import score_encoder
-from training.validation import Slices, hold_out
+from training.selection.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from training.datasets.dataset import Dataset
-from training.results import Result, measured, ranked_labels
+from training.evaluation.results import Result, measured, ranked_labels
 
 Ranked = NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""Recipes (TOML) and the code that reads them."""

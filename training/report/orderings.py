@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
+from training.evaluation.results import PER_ROW, Result
 from training.report.runs import Run
-from training.results import PER_ROW, Result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import InvalidData, InvalidInput
-from training import results
-from training.results import PER_ROW, Result, Results, place_of_chosen
+from training.evaluation import results
+from training.evaluation.results import PER_ROW, Result, Results, place_of_chosen
 
 SEPARATE = "separate"  # the method of Eq. 11, see training/sweeps.py
 

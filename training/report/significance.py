@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from training.evaluation.results import PER_ROW
 from training.report.runs import Run
 from training.report.tables import way_of
-from training.results import PER_ROW
 
 
 @dataclass(frozen=True, kw_only=True)

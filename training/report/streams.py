@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidData
+from training.experiments.replay import Bucket, Stream
 from training.report.panels import Curve, Panel
-from training.stream import Bucket, Stream
 
 
 def read_streams(paths: Sequence[Path]) -> list[Stream]:

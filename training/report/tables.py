@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from training.metrics import SEGMENTS
+from training.evaluation.metrics import SEGMENTS
+from training.evaluation.results import PER_ROW, Result
 from training.report.runs import Run
-from training.results import PER_ROW, Result
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "coverage@5")
 SWEPT = ("P@1", "P@5")  # Table 8

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from service.core.config import parse
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
-from training.batch import Batch
-from training.choices import Choices
-from training.sharding import Sharding
-from training.validation import Validation
+from training.batches.batch import Batch
+from training.checkpoints.choices import Choices
+from training.models.sharding import Sharding
+from training.selection.validation import Validation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,7 +159,7 @@ SYSTEMS = {
     "dual-encoder": "training.systems.dual_encoder",
     "ngame": "training.systems.ngame",
     "one-versus-all": "training.systems.one_versus_all",
-    "irene": "training.systems.irene",
+    "irene": "training.systems.irene.system",
     "supcon-de": "training.systems.supcon_de",
 }
 

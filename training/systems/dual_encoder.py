@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive
-from training.losses import decoupled_softmax
 from training.systems import Encoded, EncoderAlone, Task
+from training.systems.losses import decoupled_softmax
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

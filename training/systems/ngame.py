@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Count, Positive
-from training.losses import triplet
 from training.systems import Encoded, EncoderAlone, Task
+from training.systems.losses import triplet
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

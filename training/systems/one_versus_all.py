@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from service.core.config import STRICT, Positive
 from service.core.types import Floats
-from training.losses import one_versus_all
 from training.systems import Encoded, NothingOfItsOwn, Task
+from training.systems.losses import one_versus_all
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive
-from training.losses import contrast_with_instances, decoupled_softmax
 from training.systems import Encoded, EncoderAlone, Task
+from training.systems.losses import contrast_with_instances, decoupled_softmax
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

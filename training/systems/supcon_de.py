@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive, Share
-from training.losses import pick_some_labels
 from training.systems import Encoded, EncoderAlone, Task
+from training.systems.losses import pick_some_labels
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

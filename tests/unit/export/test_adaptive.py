@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from export.adaptive import learned_memorization
-from export.origin import predictor_defaults
+from export.encoder.provenance import predictor_defaults
+from service.core.bundle.manifest import AdaptiveFacts
 from service.core.errors import BundleUnsupported, InvalidData, InvalidInput
-from service.core.manifest import AdaptiveFacts
-from training.choices import ADAPTIVE, LearnedMemorization
+from training.checkpoints.choices import ADAPTIVE, LearnedMemorization
 
 WEIGHTS = {"entropy": -1.5}
 LEARNED = LearnedMemorization(weights=WEIGHTS, bias=0.25, tau=0.04, depth=100)

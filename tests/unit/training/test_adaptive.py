@@ -9,9 +9,9 @@ from scipy.optimize import approx_fprime
 from scipy.sparse import csr_matrix
 
 from service.core.adaptive import FEATURES, AdaptiveMemorization
-from service.core.bundle import open_bundle
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor
+from service.core.bundle.bundle import open_bundle
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
 from tests.support.bundles import make_bundle
 from tests.support.tiny_encoder import TrigramEncoder
@@ -30,7 +30,7 @@ from training.adaptive import (
     sigmoid,
     utilities_at,
 )
-from training.prediction import Keys, predict, rank, retrieve
+from training.evaluation.prediction import Keys, predict, rank, retrieve
 
 QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
 WEIGHTS = {name: weight for weight, name in enumerate(FEATURES, start=-2)}

@@ -18,16 +18,16 @@ from service.core.adaptive import (
     normalised_entropy,
     retrieval_features,
 )
-from service.core.bundle import open_bundle
-from service.core.encoder import encode
+from service.core.bundle.bundle import open_bundle
+from service.core.bundle.manifest import AdaptiveFacts
+from service.core.encoding.encoder import encode
+from service.core.encoding.representer import Representer
 from service.core.errors import BundleUnsupported, InvalidInput
-from service.core.manifest import AdaptiveFacts
-from service.core.memory import KnowledgeMemory
-from service.core.predictor import Predictor, voting_kind
-from service.core.query_cache import QueryCache
-from service.core.representation import Representer
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor, voting_kind
+from service.core.prediction.query_cache import QueryCache
 from service.core.types import PredictOptions, Role
-from service.serving import Serving
+from service.engine.loaded_bundle import Serving
 from tests.support.bundles import Catalogue
 from tests.support.questions import ask, scores
 from tests.support.tiny_encoder import TrigramEncoder

@@ -12,9 +12,9 @@ pytest.importorskip("sentence_transformers", reason="NOT FINE-TUNED: no sentence
 from service.core.types import Role
 from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
 from training import peers
-from training.bulk import encode_texts
-from training.choices import read_choices
-from training.encoder import load_encoder
+from training.checkpoints.choices import read_choices
+from training.evaluation.encode_texts import encode_texts
+from training.models.torch_encoder import load_encoder
 from training.peers.material import material
 
 mnrl = peers.load("mnrl")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from training.evaluation.results import PER_ROW, Check, Result, Results, write
 from training.report.runs import Run
-from training.results import PER_ROW, Check, Result, Results, write
 
 N = 4  # test rows
 OTHERS = ("P@3", "nDCG@5", "PSP@1", "PSP@5", "R@10", "coverage@5")

@@ -1,0 +1,1 @@
+"""A checkpoint becomes an exported encoder: ONNX graph, quantization, parity with torch."""

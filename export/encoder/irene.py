@@ -1,0 +1,122 @@
+"""IRENE's checkpoint -> what represents novel labels where there is no torch.
+
+Shapes: n novel labels, m associated labels, S seen labels with a classifier, d dimensions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from export.encoder.onnx import quiet
+from service.core.bundle import irene_files
+from service.core.bundle.irene_files import NovelFiles
+from service.core.bundle.manifest import NovelFacts
+from service.core.encoding.irene import ASSOCIATED
+from service.core.encoding.onnx_combiner import OnnxCombiner
+from service.core.errors import InvalidInput, ParityError
+from service.core.types import Floats
+from training.checkpoints.choices import NovelChoices, read_novel
+from training.checkpoints.model_folder import OWN
+from training.datasets.dataset import Dataset
+from training.datasets.propensity import label_frequency
+from training.systems.irene.combiner import Combiner, Kind, make_combiner
+
+INPUTS = ("texts", "classifiers", "present")  # [n, d], [n, m, d], [n, m] of bool
+OUTPUT = "vectors"  # [n, d]
+CLOSE = 1e-4  # of each number of a vector; the graph computes in fp32 as torch does
+_COMBINER = "combiner."  # of the names in own.safetensors
+
+
+def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts | None:
+    """Write `novel/` into an exported encoder's folder; None for a checkpoint without a combiner.
+
+    Labels that no training row has have no classifier. Raises `InvalidInput` where the checkpoint
+    was trained on other labels, `ParityError` where graph and torch differ.
+    """
+    choices = read_novel(checkpoint)
+    if choices is None:
+        return None
+    own = load_file(checkpoint / OWN)
+    weight = own["weight"]  # [L, d]
+    if len(weight) != len(dataset.labels):
+        raise InvalidInput(
+            f"{checkpoint} has {len(weight)} classifiers, and {dataset.name} {len(dataset.labels)}"
+            " labels: give the data set that it was trained on"
+        )
+    columns = np.flatnonzero(label_frequency(dataset.train.labels_of))
+    classifiers = normalize(weight, dim=-1).numpy()[columns]
+    combiner = _combiner(choices, own, dimension=weight.shape[1])
+    with tempfile.TemporaryDirectory() as scratch:
+        graph = Path(scratch) / "combiner.onnx"
+        trace(combiner, graph, dimension=weight.shape[1])
+        check(combiner, OnnxCombiner(graph), classifiers)
+        facts = NovelFacts(combiner=choices.combiner, refinement=choices.refinement, fingerprint="")
+        files = NovelFiles(
+            facts=facts,
+            combiner=graph,
+            classifiers=classifiers.astype(np.float16),
+            columns=columns,
+        )
+        irene_files.write(files, folder)
+    return irene_files.with_fingerprint(facts, folder)
+
+
+def trace(combiner: Combiner, target: Path, *, dimension: int) -> None:
+    """Write the combiner's graph, for any number of labels."""
+    example = (
+        torch.randn(2, dimension),
+        torch.randn(2, ASSOCIATED, dimension),
+        torch.tensor([[True] * ASSOCIATED, [False] * ASSOCIATED]),
+    )
+    with quiet():
+        torch.onnx.export(
+            combiner.eval(),
+            example,
+            str(target),
+            input_names=list(INPUTS),
+            output_names=[OUTPUT],
+            dynamic_axes={name: {0: "labels"} for name in (*INPUTS, OUTPUT)},
+            opset_version=17,
+            dynamo=False,
+        )
+
+
+def check(combiner: Combiner, exported: OnnxCombiner, classifiers: Floats) -> None:
+    """Hold the graph against torch over classifiers as they are; raises `ParityError`."""
+    count = min(len(classifiers), 64)
+    texts = classifiers[:count]
+    chosen = np.stack([np.roll(texts, turn, axis=0) for turn in range(1, ASSOCIATED + 1)], axis=1)
+    present = np.arange(ASSOCIATED) < (np.arange(count) % (ASSOCIATED + 1))[:, None]
+    with torch.no_grad():
+        expected = combiner(*(torch.from_numpy(own) for own in (texts, chosen, present)))
+    worst = float(np.abs(expected.numpy() - exported(texts, chosen, present)).max(initial=0.0))
+    if worst > CLOSE:
+        raise ParityError(f"the combiner's graph differs from torch by {worst:.2g}")
+
+
+def _combiner(choices: NovelChoices, own: dict[str, Tensor], *, dimension: int) -> Combiner:
+    combiner = make_combiner(
+        cast(Kind, choices.combiner),
+        dimension,
+        places=ASSOCIATED,
+        heads=choices.heads,
+        dropout=0.0,
+        residual=choices.residual,
+    )
+    combiner.load_state_dict(
+        {
+            name.removeprefix(_COMBINER): value
+            for name, value in own.items()
+            if name.startswith(_COMBINER)
+        }
+    )
+    combiner.eval()
+    return combiner

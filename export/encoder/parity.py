@@ -1,0 +1,143 @@
+"""Does the exported graph say what torch says? A bundle beyond the tolerance is not written.
+
+Shapes: n queries, k keys, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.core.encoding.encoder import Encoder, encode_all
+from service.core.errors import InvalidInput, ParityError
+from service.core.types import Floats, Role
+from training.datasets.dataset import Dataset
+from training.models.torch_encoder import TorchEncoder
+
+TOP = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """The most that an export may differ from torch.
+
+    `component` bounds any component of any fp32 vector. `cosine` is the least mean cosine and
+    `overlap` the least mean overlap of the top-10 keys of the quantized graph; `precision` the
+    most that quantization may cost in P@1, in points of percent over the sample.
+    """
+
+    component: float = 1e-4
+    cosine: float = 0.98
+    overlap: float = 0.80
+    precision: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Test queries, keys of the label block, and which keys each query is labelled with."""
+
+    queries: Sequence[str]
+    keys: Sequence[str]
+    positives: Sequence[frozenset[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """What was measured over a sample."""
+
+    component: float
+    cosine: float
+    overlap: float
+    torch_precision: float
+    precision: float
+
+    def check(self, tolerance: Tolerance) -> None:
+        """Raise `ParityError` naming the first bound that does not hold."""
+        for held, what in (
+            (self.component <= tolerance.component, f"fp32 component by {self.component:.2e}"),
+            (self.cosine >= tolerance.cosine, f"mean cosine {self.cosine:.4f}"),
+            (self.overlap >= tolerance.overlap, f"top-{TOP} overlap {self.overlap:.3f}"),
+            (
+                self.torch_precision - self.precision <= tolerance.precision,
+                f"P@1 {self.precision:.2f} against {self.torch_precision:.2f}",
+            ),
+        ):
+            if not held:
+                raise ParityError(f"the exported encoder differs from torch: {what}; {tolerance}")
+
+    def as_metrics(self) -> dict[str, float]:
+        """For the bundle's manifest, in percent where the name says P@1 or overlap."""
+        return {
+            "parity.fp32_max_component": self.component,
+            "parity.cosine_mean": self.cosine,
+            "parity.top10_overlap": 100 * self.overlap,
+            "parity.sample_P@1_torch": self.torch_precision,
+            "parity.sample_P@1": self.precision,
+        }
+
+
+def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
+    """Draw `size` / 4 labelled test queries, their labels, and other labels up to `size`.
+
+    Raises `InvalidInput` for a data set without any labelled test query.
+    """
+    rng = np.random.default_rng(seed)
+    labelled = np.flatnonzero(np.diff(dataset.test.labels_of.indptr))
+    if len(labelled) == 0:
+        raise InvalidInput(f"data set {dataset.name} has no labelled test row to check parity with")
+    rows = rng.permutation(labelled)[: max(1, size // 4)]
+    positives = [dataset.test.labels_of[row].indices for row in rows]
+    own = rng.permutation(np.unique(np.concatenate([np.zeros(0, np.int64), *positives])))
+    others = rng.permutation(len(dataset.labels.texts))
+    columns = list(dict.fromkeys([*own[: size // 2].tolist(), *others.tolist()]))[:size]
+    place = {column: position for position, column in enumerate(columns)}
+    return Sample(
+        queries=[dataset.test.instances.texts[row] for row in rows],
+        keys=[dataset.labels.texts[column] for column in columns],
+        positives=[
+            frozenset(place[column] for column in columns_of.tolist() if column in place)
+            for columns_of in positives
+        ],
+    )
+
+
+def measure(
+    sample: Sample, *, reference: TorchEncoder, fp32: Encoder, exported: Encoder, threads: int
+) -> Parity:
+    """Encode the sample by torch, by the fp32 graph and by the exported one, and compare."""
+    torch_queries = reference.encode(sample.queries, role=Role.QUERY)  # [n, d]
+    torch_keys = reference.encode(sample.keys, role=Role.LABEL)  # [k, d]
+    fp32_queries = encode_all(fp32, sample.queries, role=Role.QUERY, threads=threads)
+    fp32_keys = encode_all(fp32, sample.keys, role=Role.LABEL, threads=threads)
+    queries = encode_all(exported, sample.queries, role=Role.QUERY, threads=threads)
+    keys = encode_all(exported, sample.keys, role=Role.LABEL, threads=threads)
+    differences = [fp32_queries - torch_queries, fp32_keys - torch_keys]
+    torch_best = best_keys(torch_queries, torch_keys)
+    best = best_keys(queries, keys)
+    cosines = np.concatenate(
+        [np.sum(torch_queries * queries, axis=1), np.sum(torch_keys * keys, axis=1)]
+    )
+    overlaps = [
+        len(set(ours) & set(theirs)) / len(theirs)
+        for ours, theirs in zip(best.tolist(), torch_best.tolist(), strict=True)
+    ]
+    return Parity(
+        component=float(np.abs(np.concatenate(differences)).max()),
+        cosine=float(cosines.mean()),
+        overlap=float(np.mean(overlaps)),
+        torch_precision=precision_at_1(torch_best, sample.positives),
+        precision=precision_at_1(best, sample.positives),
+    )
+
+
+def best_keys(queries: Floats, keys: Floats) -> np.ndarray:
+    """The TOP nearest keys of each query, [n, TOP]."""
+    return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :TOP]
+
+
+def precision_at_1(best: np.ndarray, positives: Sequence[frozenset[int]]) -> float:
+    """Share of queries whose best key is a positive, in percent."""
+    hits = [first in own for first, own in zip(best[:, 0].tolist(), positives, strict=True)]
+    return 100.0 * float(np.mean(hits))

@@ -1,0 +1,1 @@
+"""The bundle on disk: manifest, arrays, texts and label details."""

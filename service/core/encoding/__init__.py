@@ -1,0 +1,1 @@
+"""Texts to unit vectors, and the vectors of new labels and instances."""

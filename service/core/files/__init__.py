@@ -1,0 +1,1 @@
+"""Files and folders that are written atomically and verified when they are read."""

@@ -1,0 +1,1 @@
+"""The knowledge memory: immutable views, live rows, sealed segments, snapshots."""

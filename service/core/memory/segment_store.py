@@ -1,0 +1,129 @@
+"""Built segments of live rows on disk: shared by the processes of a machine and by restarts.
+
+| file                 | content                                                           |
+|----------------------|-------------------------------------------------------------------|
+| `KEY/segment.index`  | HNSW in the index library's own format                            |
+| `KEY/segment.json`   | its size and SHA-256                                              |
+
+KEY is the SHA-256 over library, parameters and vectors: equal rows need be built only once, and a
+folder that was left behind can do no harm. A segment can always be built again from the log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from time import time
+
+import numpy as np
+import orjson
+
+from service.core import index
+from service.core.bundle.manifest import Checksums, FileFacts, file_facts
+from service.core.errors import BundleError, InvalidData, SealError
+from service.core.files.atomic import new_folder
+from service.core.index import IndexParameters, Segment
+from service.core.processes.low_priority import NicedChild
+from service.core.types import Halves
+
+INDEX = "segment.index"
+FACTS = "segment.json"
+
+log = logging.getLogger("keymatch")
+
+
+class SegmentStore:
+    """The segments below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use `folder`, which is made when the first segment is built."""
+        self._folder = folder
+        self._child = NicedChild()
+
+    def key(self, vectors: Halves, parameters: IndexParameters) -> str:
+        """The name of the segment over vectors [n, d]."""
+        digest = hashlib.sha256(orjson.dumps([asdict(parameters), list(vectors.shape)]))
+        digest.update(np.ascontiguousarray(vectors).data)
+        return digest.hexdigest()[:32]
+
+    def find(
+        self, key: str, parameters: IndexParameters, *, shape: tuple[int, int]
+    ) -> Segment | None:
+        """Open a built segment over [n, d] vectors; None where there is none, or a damaged one."""
+        folder = self._folder / key
+        try:
+            facts = FileFacts(**orjson.loads((folder / FACTS).read_bytes()))
+            Checksums(folder=folder, files={INDEX: facts}).verify()
+            rows, dimension = shape
+            return index.library(parameters.library).open(
+                folder / INDEX, rows=rows, dimension=dimension
+            )
+        except FileNotFoundError:
+            return None
+        except (BundleError, OSError, TypeError, ValueError) as error:
+            log.warning("a damaged segment is built again", extra={"cause": str(error)})
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+
+    def build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
+        """Build the segment over vectors [n, d] in a niced child process and keep it as `key`.
+
+        Processes of one machine build one at a time; what another has built meanwhile is taken.
+        Raises `SealError` when the child fails or the folder cannot be written.
+        """
+        try:
+            with self._alone():
+                if not (self._folder / key / FACTS).exists():
+                    self._build(key, vectors, parameters)
+        except InvalidData as error:
+            raise SealError(str(error)) from error
+        except OSError as error:
+            raise SealError(f"{self._folder} cannot be written: {error.strerror}") from error
+
+    def interrupt(self) -> None:
+        """Kill the child that is building, and start no other."""
+        self._child.stop()
+
+    def discard(self, key: str) -> None:
+        """Forget a segment that a larger one has replaced; who has mapped it keeps it."""
+        shutil.rmtree(self._folder / key, ignore_errors=True)
+
+    def prune(self, keep: Collection[str], *, older_than: float) -> None:
+        """Forget segments but for `keep` that nobody has built for `older_than` seconds.
+
+        A process that was killed between a merge's plan and its end leaves the small ones behind.
+        Who still wants one builds it again.
+        """
+        for facts in self._folder.glob(f"*/{FACTS}"):
+            with suppress(OSError):  # another process may be as quick
+                if facts.parent.name not in keep and facts.stat().st_mtime < time() - older_than:
+                    shutil.rmtree(facts.parent)
+
+    def _build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=self._folder) as name:
+            job = Path(name)
+            np.save(job / "vectors.npy", vectors)
+            (job / "parameters.json").write_bytes(orjson.dumps(asdict(parameters)))
+            self._child.run([sys.executable, "-m", "service.core.memory.build_segment", str(job)])
+            facts = file_facts(job)[INDEX]
+            self.discard(key)  # a folder that has lost its facts
+            with new_folder(self._folder / key) as folder:
+                (job / INDEX).rename(folder / INDEX)
+                (folder / FACTS).write_bytes(orjson.dumps(asdict(facts)))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "build.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for abandoned in self._folder.glob(".*-*"):
+                shutil.rmtree(abandoned, ignore_errors=True)  # of a builder that was killed
+            yield

@@ -1,0 +1,117 @@
+"""A view as a new bundle that contains everything: what was learned becomes base rows.
+
+Dead rows and deleted labels are left out, so columns and rows are numbered anew; label details keep
+what a label has beyond its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from service.core.bundle.bundle import BundleContent, write_bundle
+from service.core.bundle.irene_files import NovelFiles
+from service.core.bundle.label_details import Details, dump
+from service.core.index import Progress
+from service.core.memory.part import living_places
+from service.core.memory.view import View
+from service.core.types import Indices, Label, Rows
+
+
+def write_snapshot(
+    view: View, target: Path, *, name: str, log: str, progress: Progress = lambda rows: None
+) -> None:
+    """Write the bundle of a view; `log` is the id of the log that the view was read from."""
+    content = snapshot(view, name=name, log=log)
+    write_bundle(content, target, progress=progress)
+
+
+def snapshot(view: View, *, name: str, log: str) -> BundleContent:
+    """Everything that a view holds, as the content of a bundle."""
+    bundle, facts = view.bundle, view.bundle.manifest
+    rows, columns = _living(view), _columns(view)
+    instances = rows[view.is_instance(rows)]
+    votes, counts = view.votes(instances)
+    new_column = np.full(view.labels.columns, -1, np.int32)
+    new_column[columns] = np.arange(len(columns), dtype=np.int32)
+    labels = [view.labels.at(column) for column in columns.tolist()]
+    places = {row: place for place, row in enumerate(instances.tolist())}
+    return BundleContent(
+        name=name,
+        dataset=facts.dataset,
+        encoder=facts.encoder,
+        encoder_onnx=bundle.folder / "encoder.onnx",
+        tokenizer_json=bundle.folder / "tokenizer.json",
+        keys=view.vectors(np.concatenate([instances, _label_rows(view, columns)])),
+        indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+        indices=new_column[votes],
+        instance_texts=[view.text(row) for row in instances.tolist()],
+        label_ids=[label.id for label in labels],
+        label_texts=[label.text for label in labels],
+        predictor=facts.predictor,
+        index=facts.index.parameters(),
+        metrics=facts.metrics,
+        label_details=_details(view, labels, places),
+        version=view.version,
+        log=log,
+        novel=_novel(view, new_column),
+    )
+
+
+def _living(view: View) -> Rows:
+    base = living_places(view.base_alive, view.base_rows)
+    return np.concatenate([base, *(part.living() for part in view.parts)])
+
+
+def _columns(view: View) -> Indices:
+    columns = np.arange(view.labels.columns, dtype=np.int32)
+    return columns[~view.labels.is_deleted(columns)]
+
+
+def _label_rows(view: View, columns: Indices) -> Rows:
+    return np.array(
+        [view.ledger.rows_of(column, view.bundle)[0] for column in columns.tolist()], np.int64
+    )
+
+
+def _novel(view: View, new_column: Indices) -> NovelFiles | None:
+    """The classifiers of labels that are as they were exported, at their new columns.
+
+    Who posts a label again may have given it another text, which its classifier knows nothing of.
+    """
+    files = view.bundle.novel
+    if files is None:
+        return None
+    kept = np.array(
+        [
+            new_column[column] >= 0 and view.ledger.own_rows.get(column) is None
+            for column in files.columns.tolist()
+        ],
+        bool,
+    )
+    return replace(
+        files,
+        classifiers=files.classifiers[kept],
+        columns=new_column[files.columns[kept]].astype(np.int64),
+    )
+
+
+def _details(view: View, labels: Sequence[Label], places: dict[int, int]) -> list[str]:
+    details = [
+        dump(
+            Details(
+                queries=label.queries,
+                metadata=label.metadata,
+                novel=label.novel,
+                version=label.version,
+                rows=tuple(
+                    places[row] for row in view.ledger.rows_of(label.index, view.bundle)[1:]
+                ),
+            )
+        )
+        for label in labels
+    ]
+    return details if any(details) else []

@@ -1,0 +1,1 @@
+"""Prediction with RAE-XMC: retrieve, weigh, vote, rank."""

@@ -1,0 +1,1 @@
+"""The HTTP interface: routes, wire types, access, middleware and error documents."""

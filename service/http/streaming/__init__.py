@@ -1,0 +1,1 @@
+"""`POST /labels` as a stream: lines in, batches to the writer, answers out."""

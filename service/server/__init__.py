@@ -1,0 +1,1 @@
+"""Worker processes and the supervisor that starts and replaces them."""

@@ -1,0 +1,163 @@
+"""Resumable encoding: nothing is encoded twice, and nothing is taken over that does not belong."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export.bundle import encode as resumable
+from export.bundle.encode import encode_resumably
+from service.core.encoding.encoder import encode
+from service.core.types import Role
+from tests.support.tiny_encoder import TrigramEncoder
+
+TEXTS = [f"{'long ' * (number % 3)}text {number}" for number in range(10)]
+STEP = 4
+
+
+class PowerCut(Exception):
+    """What a machine that goes down looks like from inside."""
+
+
+class Interrupted(TrigramEncoder):
+    """Stops for good once it has encoded a number of texts."""
+
+    def __init__(self, after: int, **facts: str) -> None:
+        super().__init__(**facts)
+        self.after = after
+
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+        if self.encoded >= self.after:
+            raise PowerCut
+        return super().embed(tokens, together=together)
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumable, "_STEP_TEXTS", STEP)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., np.ndarray]:
+    def run(
+        encoder: TrigramEncoder,
+        texts: Sequence[str] = TEXTS,
+        *,
+        role: Role = Role.QUERY,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> np.ndarray:
+        work = tmp_path / "work"
+        return encode_resumably(encoder, texts, role=role, work=work, threads=2, progress=progress)
+
+    return run
+
+
+def expected(encoder: TrigramEncoder, texts: Sequence[str] = TEXTS) -> np.ndarray:
+    return encode(encoder, texts, role=Role.QUERY).astype(np.float16)
+
+
+def test_vectors_stand_in_the_order_of_their_texts(run: Callable[..., np.ndarray]) -> None:
+    done: list[int] = []
+    vectors = run(TrigramEncoder(), progress=done.append)
+    assert vectors.dtype == np.float16
+    assert np.array_equal(vectors, expected(TrigramEncoder()))
+    assert done == [0, 4, 8, 10]
+
+
+@settings(max_examples=30)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=12))
+def test_equal_texts_are_encoded_once(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    encoder, work = TrigramEncoder(), tmp_path_factory.mktemp("work")
+    vectors = encode_resumably(
+        encoder, texts, role=Role.QUERY, work=work, threads=1, progress=lambda done: None
+    )
+    assert encoder.encoded == len(set(texts))
+    assert np.array_equal(vectors, expected(TrigramEncoder(), texts))
+
+
+def test_an_interruption_loses_only_the_step_that_it_fell_into(
+    run: Callable[..., np.ndarray],
+) -> None:
+    with pytest.raises(PowerCut):
+        run(Interrupted(after=2 * STEP))
+    encoder, done = TrigramEncoder(), []
+    vectors = run(encoder, progress=done.append)
+    assert encoder.encoded == len(TEXTS) - 2 * STEP
+    assert done == [8, 10]
+    assert np.array_equal(vectors, expected(TrigramEncoder()))
+
+
+def test_what_is_finished_is_not_encoded_again(run: Callable[..., np.ndarray]) -> None:
+    run(TrigramEncoder())
+    encoder = TrigramEncoder()
+    assert np.array_equal(run(encoder), expected(TrigramEncoder()))
+    assert encoder.encoded == 0
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "texts", "role"),
+    [
+        ("another", TEXTS, Role.QUERY),
+        ("trigrams", TEXTS, Role.LABEL),
+        ("trigrams", [*TEXTS[1:], "another text"], Role.QUERY),
+        ("trigrams", TEXTS[1:], Role.QUERY),
+    ],
+)
+def test_another_encoder_role_or_text_starts_afresh(
+    run: Callable[..., np.ndarray], fingerprint: str, texts: list[str], role: Role
+) -> None:
+    run(TrigramEncoder())
+    encoder = TrigramEncoder(fingerprint=fingerprint)
+    vectors = run(encoder, texts, role=role)
+    assert encoder.encoded == len(texts)
+    assert np.array_equal(vectors, expected(TrigramEncoder(), texts))
+
+
+def test_the_order_of_the_texts_does_not_matter_to_what_is_finished(
+    run: Callable[..., np.ndarray],
+) -> None:
+    run(TrigramEncoder())
+    encoder, backwards = TrigramEncoder(), TEXTS[::-1]
+    assert np.array_equal(run(encoder, backwards), expected(TrigramEncoder(), backwards))
+    assert encoder.encoded == 0
+
+
+def test_the_record_of_one_encoder_is_void_once_another_has_begun(
+    run: Callable[..., np.ndarray],
+) -> None:
+    """Encoder a records a step, b begins and is interrupted at once, then a is run again."""
+    with pytest.raises(PowerCut):
+        run(Interrupted(after=STEP, fingerprint="a"))
+    with pytest.raises(PowerCut):
+        run(Interrupted(after=0, fingerprint="b"))
+    encoder = TrigramEncoder(fingerprint="a")
+    assert np.array_equal(run(encoder), expected(TrigramEncoder()))
+    assert encoder.encoded == len(TEXTS)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"key": 1}', b"null"])
+def test_a_record_that_cannot_be_read_starts_afresh(
+    run: Callable[..., np.ndarray], tmp_path: Path, content: bytes
+) -> None:
+    run(TrigramEncoder())
+    (tmp_path / "work/progress.json").write_bytes(content)
+    encoder = TrigramEncoder()
+    assert np.array_equal(run(encoder), expected(TrigramEncoder()))
+    assert encoder.encoded == len(TEXTS)
+
+
+def test_a_record_without_its_vectors_starts_afresh(
+    run: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    run(TrigramEncoder())
+    (tmp_path / "work/vectors.npy").unlink()
+    assert np.array_equal(run(TrigramEncoder()), expected(TrigramEncoder()))
+
+
+def test_no_texts_are_encoded_to_nothing(run: Callable[..., np.ndarray]) -> None:
+    assert run(TrigramEncoder(), []).shape == (0, TrigramEncoder().dimension)

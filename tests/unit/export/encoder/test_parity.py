@@ -1,0 +1,233 @@
+"""Parity: an export that says what torch says passes, and one that lies is refused."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from export.encoder.parity import (
+    TOP,
+    Parity,
+    Sample,
+    Tolerance,
+    best_keys,
+    draw_sample,
+    measure,
+    precision_at_1,
+)
+from service.core.encoding.encoder import encode
+from service.core.errors import InvalidInput, ParityError
+from service.core.types import Role
+from tests.support.tiny_encoder import TrigramEncoder
+from training.datasets.dataset import Dataset, Split, Texts
+
+EXACT = Parity(component=0.0, cosine=1.0, overlap=1.0, torch_precision=80.0, precision=80.0)
+
+
+def split(relevance: np.ndarray, name: str) -> Split:
+    rows = [f"{name} {row}" for row in range(len(relevance))]
+    return Split(
+        instances=Texts(uids=tuple(rows), texts=tuple(rows)),
+        labels_of=csr_matrix(relevance.astype(np.float32)),
+        filtered=csr_matrix(relevance.shape, dtype=bool),
+    )
+
+
+def dataset(relevance: np.ndarray) -> Dataset:
+    """Test rows "query 0", ... and labels "label 0", ... with this relevance [n, L]."""
+    labels = tuple(f"label {column}" for column in range(relevance.shape[1]))
+    return Dataset(
+        name="made up",
+        train=split(relevance, "train"),
+        test=split(relevance, "query"),
+        labels=Texts(uids=labels, texts=labels),
+    )
+
+
+# The bounds ------------------------------------------------------------------------------
+
+
+def test_what_lies_within_every_bound_passes() -> None:
+    EXACT.check(Tolerance())
+    edge = Parity(component=1e-4, cosine=0.98, overlap=0.80, torch_precision=80.0, precision=78.0)
+    edge.check(Tolerance())
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "named"),
+    [
+        ("component", 2e-4, "fp32 component by 2.00e-04"),
+        ("cosine", 0.97, r"mean cosine 0\.9700"),
+        ("overlap", 0.79, r"top-10 overlap 0\.790"),
+        ("precision", 77.9, r"P@1 77\.90 against 80\.00"),
+        ("component", float("nan"), "fp32 component"),
+        ("cosine", float("nan"), "mean cosine"),
+        ("precision", float("nan"), "P@1"),
+    ],
+)
+def test_what_lies_beyond_a_bound_is_refused_by_name(figure: str, value: float, named: str) -> None:
+    with pytest.raises(ParityError, match=named):
+        replace(EXACT, **{figure: value}).check(Tolerance())
+
+
+def test_an_export_may_be_better_than_torch() -> None:
+    replace(EXACT, precision=95.0).check(Tolerance(precision=0.0))
+
+
+def test_the_manifest_gets_percents() -> None:
+    assert EXACT.as_metrics() == {
+        "parity.fp32_max_component": 0.0,
+        "parity.cosine_mean": 1.0,
+        "parity.top10_overlap": 100.0,
+        "parity.sample_P@1_torch": 80.0,
+        "parity.sample_P@1": 80.0,
+    }
+
+
+# Measuring -------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """Stands for torch: the trigram encoder with torch's way of calling."""
+
+    encoder: TrigramEncoder = field(default_factory=TrigramEncoder)
+
+    def encode(self, texts: list[str], *, role: Role) -> np.ndarray:
+        return encode(self.encoder, texts, role=role)
+
+
+class Noisy(TrigramEncoder):
+    """Says nearly what it should: each component is off by up to `noise` before normalising."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+        vectors = super().embed(tokens, together=together)
+        drawn = np.random.default_rng(len(tokens)).uniform(-1, 1, vectors.shape)
+        vectors = (vectors + self.noise * drawn).astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class LabelsAstray(TrigramEncoder):
+    """A graph that is right for queries and wrong for labels, as with a prompt gone missing."""
+
+    def tokenize(self, texts: list[str], *, role: Role) -> list[list[int]]:
+        shown = [f"passage: {text}" for text in texts] if role is Role.LABEL else texts
+        return super().tokenize(shown, role=role)
+
+
+class NotANumber(TrigramEncoder):
+    """A graph that divides by zero for short texts."""
+
+    def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+        vectors = super().embed(tokens, together=together)
+        vectors[[len(trigrams) < 20 for trigrams in tokens]] = np.nan
+        return vectors
+
+
+SAMPLE = Sample(
+    queries=[f"red shoes number {number}" for number in range(20)],
+    keys=[f"shoes number {number}" for number in range(40)],
+    positives=[frozenset([number]) for number in range(20)],
+)
+
+
+def measured(*, fp32: TrigramEncoder, exported: TrigramEncoder) -> Parity:
+    return measure(SAMPLE, reference=Reference(), fp32=fp32, exported=exported, threads=2)
+
+
+def test_a_faithful_export_is_measured_as_such() -> None:
+    parity = measured(fp32=TrigramEncoder(), exported=TrigramEncoder())
+    assert parity.component == 0.0
+    assert parity.cosine == pytest.approx(1.0)
+    assert (parity.overlap, parity.precision) == (1.0, parity.torch_precision)
+    parity.check(Tolerance())
+
+
+def test_quantization_noise_is_measured_and_tolerated() -> None:
+    parity = measured(fp32=TrigramEncoder(), exported=Noisy(0.01))
+    assert 0.99 < parity.cosine < 1.0
+    parity.check(Tolerance(overlap=0.5, precision=50.0))
+
+
+@pytest.mark.parametrize(
+    ("fp32", "exported", "named"),
+    [
+        (Noisy(0.01), TrigramEncoder(), "fp32 component"),
+        (LabelsAstray(), TrigramEncoder(), "fp32 component"),
+        (NotANumber(), TrigramEncoder(), "fp32 component by nan"),
+        (TrigramEncoder(), NotANumber(), "mean cosine nan"),
+        (TrigramEncoder(), Noisy(2.0), "mean cosine"),
+        (TrigramEncoder(), LabelsAstray(), "mean cosine"),
+    ],
+)
+def test_a_graph_that_lies_is_refused(
+    fp32: TrigramEncoder, exported: TrigramEncoder, named: str
+) -> None:
+    with pytest.raises(ParityError, match=named):
+        measured(fp32=fp32, exported=exported).check(Tolerance())
+
+
+def test_best_keys_by_hand() -> None:
+    keys = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], np.float32)
+    queries = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    assert best_keys(queries, keys).tolist() == [[0, 2, 1], [1, 2, 0]]
+
+
+def test_no_more_than_the_top_keys_are_compared() -> None:
+    assert best_keys(np.ones((1, 1)), np.arange(30.0).reshape(30, 1)).shape == (1, TOP)
+
+
+def test_precision_by_hand() -> None:
+    """Best keys 4 and 2; the first is a positive of its query, the second is not."""
+    best = np.array([[4, 1], [2, 3]])
+    assert precision_at_1(best, [frozenset([4]), frozenset([3])]) == 50.0
+
+
+# The sample ------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_sample_is_a_true_part_of_the_test_rows(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(min_value=1, max_value=8))
+    labels = data.draw(st.integers(min_value=1, max_value=8))
+    cells = st.lists(st.booleans(), min_size=rows * labels, max_size=rows * labels)
+    relevance = np.array(data.draw(cells)).reshape(rows, labels)
+    assume(relevance.any())
+    size = data.draw(st.integers(min_value=1, max_value=20))
+    drawn = draw_sample(dataset(relevance), size=size)
+    assert len(drawn.queries) == len(drawn.positives) <= max(1, size // 4)
+    assert len(set(drawn.queries)) == len(drawn.queries)
+    assert len(set(drawn.keys)) == len(drawn.keys) == min(size, labels)
+    for query, positives in zip(drawn.queries, drawn.positives, strict=True):
+        wanted = relevance[int(query.split()[1])]
+        assert wanted.any()
+        kept = {column for column in np.flatnonzero(wanted) if f"label {column}" in drawn.keys}
+        assert {int(drawn.keys[place].split()[1]) for place in positives} == kept
+
+
+def test_a_sample_keeps_the_labels_of_its_queries_before_others() -> None:
+    """Forty rows with a label each, eighty labels: ten queries, their ten labels, thirty others."""
+    relevance = np.zeros((40, 80))
+    relevance[np.arange(40), np.arange(40)] = 1
+    drawn = draw_sample(dataset(relevance), size=40)
+    assert len(drawn.queries) == 10
+    assert all(len(positives) == 1 for positives in drawn.positives)
+
+
+def test_without_a_labelled_test_row_there_is_no_sample() -> None:
+    with pytest.raises(InvalidInput, match="made up has no labelled test row"):
+        draw_sample(dataset(np.zeros((3, 2))), size=20)
+
+
+def test_a_sample_is_the_same_every_time_for_a_seed() -> None:
+    data = dataset(np.random.default_rng(0).random((30, 30)) < 0.2)
+    assert draw_sample(data, size=20) == draw_sample(data, size=20)
+    assert draw_sample(data, size=20) != draw_sample(data, size=20, seed=1)

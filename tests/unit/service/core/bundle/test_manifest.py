@@ -1,0 +1,270 @@
+"""The manifest: it comes back as written, and every edit is noticed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.bundle import manifest
+from service.core.bundle.manifest import AdaptiveFacts, Checksums, FileFacts, Manifest
+from service.core.errors import BundleAltered, BundleError, BundleMissing, BundleUnsupported
+from tests.support.bundles import write_document
+from tests.support.tiny_encoder import tiny_facts
+from tests.support.tiny_novel import FACTS as NOVEL
+
+
+@pytest.fixture(scope="module")
+def facts(tiny_bundle_folder: Path) -> Manifest:
+    return manifest.read(tiny_bundle_folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, facts: Manifest) -> Path:
+    manifest.write(facts, tmp_path)
+    return tmp_path
+
+
+def document(folder: Path) -> dict[str, Any]:
+    return orjson.loads((folder / "manifest.json").read_bytes())
+
+
+def test_what_was_written_is_read(folder: Path, facts: Manifest) -> None:
+    assert manifest.read(folder) == facts
+
+
+@settings(max_examples=30)
+@given(
+    tau=st.floats(min_value=1e-6, max_value=1e6),
+    name=st.text(st.characters(exclude_categories=["Cs"])),
+    metrics=st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+        st.floats(allow_nan=False, allow_infinity=False),
+        max_size=3,
+    ),
+)
+def test_any_numbers_and_names_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    facts: Manifest,
+    tau: float,
+    name: str,
+    metrics: dict[str, float],
+) -> None:
+    folder = tmp_path_factory.mktemp("manifest")
+    changed = replace(
+        facts,
+        name=name,
+        encoder=tiny_facts(query_prompt=name),
+        predictor=replace(facts.predictor, tau=tau),
+        metrics=metrics,
+    )
+    manifest.write(changed, folder)
+    assert manifest.read(folder) == changed
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("predictor", "tau", 0.2),
+        ("predictor", "depth", 11),
+        ("encoder", "max_tokens", 512),
+        ("memory", "labels", 7),
+        ("metrics", "parity.cosine_mean", 0.5),
+    ],
+)
+def test_an_edited_value_is_noticed(folder: Path, section: str, key: str, value: object) -> None:
+    edited = document(folder)
+    edited[section][key] = value
+    (folder / "manifest.json").write_bytes(orjson.dumps(edited))
+    with pytest.raises(BundleAltered, match=r"manifest\.json differs from its own checksum"):
+        manifest.read(folder)
+
+
+def test_another_layout_of_the_same_values_is_no_change(folder: Path, facts: Manifest) -> None:
+    backwards = dict(reversed(document(folder).items()))
+    (folder / "manifest.json").write_bytes(orjson.dumps(backwards))
+    assert manifest.read(folder) == facts
+
+
+@pytest.mark.parametrize("version", [0, 5, "1", None])
+def test_another_version_is_unsupported(folder: Path, version: object) -> None:
+    write_document(folder, document(folder) | {"version": version})
+    with pytest.raises(BundleUnsupported, match="this build reads 1, 2, 3, 4"):
+        manifest.read(folder)
+
+
+def test_a_manifest_of_version_1_is_read_with_what_it_lacks_left_empty(
+    folder: Path, facts: Manifest
+) -> None:
+    old = document(folder) | {"version": 1}
+    del old["log"], old["memory"]["version"]
+    write_document(folder, old)
+    found = manifest.read(folder)
+    assert found == replace(facts, version=1)
+    assert (found.log, found.memory.version) == ("", 0)
+
+
+LEARNED = AdaptiveFacts(weights={"best_label": -2.0, "consensus": 1.5}, bias=0.25, enabled=True)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_learned_lambda_comes_back_in_version_3(
+    tmp_path: Path, facts: Manifest, enabled: bool
+) -> None:
+    learned = replace(LEARNED, enabled=enabled)
+    predictor = replace(facts.predictor, adaptive=learned)
+    changed = replace(facts, version=manifest.version_for(predictor), predictor=predictor)
+    manifest.write(changed, tmp_path)
+    found = manifest.read(tmp_path)
+    assert (found, found.version) == (changed, 3)
+    assert found.predictor.default_memorization == (None if enabled else 0.5)
+    assert (found.predictor.adaptive_memorization() is None) is not enabled
+
+
+def test_how_novel_labels_are_represented_comes_back_in_version_4(
+    tmp_path: Path, facts: Manifest
+) -> None:
+    version = manifest.version_for(facts.predictor, NOVEL)
+    changed = replace(facts, version=version, novel=NOVEL)
+    manifest.write(changed, tmp_path)
+    found = manifest.read(tmp_path)
+    assert (found, found.version) == (changed, 4)
+
+
+def test_without_one_older_builds_can_read_it_and_nothing_is_said_of_it(
+    folder: Path, facts: Manifest
+) -> None:
+    """Builds of before refuse keys that they do not know."""
+    assert manifest.version_for(facts.predictor) == 2
+    assert set(document(folder)["predictor"]) == {"tau", "depth", "memorization"}
+    assert facts.predictor.default_memorization == 0.5
+
+
+def test_a_learned_lambda_of_an_unknown_feature_is_unsupported(facts: Manifest) -> None:
+    later = replace(LEARNED, weights={"moon_phase": 1.0})
+    predictor = replace(facts.predictor, adaptive=later)
+    with pytest.raises(BundleUnsupported, match="'moon_phase' is unknown to this version"):
+        predictor.adaptive_memorization()
+    off = replace(predictor, adaptive=replace(later, enabled=False))
+    assert off.adaptive_memorization() is None
+
+
+@pytest.mark.parametrize("version", [True, 1.0, 2.0])
+def test_a_version_that_only_equals_a_number_is_refused(folder: Path, version: object) -> None:
+    write_document(folder, document(folder) | {"version": version})
+    with pytest.raises(BundleAltered, match="version"):
+        manifest.read(folder)
+
+
+def test_a_fingerprint_changes_with_anything_that_is_said(facts: Manifest) -> None:
+    others = [replace(facts, name="other"), replace(facts, log="other"), replace(facts, files={})]
+    assert len({manifest.fingerprint(one) for one in (facts, *others)}) == 4
+    assert manifest.fingerprint(replace(facts)) == manifest.fingerprint(facts)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"3", b"{}", b'{"format": "other"}'])
+def test_json_that_describes_something_else_is_unsupported(folder: Path, content: bytes) -> None:
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(BundleUnsupported, match="does not describe a keymatch-bundle"):
+        manifest.read(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50])
+def test_what_is_not_json_is_altered(folder: Path, content: bytes) -> None:
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(BundleAltered, match=r"manifest\.json is not JSON"):
+        manifest.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "where"),
+    [
+        ("predictor", "tau", "0.1", r"predictor\.tau"),
+        ("encoder", "dimension", 16.5, r"encoder\.dimension"),
+        ("memory", "surprise", 1, r"memory\.surprise"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(
+    folder: Path, section: str, key: str, value: object, where: str
+) -> None:
+    wrong = document(folder)
+    wrong[section][key] = value
+    write_document(folder, wrong)
+    with pytest.raises(BundleAltered, match=where):
+        manifest.read(folder)
+
+
+def test_a_missing_section_is_named(folder: Path) -> None:
+    wrong = document(folder)
+    del wrong["predictor"]
+    write_document(folder, wrong)
+    with pytest.raises(BundleAltered, match="predictor"):
+        manifest.read(folder)
+
+
+def test_every_flipped_byte_is_noticed_or_changes_nothing(folder: Path, facts: Manifest) -> None:
+    """A flip within white space or the case of an escape may be harmless; nothing else is."""
+    whole = (folder / "manifest.json").read_bytes()
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 0x01
+        (folder / "manifest.json").write_bytes(flipped)
+        try:
+            assert manifest.read(folder) == facts
+        except BundleError as error:
+            assert "manifest.json" in str(error)
+
+
+def test_no_manifest_is_no_bundle(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    for place in (tmp_path, tmp_path / "nowhere", file):
+        with pytest.raises(BundleMissing, match=r"manifest\.json is missing"):
+            manifest.read(place)
+
+
+def test_a_manifest_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read"):
+        manifest.read(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's file, for example; the superuser may read any, so the refusal is played."""
+    checksums = Checksums(folder=folder, files=manifest.file_facts(folder))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(manifest.hashlib, "file_digest", refuse)
+    with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read: Permission denied"):
+        checksums.verify()
+
+
+def test_checksums_by_hand(tmp_path: Path) -> None:
+    """SHA-256 of "abc", from FIPS 180-2."""
+    (tmp_path / "file").write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert manifest.file_facts(tmp_path) == {"file": FileFacts(bytes=3, sha256=digest)}
+
+
+def test_checksums_name_the_file_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    file = tmp_path / "inner/file"
+    file.write_bytes(b"abc")
+    checksums = Checksums(folder=tmp_path, files=manifest.file_facts(tmp_path))
+    checksums.verify()
+    file.write_bytes(b"abd")
+    with pytest.raises(BundleAltered, match="inner/file differs from the manifest's SHA-256"):
+        checksums.verify()
+    file.write_bytes(b"ab")
+    with pytest.raises(BundleAltered, match="inner/file has 2 bytes; the manifest says 3"):
+        checksums.verify()
+    file.unlink()
+    with pytest.raises(BundleMissing, match="inner/file is missing"):
+        checksums.verify()

@@ -1,0 +1,194 @@
+"""The ONNX encoder: what it cuts, what it prepends, and that neighbours change nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import load, numpy_helper
+
+from service.core.encoding import encoder as encoder_module
+from service.core.encoding.encoder import OnnxEncoder, encode, encode_all
+from service.core.errors import BundleAltered, BundleUnsupported
+from service.core.types import Role
+from tests.support.tiny_encoder import (
+    DIMENSION,
+    VOCABULARY,
+    TrigramEncoder,
+    tiny_facts,
+    write_tiny_encoder,
+)
+
+CLS, SEP = VOCABULARY["[CLS]"], VOCABULARY["[SEP]"]
+TEXTS = ["tent", "a much longer text about hiking boots", "x", "two words", "tent"]
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    write_tiny_encoder(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Callable[..., OnnxEncoder]:
+    return lambda **facts: OnnxEncoder(folder, tiny_facts(**facts))
+
+
+@pytest.fixture(scope="module")
+def tiny(opened: Callable[..., OnnxEncoder]) -> OnnxEncoder:
+    return opened()
+
+
+def test_a_vector_by_hand(tiny: OnnxEncoder, folder: Path) -> None:
+    """The mean of the letters' embeddings between [CLS] and [SEP], divided by its length."""
+    (letters,) = (
+        numpy_helper.to_array(tensor)
+        for tensor in load(folder / "encoder.onnx").graph.initializer
+        if tensor.name == "letters"
+    )
+    mean = letters[[CLS, VOCABULARY["a"], VOCABULARY["##b"], SEP]].mean(axis=0)
+    (vector,) = encode(tiny, ["ab"], role=Role.QUERY)
+    assert vector == pytest.approx(mean / np.linalg.norm(mean), abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(any_text)
+def test_any_text_has_a_unit_vector(tiny: OnnxEncoder, text: str) -> None:
+    vectors = encode(tiny, [text], role=Role.QUERY)
+    assert vectors.shape == (1, DIMENSION)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_no_texts_have_no_vectors(tiny: OnnxEncoder) -> None:
+    assert encode(tiny, [], role=Role.QUERY).shape == (0, DIMENSION)
+    assert encode_all(tiny, [], role=Role.QUERY, threads=2).shape == (0, DIMENSION)
+
+
+def test_the_facts_are_the_manifests(opened: Callable[..., OnnxEncoder]) -> None:
+    encoder = opened(fingerprint="print")
+    assert (encoder.dimension, encoder.fingerprint) == (DIMENSION, "print")
+
+
+# Tokens ----------------------------------------------------------------------------------
+
+
+def test_texts_are_cut_to_the_maximum_with_both_marks_kept(
+    opened: Callable[..., OnnxEncoder],
+) -> None:
+    (short, long) = opened(max_tokens=5).tokenize(["ab", "abcdefgh"], role=Role.QUERY)
+    assert short == [CLS, VOCABULARY["a"], VOCABULARY["##b"], SEP]
+    assert long == [CLS, VOCABULARY["a"], VOCABULARY["##b"], VOCABULARY["##c"], SEP]
+
+
+def test_what_stands_behind_the_cut_does_not_count(opened: Callable[..., OnnxEncoder]) -> None:
+    encoder = opened(max_tokens=6)
+    first, second = encode(encoder, ["abcdXXXX", "abcdYY"], role=Role.QUERY)
+    assert np.array_equal(first, second)
+
+
+def test_each_role_has_its_own_prompt(opened: Callable[..., OnnxEncoder]) -> None:
+    plain, prompted = opened(), opened(query_prompt="query: ", label_prompt="passage: ")
+    for role, prompt in ((Role.QUERY, "query: "), (Role.LABEL, "passage: ")):
+        expected = plain.tokenize([prompt + "tent"], role=role)
+        assert prompted.tokenize(["tent"], role=role) == expected
+    assert plain.tokenize(["tent"], role=Role.QUERY) == plain.tokenize(["tent"], role=Role.LABEL)
+
+
+# Batches ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.lists(any_text, min_size=1, max_size=40))
+def test_a_batch_is_its_texts_one_by_one_in_their_order(
+    tiny: OnnxEncoder, texts: list[str]
+) -> None:
+    together = encode(tiny, texts, role=Role.QUERY)
+    alone = np.concatenate([encode(tiny, [text], role=Role.QUERY) for text in texts])
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_only_many_texts_for_a_graph_that_bears_it_run_together(
+    opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = ((True, True, [5]), (False, True, [1] * 5), (True, False, [1] * 5))
+    for batch_invariant, together, sizes in cases:
+        encoder = opened(batch_invariant=batch_invariant)
+        seen: list[int] = []
+        run = encoder._run
+        monkeypatch.setattr(
+            encoder,
+            "_run",
+            lambda tokens, run=run, seen=seen: (seen.append(len(tokens)), run(tokens))[1],
+        )
+        encoder.embed(encoder.tokenize(TEXTS, role=Role.QUERY), together=together)
+        assert seen == sizes
+
+
+def test_buckets_hold_texts_of_similar_length(
+    opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_BUCKET_TEXTS", 2)
+    encoder = opened(batch_invariant=True)
+    run, seen = encoder._run, []
+    monkeypatch.setattr(
+        encoder, "_run", lambda tokens: (seen.append([len(ids) for ids in tokens]), run(tokens))[1]
+    )
+    encoder.embed([[1] * 5, [1], [1] * 9, [1] * 2], together=True)
+    assert seen == [[1, 2], [5, 9]]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_encode_all_keeps_the_order_and_reports_every_text(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_CHUNK_TEXTS", 4)
+    encoder = TrigramEncoder()
+    texts = [f"{'long ' * (number % 3)}text {number}" for number in range(11)]
+    done: list[int] = []
+    vectors = encode_all(encoder, texts, role=Role.LABEL, threads=threads, progress=done.append)
+    assert np.array_equal(vectors, encode(encoder, texts, role=Role.LABEL))
+    assert done == [4, 8, 11]
+
+
+def test_a_failure_in_a_thread_reaches_the_caller() -> None:
+    class Broken(TrigramEncoder):
+        def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        encode_all(Broken(), ["a"], role=Role.QUERY, threads=2)
+
+
+# Refusals --------------------------------------------------------------------------------
+
+
+def test_a_graph_of_another_dimension_is_unsupported(folder: Path) -> None:
+    with pytest.raises(BundleUnsupported, match=r"encoder\.onnx produces vectors of 16 dimensions"):
+        OnnxEncoder(folder, tiny_facts(dimension=24))
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"{}", None])
+def test_a_file_that_cannot_be_loaded_is_named(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    write_tiny_encoder(tmp_path)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BundleAltered, match=name):
+        OnnxEncoder(tmp_path, tiny_facts())
+
+
+def test_another_seed_is_another_encoder(tmp_path: Path, tiny: OnnxEncoder) -> None:
+    write_tiny_encoder(tmp_path, seed=1)
+    other = OnnxEncoder(tmp_path, tiny_facts())
+    assert not np.allclose(
+        encode(other, ["tent"], role=Role.QUERY), encode(tiny, ["tent"], role=Role.QUERY)
+    )

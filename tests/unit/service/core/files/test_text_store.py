@@ -1,0 +1,68 @@
+"""Text stores: every text comes back, and can be found, in any script."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.errors import BundleAltered
+from service.core.files import text_store
+from service.core.files.text_store import TextStore
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+def store(folder: Path, *content: str, lookup: bool = True) -> TextStore:
+    text_store.write(folder / "store", content, lookup=lookup)
+    return TextStore(folder / "store")
+
+
+@settings(max_examples=60)
+@given(st.lists(any_text, max_size=8), any_text)
+def test_what_was_written_is_read_and_found(content: list[str], other: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        opened = store(Path(folder), *content)
+        assert list(opened) == content
+        assert len(opened) == len(content)
+        for text in content:
+            assert opened[opened.find(text)] == text
+        assert (opened.find(other) is None) == (other not in content)
+
+
+def test_order_of_lookup_is_by_bytes_not_by_code_units(tmp_path: Path) -> None:
+    """U+FFFD sorts before U+1F600 in UTF-8 and after it in UTF-16."""
+    opened = store(tmp_path, "\U0001f600", "\ufffd", "é", "e", "")
+    assert [opened.find(text) for text in ("\U0001f600", "\ufffd", "é", "e", "")] == [0, 1, 2, 3, 4]
+
+
+def test_an_empty_store_holds_and_finds_nothing(tmp_path: Path) -> None:
+    opened = store(tmp_path)
+    assert len(opened) == 0
+    assert list(opened) == []
+    assert opened.find("anything") is None
+
+
+def test_a_store_of_empty_texts_keeps_their_number(tmp_path: Path) -> None:
+    assert list(store(tmp_path, "", "")) == ["", ""]
+
+
+def test_a_position_behind_the_last_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(IndexError):
+        store(tmp_path, "only")[1]
+
+
+def test_looking_up_needs_an_order(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="without lookup"):
+        store(tmp_path, "a", lookup=False).find("a")
+
+
+@pytest.mark.parametrize("content", [b"", b"shor", b"longer than it was"])
+def test_a_store_whose_bytes_do_not_fit_its_offsets_is_refused(
+    tmp_path: Path, content: bytes
+) -> None:
+    store(tmp_path, "short", lookup=False)
+    (tmp_path / "store.bin").write_bytes(content)
+    with pytest.raises(BundleAltered, match=r"store\.bin has"):
+        TextStore(tmp_path / "store")

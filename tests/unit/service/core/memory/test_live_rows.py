@@ -1,0 +1,108 @@
+"""Live rows: what a view counts is what it sees, and burying a row makes a new value."""
+
+import numpy as np
+import pytest
+
+from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
+from service.core.types import RowKind
+
+FIRST = 100  # the memory's number of the store's row 0
+VECTORS = np.eye(4, dtype=np.float16)
+KINDS = (RowKind.LABEL, RowKind.INSTANCE, RowKind.INSTANCE, RowKind.LABEL)
+
+
+def row(place: int, kind: RowKind, text: str = "") -> NewRow:
+    """The row that votes for the column `place`, if it is a label's, and for the next as well."""
+    votes = [place] if kind is RowKind.LABEL else [place, place + 1]
+    return NewRow(
+        kind=kind,
+        text=text or f"text {place}",
+        votes=np.array(votes, np.int32),
+        vector=VECTORS[place],
+    )
+
+
+@pytest.fixture
+def rows() -> LiveRows:
+    empty = LiveRows(store=LiveStore(capacity=11, dimension=4), first=FIRST, count=0)
+    return empty.append([row(place, kind) for place, kind in enumerate(KINDS)])
+
+
+def found(rows: LiveRows, kind: RowKind | None = None) -> list[int]:
+    """The rows that a search returns, in order of their number."""
+    queries = np.full((1, 4), 0.5, np.float32)
+    numbers = rows.search(queries, count=9, ef=8, kind=kind)[1][0]
+    return sorted(numbers[numbers >= 0].tolist())
+
+
+def test_rows_are_numbered_as_the_memory_does(rows: LiveRows) -> None:
+    queries = VECTORS[2:3].astype(np.float32)
+    similarities, numbers = rows.search(queries, count=1, ef=8, kind=None)
+    assert numbers.tolist() == [[FIRST + 2]]
+    assert similarities.tolist() == [[1.0]]
+    assert (rows.first, rows.stop, rows.stored) == (FIRST, FIRST + 4, 4)
+    assert rows.living().tolist() == [100, 101, 102, 103]
+
+
+def test_what_rows_say_is_asked_in_any_order(rows: LiveRows) -> None:
+    numbers = np.array([103, 101, 103])
+    assert rows.is_instance(numbers).tolist() == [False, True, False]
+    columns, counts = rows.votes(numbers)
+    assert (columns.tolist(), counts.tolist()) == ([3, 1, 2, 3], [1, 2, 1])
+    assert rows.text(102) == "text 2"
+    assert np.array_equal(rows.vectors(numbers), VECTORS[[3, 1, 3]])
+
+
+def test_a_search_keeps_to_the_kind(rows: LiveRows) -> None:
+    assert found(rows) == [100, 101, 102, 103]
+    assert found(rows, RowKind.INSTANCE) == [101, 102]
+    assert found(rows, RowKind.LABEL) == [100, 103]
+
+
+def test_rows_behind_the_count_are_not_seen(rows: LiveRows) -> None:
+    fewer = LiveRows(store=rows.store, first=FIRST, count=2)
+    assert found(fewer) == fewer.living().tolist() == [100, 101]
+    assert found(fewer, RowKind.INSTANCE) == [101]
+    assert fewer.bury([101]).dead == 1
+
+
+def test_an_old_value_does_not_see_what_is_appended(rows: LiveRows) -> None:
+    later = rows.append([row(0, RowKind.LABEL, "later")])
+    assert found(later) == [100, 101, 102, 103, 104]
+    assert found(rows) == [100, 101, 102, 103]
+    assert later.text(104) == "later"
+
+
+def test_a_store_is_full_at_its_capacity() -> None:
+    rows = LiveRows(store=LiveStore(capacity=2, dimension=4), first=FIRST, count=0)
+    assert not rows.full
+    assert rows.append([row(0, RowKind.LABEL), row(1, RowKind.LABEL)]).full
+
+
+def test_buried_rows_are_gone_from_the_new_value_only(rows: LiveRows) -> None:
+    later = rows.bury([101])
+    assert found(later) == later.living().tolist() == [100, 102, 103]
+    assert found(later, RowKind.INSTANCE) == [102]
+    assert found(rows) == rows.living().tolist() == [100, 101, 102, 103]
+    assert (rows.dead, later.dead, later.stored) == (0, 1, 4)
+    assert later.bury([101, 103]).dead == 2
+
+
+def test_nothing_is_found_where_all_rows_of_a_kind_are_dead(rows: LiveRows) -> None:
+    assert found(rows.bury([101, 102]), RowKind.INSTANCE) == []
+
+
+def test_a_row_appended_after_a_burial_is_alive(rows: LiveRows) -> None:
+    later = rows.bury([103]).append([row(1, RowKind.INSTANCE, "later")])
+    assert found(later) == [100, 101, 102, 104]
+    assert (later.dead, later.stored) == (1, 5)
+
+
+def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first(rows: LiveRows) -> None:
+    """As after a draft that was dropped: the value that counts one row appends once more."""
+    one = LiveRows(store=rows.store, first=FIRST, count=1)
+    again = one.append([row(3, RowKind.LABEL, "again")])
+    assert rows.store.texts == ["text 0", "again"]
+    assert [votes.tolist() for votes in rows.store.votes] == [[0], [3]]
+    assert found(again, RowKind.LABEL) == [100, 101]
+    assert np.array_equal(again.vectors(np.array([101])), VECTORS[3:])

@@ -1,0 +1,233 @@
+"""Random histories of the memory: every view, new or old, answers as the dense oracle did then.
+
+Blocks of 1, 3 or 8 rows and merges of two make segments of any age appear within a few changes.
+"""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.encoding.encoder import encode
+from service.core.memory.changes import Change
+from service.core.memory.draft import MemoryLimits
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
+from tests.support.bundles import LABELS, Catalogue
+from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.oracle import Oracle
+from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.views import Row, labels, living, plan, said
+
+TAU = 0.1
+QUERIES = ("tent for the trail", "light boots")
+EVERYTHING = 400  # more rows than any history makes
+
+ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
+words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp", "x"])
+metadata = st.dictionaries(st.just("bid"), st.sampled_from(["0.10", "0.30"]))
+new_labels = st.builds(
+    NewLabel,
+    id=ids,
+    text=words,
+    queries=st.lists(words, max_size=4).map(tuple),
+    metadata=metadata,
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Changes a memory and an oracle alike, keeps views, and asks old and new ones."""
+
+    bundle: Bundle
+
+    @initialize(seal_rows=st.sampled_from([1, 3, 8]))
+    def start(self, seal_rows: int) -> None:
+        self.temporary = TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        self.limits = MemoryLimits(live_rows=EVERYTHING, seal_rows=seal_rows, fan_out=2)
+        self.oracle = Oracle.of(Catalogue(), ENCODER)
+        self.details: dict[str, tuple[NewLabel, bool]] = {
+            label_id: (NewLabel(id=label_id, text=text), False) for label_id, text in LABELS.items()
+        }
+        self.kept: list[tuple[View, Counter[Row]]] = []
+        self.open(self.bundle)
+
+    def teardown(self) -> None:
+        self.temporary.cleanup()
+
+    def open(self, bundle: Bundle) -> None:
+        self.memory = self.fresh(bundle)
+        self.changes: list[Change] = []
+        self.keep()
+
+    def fresh(self, bundle: Bundle) -> KnowledgeMemory:
+        return KnowledgeMemory(bundle, self.limits, version=bundle.manifest.memory.version)
+
+    def keep(self) -> None:
+        self.kept.append((self.memory.view, self.oracle.said()))
+
+    def apply(self, changes: list[Change]) -> None:
+        view = self.memory.apply(changes)
+        assert view.version == changes[-1].sequence
+        self.changes += changes
+        self.keep()
+
+    # Changes ------------------------------------------------------------------------------
+
+    @rule(posted=st.lists(new_labels, min_size=1, max_size=4))
+    def put(self, posted: list[NewLabel]) -> None:
+        for label in posted:
+            self.oracle.put(label)
+            novel = self.details[label.id][1] if label.id in self.details else True
+            self.details[label.id] = (label, novel)
+        self.apply([put(self.next + place, label) for place, label in enumerate(posted)])
+
+    @rule(label_id=ids, forms=st.integers(min_value=3, max_value=9))
+    def churn(self, label_id: str, forms: int) -> None:
+        """One label changes so often that whole blocks die."""
+        self.put([NewLabel(id=label_id, text=f"form {form}") for form in range(forms)])
+
+    @rule(label_id=ids, text=words, data=metadata)
+    def put_metadata(self, label_id: str, text: str, data: dict[str, str]) -> None:
+        """The label as it is, but for its metadata: no row changes."""
+        known, _ = self.details.get(label_id, (NewLabel(id=label_id, text=text), True))
+        view = self.memory.view
+        self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
+        if label_id in labels(view):
+            assert living(view).tolist() == living(self.memory.view).tolist()
+
+    @rule(label_id=ids)
+    def delete(self, label_id: str) -> None:
+        self.oracle.delete(label_id)
+        self.details.pop(label_id, None)
+        self.apply([delete(self.next, label_id)])
+
+    @rule(query=words, clicked=st.lists(ids, min_size=1, max_size=3, unique=True))
+    def put_instance(self, query: str, clicked: list[str]) -> None:
+        self.oracle.click(query, *clicked)
+        self.apply([click(self.next, query, *clicked)])
+
+    @property
+    def next(self) -> int:
+        return self.memory.view.version + 1
+
+    # What is no change ----------------------------------------------------------------------
+
+    @precondition(lambda self: any(self.memory.view.unsealed()))
+    @rule(data=st.data())
+    def seal_one(self, data: st.DataObject) -> None:
+        extent = data.draw(st.sampled_from(list(self.memory.view.unsealed())))
+        seal(self.memory, self.folder, [extent])
+        self.keep()
+
+    @precondition(lambda self: any(self.memory.view.unsealed()))
+    @rule()
+    def seal_all(self) -> None:
+        seal(self.memory, self.folder)
+        assert list(self.memory.view.unsealed()) == []
+        self.keep()
+
+    @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
+    def restart(self, batch: int, data: st.DataObject) -> None:
+        """All changes once more, committed in other portions, sealed now and then."""
+        again = self.fresh(self.memory.view.bundle)
+        for start in range(0, len(self.changes), batch):
+            again.apply(self.changes[start : start + batch])
+            if data.draw(st.booleans()):
+                seal(again, self.folder)
+        assert again.view.version == self.memory.view.version
+        assert said(again.view) == said(self.memory.view)
+        assert labels(again.view) == labels(self.memory.view)
+        assert plan(again.view) == plan(self.memory.view)
+        seal(again, self.folder)
+        seal(self.memory, self.folder)
+        assert answers(again.view) == answers(self.memory.view)
+        self.memory = again
+        self.keep()
+
+    @precondition(lambda self: len(self.changes) > 6)  # rarer than all else: it is slow
+    @rule()
+    def snapshot_and_reopen(self) -> None:
+        folder = self.folder / f"snapshot-{len(self.kept)}"
+        write_snapshot(self.memory.view, folder, name="snapshot", log="log")
+        before = labels(self.memory.view)
+        self.oracle.reopen()
+        self.open(open_bundle(folder))
+        after = self.memory.view
+        assert (after.live_rows, after.dead_rows) == (0, 0)
+        assert list(labels(after)) == list(before)
+
+    # Questions ----------------------------------------------------------------------------
+
+    @rule(memorization=st.sampled_from([0.0, 0.3, 1.0]), query=st.sampled_from(QUERIES))
+    def predict(self, memorization: float, query: str) -> None:
+        scores = {
+            keyword.id: keyword.score
+            for keyword in ask(self.memory.view, memorization)[QUERIES.index(query)].keywords
+        }
+        dense = self.oracle.scores(query, tau=TAU, memorization=memorization)
+        assert scores == pytest.approx(
+            {label_id: score for label_id, score in dense.items() if label_id in scores}, abs=1e-5
+        )
+        assert all(score == 0.0 for label_id, score in dense.items() if label_id not in scores)
+
+    @rule(kind=st.sampled_from([None, *RowKind]), depth=st.integers(min_value=1, max_value=20))
+    def retrieve(self, kind: RowKind | None, depth: int) -> None:
+        vectors = encode(ENCODER, QUERIES, role=Role.QUERY)
+        for exact in (False, True):
+            found, rows = self.memory.view.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+            assert set(rows.ravel().tolist()) <= {-1, *living(self.memory.view).tolist()}
+            for query, similarities in zip(QUERIES, found, strict=True):
+                expected = self.oracle.similarities(query, kind)[:depth]
+                assert similarities[: len(expected)] == pytest.approx(expected, abs=1e-5)
+                assert np.all(similarities[len(expected) :] == -np.inf)
+
+    @invariant()
+    def every_view_still_says_what_it_said(self) -> None:
+        for view, expected in self.kept:
+            assert said(view) == expected
+
+    @invariant()
+    def dead_and_living_rows_are_all_rows(self) -> None:
+        view = self.memory.view
+        assert len(living(view)) + view.dead_rows == view.base_rows + view.live_rows
+
+    @invariant()
+    def every_label_is_as_it_was_posted_last(self) -> None:
+        found = {
+            label.id: (label.text, label.queries, label.metadata, label.novel)
+            for label in labels(self.memory.view).values()
+        }
+        assert found == {
+            new.id: (new.text, new.queries, new.metadata, novel)
+            for new, novel in self.details.values()
+        }
+
+
+def ask(view: View, memorization: float) -> tuple[Prediction, ...]:
+    options = PredictOptions(top_k=50, memorization=memorization, depth=EVERYTHING)
+    return Predictor(TrigramEncoder(), tau=TAU).predict(view, QUERIES, options).predictions
+
+
+def answers(view: View) -> list[tuple[Prediction, ...]]:
+    """Compared with `==`: scores must agree in every bit."""
+    return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
+
+
+def test_histories(trigram_bundle: Bundle) -> None:
+    class OfTheBundle(Histories):
+        bundle = trigram_bundle
+
+    OfTheBundle.TestCase.settings = settings(
+        max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+    )
+    OfTheBundle.TestCase("runTest").runTest()

@@ -1,0 +1,44 @@
+"""Bitmaps and sparse rows, beside the plainest way to say the same."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.memory.part import dead_places, gather, living_places, without
+
+value_rows = st.lists(st.lists(st.integers(min_value=0, max_value=9), max_size=4), max_size=8)
+
+
+@given(st.integers(min_value=1, max_value=40), st.data())
+def test_a_bitmap_forgets_exactly_the_dead(size: int, data: st.DataObject) -> None:
+    place = st.integers(min_value=0, max_value=size - 1)
+    alive, dead = None, set()
+    for burial in data.draw(st.lists(st.lists(place), max_size=4)):
+        before = None if alive is None else alive.copy()
+        later = without(alive, burial, size)
+        assert before is None or np.array_equal(alive, before)
+        alive, dead = later, dead | set(burial)
+    assert dead_places(alive, size) == len(dead)
+    assert living_places(alive, size).tolist() == sorted(set(range(size)) - dead)
+
+
+def test_dead_places_counts_only_the_first() -> None:
+    alive = without(None, [1, 7], 12)
+    assert [dead_places(alive, size) for size in (1, 2, 8, 12)] == [0, 1, 2, 2]
+    assert living_places(alive, 3).tolist() == [0, 2]
+
+
+def test_nothing_is_dead_without_a_bitmap() -> None:
+    assert dead_places(None, 3) == 0
+    assert living_places(None, 3).tolist() == [0, 1, 2]
+
+
+@given(value_rows, st.data())
+def test_gathered_rows_are_the_rows(matrix: list[list[int]], data: st.DataObject) -> None:
+    place = st.integers(min_value=0, max_value=len(matrix) - 1)
+    places = data.draw(st.lists(place)) if matrix else []
+    indptr = np.cumsum([0, *(len(row) for row in matrix)])
+    indices = np.array([column for row in matrix for column in row], np.int32)
+    columns, counts = gather(indptr, indices, np.array(places, np.int64))
+    assert counts.tolist() == [len(matrix[place]) for place in places]
+    assert columns.tolist() == [column for place in places for column in matrix[place]]

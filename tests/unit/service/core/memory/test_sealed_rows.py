@@ -1,0 +1,190 @@
+"""A sealed part says, finds and forgets what the live parts that it came from did."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core import index
+from service.core.index import IndexParameters, Segment
+from service.core.memory.compaction import Extent
+from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
+from service.core.memory.part import Part
+from service.core.memory.sealed_rows import SealedRows, seal
+from service.core.types import RowKind, Rows
+
+FIRST, BLOCK, DIMENSION = 1000, 40, 16
+EF = 200  # beyond the number of rows: the graph finds all
+KINDS = (None, *RowKind)
+
+
+def block(first: int, seed: int) -> LiveRows:
+    """A full block: rows of both kinds with nought to three votes, a fifth of them dead."""
+    drawn = np.random.default_rng(seed)
+    vectors = drawn.standard_normal((BLOCK, DIMENSION))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows = [
+        NewRow(
+            kind=RowKind.INSTANCE if place % 3 else RowKind.LABEL,
+            text=f"text {first + place}",
+            votes=drawn.integers(0, 50, place % 4).astype(np.int32),
+            vector=vectors[place].astype(np.float16),
+        )
+        for place in range(BLOCK)
+    ]
+    store = LiveStore(capacity=BLOCK, dimension=DIMENSION)
+    full = LiveRows(store=store, first=first, count=0).append(rows)
+    return full.bury((first + drawn.choice(BLOCK, BLOCK // 5, replace=False)).tolist())
+
+
+@pytest.fixture
+def live() -> list[Part]:
+    return [block(FIRST, 1), block(FIRST + BLOCK, 2)]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[[list[Part], Rows], Segment]:
+    """`build(parts, rows)` builds the segment of some rows of parts."""
+
+    def built(parts: list[Part], rows: Rows) -> Segment:
+        vectors = np.concatenate([part.vectors(within(part, rows)) for part in parts])
+        path = tmp_path / f"{rows[0]}-{len(rows)}.index"
+        library = index.library("faiss")
+        library.build(vectors, IndexParameters(m=16, ef_construction=EF), path, lambda rows: None)
+        return library.open(path, rows=len(rows), dimension=DIMENSION)
+
+    return built
+
+
+@pytest.fixture
+def sealed(live: list[Part], build: Callable[..., Segment]) -> SealedRows:
+    """Both blocks in one."""
+    extent = planned(live)
+    return seal(extent, live, build(live, extent.rows))
+
+
+def within(part: Part, rows: Rows) -> Rows:
+    return rows[(rows >= part.first) & (rows < part.stop)]
+
+
+def living(parts: list[Part]) -> Rows:
+    return np.concatenate([part.living() for part in parts])
+
+
+def planned(parts: list[Part]) -> Extent:
+    return Extent(first=parts[0].first, stop=parts[-1].stop, level=0, rows=living(parts))
+
+
+def found(parts: list[Part], queries: np.ndarray, count: int, kind: RowKind | None) -> list:
+    """Rows and similarities of each query in several parts, the nearest first."""
+    searched = [part.search(queries, count=count, ef=EF, kind=kind) for part in parts]
+    similarities = np.hstack([one[0] for one in searched])
+    rows = np.hstack([one[1] for one in searched])
+    lines = []
+    for line, scores in zip(rows, similarities, strict=True):
+        pairs = [pair for pair in zip(-scores, line, strict=True) if pair[1] >= 0]
+        lines.append([(int(row), round(-float(score), 4)) for score, row in sorted(pairs)[:count]])
+    return lines
+
+
+def assert_equal(one: list[Part], other: list[Part]) -> None:
+    """Both say the same of their living rows, and find them alike."""
+    rows = living(one)
+    assert living(other).tolist() == rows.tolist()
+    for mine, yours in zip(said(one, rows), said(other, rows), strict=True):
+        assert np.array_equal(mine, yours)
+    drawn = np.random.default_rng(3).standard_normal((8, DIMENSION))
+    queries = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    for kind in KINDS:
+        for count in (1, 7, 3 * BLOCK):
+            assert found(one, queries, count, kind) == found(other, queries, count, kind)
+
+
+def said(parts: list[Part], rows: Rows) -> list[np.ndarray]:
+    own = [(part, within(part, rows)) for part in parts]
+    own = [(part, mine) for part, mine in own if len(mine)]
+    return [
+        np.concatenate([part.is_instance(mine) for part, mine in own]),
+        np.concatenate([part.votes(mine)[0] for part, mine in own]),
+        np.concatenate([part.votes(mine)[1] for part, mine in own]),
+        np.concatenate([part.vectors(mine) for part, mine in own]),
+        np.array([part.text(row) for part, mine in own for row in mine.tolist()]),
+    ]
+
+
+def test_a_sealed_part_equals_the_live_parts_that_it_came_from(
+    live: list[Part], sealed: SealedRows
+) -> None:
+    assert (sealed.first, sealed.stop) == (FIRST, FIRST + 2 * BLOCK)
+    assert (sealed.stored, sealed.dead) == (2 * BLOCK * 4 // 5, 0)
+    assert_equal(live, [sealed])
+
+
+def test_rows_are_asked_in_any_order(live: list[Part], sealed: SealedRows) -> None:
+    rows = live[0].living()[[5, 1, 9, 1]]
+    assert sealed.is_instance(rows).tolist() == live[0].is_instance(rows).tolist()
+    for mine, yours in zip(sealed.votes(rows), live[0].votes(rows), strict=True):
+        assert mine.tolist() == yours.tolist()
+    assert np.array_equal(sealed.vectors(rows), live[0].vectors(rows))
+
+
+def test_buried_rows_are_found_no_more_and_the_old_value_keeps_them(
+    live: list[Part], sealed: SealedRows
+) -> None:
+    rows = sealed.living()
+    buried = rows[::3].tolist()
+    later = sealed.bury(buried)
+    assert (later.dead, sealed.dead) == (len(buried), 0)
+    assert sealed.living().tolist() == rows.tolist()
+    assert_equal([later], [part.bury(within(part, np.array(buried)).tolist()) for part in live])
+    assert_equal([sealed], live)
+    assert later.bury(buried[:2]).dead == len(buried)
+
+
+def test_rows_that_died_between_plan_and_seal_are_dead(
+    live: list[Part], build: Callable[..., Segment]
+) -> None:
+    extent = planned(live)
+    segment = build(live, extent.rows)
+    dying = extent.rows[[0, 7, len(extent.rows) - 1]]
+    later = [part.bury(within(part, dying).tolist()) for part in live]
+    sealed = seal(extent, later, segment)
+    assert (sealed.stored, sealed.dead) == (len(extent.rows), 3)
+    assert_equal([sealed], later)
+
+
+def test_sealed_parts_are_sealed_again_in_one(
+    live: list[Part], sealed: SealedRows, build: Callable[..., Segment]
+) -> None:
+    """Also one beside a block that is still live, and with rows that died since."""
+    first = planned(live[:1])
+    half: Part = seal(first, live[:1], build(live[:1], first.rows))
+    half = half.bury(half.living()[:4].tolist())
+    parts = [half, live[1]]
+    whole = planned(parts)
+    again = seal(whole, parts, build(parts, whole.rows))
+    assert again.stored == sealed.stored - 4
+    assert_equal([again], parts)
+
+
+def test_an_empty_extent_takes_its_place_and_holds_nothing(live: list[Part]) -> None:
+    empty = Extent(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
+    sealed = seal(empty, live[:1], None)
+    assert (sealed.first, sealed.stop, sealed.stored, sealed.dead) == (FIRST, FIRST + BLOCK, 0, 0)
+    assert sealed.living().tolist() == []
+    queries = np.ones((3, DIMENSION), np.float32)
+    for kind in KINDS:
+        similarities, rows = sealed.search(queries, count=5, ef=EF, kind=kind)
+        assert similarities.shape == rows.shape == (3, 0)
+    assert sealed.bury([]).dead == 0
+    with pytest.raises(ValueError, match="no vectors"):
+        sealed.vectors(empty.rows)
+
+
+def test_an_extent_beyond_its_parts_is_refused(
+    live: list[Part], build: Callable[..., Segment]
+) -> None:
+    extent = planned(live)
+    with pytest.raises(ValueError, match="do not hold all rows"):
+        seal(extent, live[:1], build(live, extent.rows))

@@ -1,0 +1,286 @@
+"""Segments on disk: built by a niced child, found again, built again when they are damaged."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from service.core import index
+from service.core.errors import SealError
+from service.core.index import IndexParameters
+from service.core.memory import segment_store
+from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
+from service.core.processes.low_priority import NicedChild
+from tests.support.waiting import wait_for
+
+ROWS, DIMENSION = 50, 16
+SHAPE = (ROWS, DIMENSION)
+PARAMETERS = IndexParameters(m=8, ef_construction=40, ef=64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SegmentStore:
+    return SegmentStore(tmp_path / "segments")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "segments"
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    drawn = np.random.default_rng(1).standard_normal(SHAPE)
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Builds here, which is quicker than a child; lists the folders of the builds."""
+    built: list[Path] = []
+
+    def build(_child: NicedChild, command: list[str]) -> str:
+        job = Path(command[-1])
+        index.library("faiss").build(
+            np.load(job / "vectors.npy"), PARAMETERS, job / INDEX, lambda rows: None
+        )
+        built.append(job)
+        return ""
+
+    monkeypatch.setattr(NicedChild, "run", build)
+    return built
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Built and found -----------------------------------------------------------------------------
+
+
+def test_a_segment_is_built_by_a_child_and_found_by_its_key(
+    store: SegmentStore, folder: Path, vectors: np.ndarray
+) -> None:
+    key = store.key(vectors, PARAMETERS)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    store.build(key, vectors, PARAMETERS)
+    assert entries(folder) == sorted(["build.lock", key])
+    assert entries(folder / key) == [INDEX, FACTS]
+    segment = SegmentStore(folder).find(key, PARAMETERS, shape=SHAPE)
+    assert segment is not None
+    assert np.array_equal(segment.vectors(np.arange(ROWS)), vectors)
+    _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, among=None)
+    assert rows[:, 0].tolist() == list(range(ROWS))
+
+
+def test_the_child_builds_the_very_bytes_that_this_process_would(
+    store: SegmentStore, folder: Path, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    """One thread each: so do processes that never met."""
+    key = store.key(vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    index.library("faiss").build(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
+    assert (folder / key / INDEX).read_bytes() == (tmp_path / "mine").read_bytes()
+
+
+def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: np.ndarray) -> None:
+    other = vectors.copy()
+    other[-1, -1] += 1
+    keys = [
+        store.key(vectors, PARAMETERS),
+        store.key(other, PARAMETERS),
+        store.key(vectors[:-1], PARAMETERS),
+        store.key(vectors.reshape(ROWS * 2, DIMENSION // 2), PARAMETERS),
+        store.key(vectors, IndexParameters(m=16, ef_construction=40, ef=64)),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert store.key(np.asfortranarray(vectors), PARAMETERS) == keys[0]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_discarded_segment_is_gone_and_who_holds_it_keeps_it(
+    store: SegmentStore, vectors: np.ndarray
+) -> None:
+    key = store.key(vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    held = store.find(key, PARAMETERS, shape=SHAPE)
+    store.discard(key)
+    store.discard(key)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    assert held is not None
+    assert np.array_equal(held.vectors(np.arange(ROWS)), vectors)
+
+
+def test_two_threads_that_want_one_segment_build_it_once(
+    store: SegmentStore, vectors: np.ndarray, in_process: list[Path]
+) -> None:
+    key = store.key(vectors, PARAMETERS)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(lambda _: store.build(key, vectors, PARAMETERS), range(2)):
+            pass
+    assert len(in_process) == 1
+    assert store.find(key, PARAMETERS, shape=SHAPE) is not None
+
+
+# Damage --------------------------------------------------------------------------------------
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _other_facts(path: Path) -> None:
+    path.write_bytes(orjson.dumps({"bytes": "many", "sha256": None}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (INDEX, _flip),
+        (INDEX, _truncate),
+        (INDEX, Path.unlink),
+        (FACTS, _truncate),
+        (FACTS, _other_facts),
+        (FACTS, Path.unlink),
+    ],
+)
+def test_a_damaged_segment_is_built_again(
+    store: SegmentStore,
+    folder: Path,
+    vectors: np.ndarray,
+    in_process: list[Path],
+    name: str,
+    damage: object,
+) -> None:
+    key = store.key(vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    damage(folder / key / name)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    store.build(key, vectors, PARAMETERS)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is not None
+    assert len(in_process) == 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_segment_of_another_shape_is_not_taken(store: SegmentStore, vectors: np.ndarray) -> None:
+    key = store.key(vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    assert store.find(key, PARAMETERS, shape=(ROWS + 1, DIMENSION)) is None
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_a_killed_builder_left_is_cleared_away(
+    store: SegmentStore, folder: Path, vectors: np.ndarray
+) -> None:
+    key = store.key(vectors, PARAMETERS)
+    for name in (".build-x", f".{key}.partial-x"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "vectors.npy").write_bytes(b"half")
+    store.build(key, vectors, PARAMETERS)
+    assert entries(folder) == sorted(["build.lock", key])
+
+
+# Failures -------------------------------------------------------------------------------------
+
+
+def test_a_child_that_fails_is_an_error_that_quotes_it(
+    store: SegmentStore, folder: Path, vectors: np.ndarray
+) -> None:
+    """The matrix has one axis only, so the child cannot unpack its shape."""
+    with pytest.raises(SealError, match=r"ended with 1: ValueError: not enough values"):
+        store.build("key", vectors[0], PARAMETERS)
+    assert entries(folder) == ["build.lock"]
+    assert store.find("key", PARAMETERS, shape=SHAPE) is None
+
+
+def test_a_child_that_is_killed_is_an_error_and_leaves_nothing(
+    store: SegmentStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a large build; the store builds no other after that."""
+    vectors = np.random.default_rng(2).standard_normal((20_000, 64)).astype(np.float16)
+    slow = IndexParameters(m=64, ef_construction=2000)
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(store.build, "key", vectors, slow)
+        wait_for(lambda: any(folder.glob(".build-*/parameters.json")))
+        time.sleep(0.1)
+        store.interrupt()
+        with pytest.raises(SealError, match=r"ended with -9|is stopping"):
+            building.result()
+    assert entries(folder) == ["build.lock"]
+    with pytest.raises(SealError, match="the service is stopping"):
+        store.build("key", vectors, slow)
+
+
+def test_a_child_that_cannot_be_started_is_an_error(
+    store: SegmentStore, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_store.sys, "executable", "/nowhere/python")
+    with pytest.raises(SealError, match="No such file"):
+        store.build("key", vectors, PARAMETERS)
+
+
+def test_a_failed_build_does_not_keep_the_next_one_waiting(
+    store: SegmentStore,
+    vectors: np.ndarray,
+    in_process: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_child: NicedChild, _command: list[str]) -> str:
+        raise SealError("no memory left")
+
+    key = store.key(vectors, PARAMETERS)
+    with monkeypatch.context() as patched:
+        patched.setattr(NicedChild, "run", fail)
+        with pytest.raises(SealError, match="no memory left"):
+            store.build(key, vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    assert len(in_process) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_is_an_error(
+    store: SegmentStore, folder: Path, vectors: np.ndarray
+) -> None:
+    folder.mkdir(mode=0o500)
+    with pytest.raises(SealError, match="cannot be written: Permission denied"):
+        store.build("key", vectors, PARAMETERS)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, vectors: np.ndarray) -> None:
+    (tmp_path / "file").write_text("")
+    store = SegmentStore(tmp_path / "file/segments")
+    assert store.find("key", PARAMETERS, shape=SHAPE) is None
+    with pytest.raises(SealError, match="cannot be written: Not a directory"):
+        store.build("key", vectors, PARAMETERS)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_file_in_the_segments_place_is_an_error(
+    store: SegmentStore, folder: Path, vectors: np.ndarray
+) -> None:
+    folder.mkdir()
+    (folder / "key").write_text("somebody's")
+    with pytest.raises(SealError, match="key: exists already"):
+        store.build("key", vectors, PARAMETERS)
+
+
+def test_pruning_forgets_what_is_old_and_not_kept(
+    store: SegmentStore, folder: Path, vectors: np.ndarray, in_process: list[Path]
+) -> None:
+    keys = [store.key(vectors[:rows], PARAMETERS) for rows in (20, 30, 40)]
+    for key, rows in zip(keys, (20, 30, 40), strict=True):
+        store.build(key, vectors[:rows], PARAMETERS)
+    for key in keys[:2]:
+        os.utime(folder / key / FACTS, (0, 0))
+    store.prune(keys[:1], older_than=3600)
+    assert entries(folder) == sorted([keys[0], keys[2], "build.lock"])

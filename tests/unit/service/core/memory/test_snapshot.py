@@ -1,0 +1,280 @@
+"""A snapshot is a bundle that answers as the view did that it was written from, and lives on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.label_details import Details
+from service.core.errors import InvalidInput
+from service.core.memory.changes import Change
+from service.core.memory.draft import MemoryLimits
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import NewLabel, PredictOptions, RowKind
+from tests.support.bundles import LABELS, Catalogue
+from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.oracle import Oracle
+from tests.support.views import labels, said, sayings, voters
+
+LOG = "0f" * 16
+QUERIES = ("a tent for two", "winter trail boots", "paddle", "")
+KAYAK = NewLabel(
+    id="kayak", text="sea kayak", queries=("paddle", "boat for one"), metadata={"bid": "0.30"}
+)
+TENT = NewLabel(id="tent", text="dome tent", queries=("igloo",))
+CHANGES: tuple[Change, ...] = (
+    put(1, NewLabel(id="axe", text="hand axe")),
+    put(2, KAYAK),
+    put(3, TENT),
+    put(4, NewLabel(id="lamp", text=LABELS["lamp"], metadata={"bid": "0.10"})),
+    click(5, "rowing", "kayak", "bottle"),
+    click(6, "chop wood", "axe"),
+    delete(7, "boots"),
+    put(8, NewLabel(id="boots", text="rubber boots")),
+    put(9, replace(KAYAK, text="river kayak")),
+    delete(10, "axe"),
+)
+
+
+@pytest.fixture
+def memory(trigram_bundle: Bundle, tmp_path: Path) -> KnowledgeMemory:
+    """All changes, some of them sealed, some live."""
+    memory = KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3, fan_out=2))
+    memory.apply(CHANGES[:6])
+    seal(memory, tmp_path)
+    memory.apply(CHANGES[6:])
+    return memory
+
+
+@pytest.fixture
+def bundle(memory: KnowledgeMemory, tmp_path: Path) -> Bundle:
+    return snapshot(memory.view, tmp_path / "snapshot")
+
+
+def snapshot(view: View, folder: Path) -> Bundle:
+    write_snapshot(view, folder, name=folder.name, log=LOG)
+    return open_bundle(folder)
+
+
+def opened(bundle: Bundle) -> KnowledgeMemory:
+    version = bundle.manifest.memory.version
+    return KnowledgeMemory(bundle, MemoryLimits(seal_rows=3), version=version)
+
+
+def assert_same_answers(one: View, other: View) -> None:
+    predictor = Predictor(ENCODER, tau=0.1)
+    for memorization in (0.0, 0.4, 1.0):
+        for depth in (3, 50):
+            options = PredictOptions(
+                top_k=50, memorization=memorization, depth=depth, exact=True, explain=True
+            )
+            asked = [predictor.predict(view, QUERIES, options).predictions for view in (one, other)]
+            for mine, yours in zip(*asked, strict=True):
+                assert [word.id for word in mine.keywords] == [word.id for word in yours.keywords]
+                for word, same in zip(mine.keywords, yours.keywords, strict=True):
+                    assert word.score == pytest.approx(same.score, abs=1e-5)
+                    assert (word.text, word.metadata) == (same.text, same.metadata)
+                    assert word.novel == same.novel
+                    assert [row.text for row in word.evidence] == [
+                        row.text for row in same.evidence
+                    ]
+
+
+# What it holds --------------------------------------------------------------------------------
+
+
+def test_a_snapshot_answers_as_the_view_did(memory: KnowledgeMemory, bundle: Bundle) -> None:
+    view = opened(bundle).view
+    assert said(view) == said(memory.view)
+    assert_same_answers(view, memory.view)
+
+
+def test_a_snapshot_has_nothing_live_and_nothing_dead(
+    memory: KnowledgeMemory, bundle: Bundle
+) -> None:
+    view = opened(bundle).view
+    rows = memory.view.base_rows + memory.view.live_rows - memory.view.dead_rows
+    assert (view.base_rows, view.live_rows, view.dead_rows) == (rows, 0, 0)
+    assert view.labels.columns == bundle.labels == len(memory.view.labels) == len(LABELS) + 1
+
+
+def test_labels_keep_what_they_have_beyond_their_text(
+    memory: KnowledgeMemory, bundle: Bundle
+) -> None:
+    before, after = labels(memory.view), labels(opened(bundle).view)
+    assert list(after) == list(before)
+    assert {label.id: replace(label, index=0) for label in after.values()} == {
+        label.id: replace(label, index=0) for label in before.values()
+    }
+    assert (after["kayak"].queries, after["kayak"].version) == (KAYAK.queries, 9)
+    assert after["lamp"].metadata == {"bid": "0.10"}
+    assert [label_id for label_id, label in after.items() if label.novel] == ["kayak", "boots"]
+    assert bundle.label_details.at(after["stove"].index) == Details()
+
+
+def test_deleted_labels_are_gone_with_all_their_votes(bundle: Bundle) -> None:
+    view = opened(bundle).view
+    assert "axe" not in list(bundle.label_ids)
+    assert not {"hand axe", "chop wood", "warm winter boots"} & {text for _, text, _ in said(view)}
+    assert voters(view, "boots") == ["rubber boots"]
+    assert voters(view, "shoes") == ["shoes for running", "trail footwear", "running shoes"]
+
+
+def test_a_snapshot_says_where_it_comes_from(
+    memory: KnowledgeMemory, bundle: Bundle, trigram_bundle: Bundle
+) -> None:
+    facts, origin = bundle.manifest, trigram_bundle.manifest
+    assert (facts.name, facts.memory.version, facts.log) == ("snapshot", 10, LOG)
+    assert (facts.dataset, facts.encoder, facts.predictor, facts.index, facts.metrics) == (
+        origin.dataset,
+        origin.encoder,
+        origin.predictor,
+        origin.index,
+        origin.metrics,
+    )
+    for name in ("encoder.onnx", "tokenizer.json"):
+        assert facts.files[name] == origin.files[name]
+
+
+def test_vectors_are_carried_over_bit_for_bit(memory: KnowledgeMemory, bundle: Bundle) -> None:
+    """A row's text was encoded once, when it was posted."""
+    oracle = Oracle.of(Catalogue(), ENCODER)
+    for text, key in zip([*bundle.instance_texts, *bundle.label_texts], bundle.keys, strict=True):
+        row = oracle._row(RowKind.LABEL, text, ())
+        assert np.array_equal(row.vector.astype(np.float16), key)
+
+
+# Its life afterwards ---------------------------------------------------------------------------
+
+
+def test_the_reopened_memory_goes_on_as_the_old_one_does(
+    memory: KnowledgeMemory, bundle: Bundle
+) -> None:
+    """Labels of the snapshot are replaced and deleted with the rows that were once live."""
+    changes = [
+        put(11, replace(KAYAK, queries=("white water",))),
+        put(12, replace(TENT, metadata={"bid": "0.50"})),
+        click(13, "stew", "stove"),
+        delete(14, "boots"),
+        put(15, NewLabel(id="boots", text="ski boots")),
+        delete(16, "tent"),
+        put(17, replace(KAYAK, queries=())),
+    ]
+    after = opened(bundle)
+    for change in changes:
+        old, new = memory.apply([change]), after.apply([change])
+        assert new.version == old.version == change.sequence
+        assert said(new) == said(old)
+        assert {one.id: replace(one, index=0) for one in labels(new).values()} == {
+            one.id: replace(one, index=0) for one in labels(old).values()
+        }
+    assert_same_answers(after.view, memory.view)
+    assert voters(after.view, "kayak") == ["rowing", "sea kayak"]
+
+
+def test_new_metadata_keep_the_rows_of_a_label_that_the_snapshot_brought(bundle: Bundle) -> None:
+    memory = opened(bundle)
+    before = sayings(memory.view)
+    changed = replace(KAYAK, text="river kayak", metadata={})
+    view = memory.apply([put(11, changed)])
+    assert sayings(view) == before
+    assert view.labels.require("kayak").metadata == {}
+    assert memory.apply([delete(12, "kayak")]).dead_rows == 3
+    assert not {"river kayak", "paddle", "boat for one"} & {
+        text for _, text, _ in said(memory.view)
+    }
+
+
+def test_a_click_of_the_snapshot_goes_with_its_last_label(bundle: Bundle) -> None:
+    memory = opened(bundle)
+    assert voters(memory.apply([delete(11, "bottle")]), "kayak")[0] == "rowing"
+    texts = {text for _, text, _ in said(memory.apply([delete(12, "kayak")]))}
+    assert not {"rowing", "paddle"} & texts
+
+
+def test_a_snapshot_of_a_snapshot(memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path) -> None:
+    """Without changes it is the same to the byte, but for its name; with changes it holds them."""
+    again = snapshot(opened(bundle).view, tmp_path / "again")
+    assert again.manifest.files == bundle.manifest.files
+    changes = [put(11, replace(TENT, queries=("yurt",))), delete(12, "lamp")]
+    after = opened(again)
+    for one in (memory, after):
+        one.apply(changes)
+    third = opened(snapshot(after.view, tmp_path / "third")).view
+    assert third.version == 12
+    assert said(third) == said(memory.view)
+    assert_same_answers(third, memory.view)
+
+
+def test_a_snapshot_of_an_untouched_bundle_is_that_bundle(
+    trigram_bundle: Bundle, tmp_path: Path
+) -> None:
+    bundle = snapshot(KnowledgeMemory(trigram_bundle).view, tmp_path / "snapshot")
+    assert bundle.manifest.files == trigram_bundle.manifest.files
+    assert (bundle.manifest.memory.version, bundle.manifest.log) == (0, LOG)
+
+
+def test_a_memory_whose_labels_were_all_deleted_can_be_kept_too(
+    trigram_bundle: Bundle, tmp_path: Path
+) -> None:
+    """ "nothing was clicked" is left: it never had a vote to lose."""
+    memory = KnowledgeMemory(trigram_bundle)
+    memory.apply([delete(number, label_id) for number, label_id in enumerate(LABELS, start=1)])
+    after = opened(snapshot(memory.view, tmp_path / "snapshot"))
+    assert [text for _, text, _ in sayings(after.view)] == ["nothing was clicked"]
+    view = after.apply([put(7, TENT)])
+    assert voters(view, "tent") == ["dome tent", "igloo"]
+
+
+def test_a_memory_without_a_row_can_be_kept_and_filled(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    catalogue = Catalogue(labels={"tent": "tent"}, instances={"igloo": ("tent",)})
+    memory = KnowledgeMemory(open_bundle(make_bundle(catalogue, encoder=ENCODER)))
+    after = opened(snapshot(memory.apply([delete(1, "tent")]), tmp_path / "snapshot"))
+    assert (after.view.base_rows, sayings(after.view), labels(after.view)) == (0, [], {})
+    predictor = Predictor(ENCODER, tau=0.1)
+    for exact in (False, True):
+        options = PredictOptions(exact=exact)
+        assert predictor.predict(after.view, ["igloo"], options).predictions[0].keywords == ()
+    view = after.apply([put(2, TENT)])
+    for exact in (False, True):
+        options = PredictOptions(exact=exact)
+        (answer,) = predictor.predict(view, ["igloo"], options).predictions
+        assert [keyword.id for keyword in answer.keywords] == ["tent"]
+
+
+def test_an_existing_folder_is_not_overwritten(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InvalidInput, match="exists already"):
+        write_snapshot(memory.view, tmp_path / "mine", name="mine", log=LOG)
+
+
+def test_progress_counts_the_rows(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    done: list[int] = []
+    write_snapshot(memory.view, tmp_path / "bundle", name="b", log=LOG, progress=done.append)
+    view = memory.view
+    assert done[-1] == view.base_rows + view.live_rows - view.dead_rows
+
+
+def test_classifiers_go_along_with_the_labels_that_are_as_they_were(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`boots` is another label now, `tent` never had one; `lamp` was posted again as it is."""
+    base = open_bundle(make_bundle(encoder=ENCODER, novel=0))
+    memory = KnowledgeMemory(base, MemoryLimits())
+    memory.apply(CHANGES)
+    taken = snapshot(memory.view, tmp_path / "snapshot")
+    assert base.novel is not None
+    assert taken.novel is not None
+    ids = [taken.label_ids[column] for column in taken.novel.columns.tolist()]
+    assert ids == ["bottle", "lamp", "shoes", "stove"]
+    kept = [list(base.label_ids).index(label_id) for label_id in ids]
+    assert np.array_equal(taken.novel.classifiers, base.novel.classifiers[kept])
+    assert taken.manifest.novel == base.manifest.novel

@@ -1,0 +1,133 @@
+"""The equations of prediction: each by hand first, then against a dense oracle."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.prediction.scoring import (
+    best_candidates,
+    predictive_scores,
+    retriever_distribution,
+    value_weights,
+)
+
+unit = st.floats(min_value=-1.0, max_value=1.0, width=32)
+weight = st.floats(min_value=0.0, max_value=1.0)
+
+
+def test_softmax_by_hand() -> None:
+    """At tau = 1/2, similarities ln(2)/2 and 0 have logits ln 2 and 0: weights 2/3 and 1/3."""
+    similarities = np.array([math.log(2) / 2, 0.0], np.float32)
+    weights = retriever_distribution(similarities=similarities, tau=0.5)
+    assert weights == pytest.approx([2 / 3, 1 / 3], abs=1e-7)
+
+
+def test_softmax_of_nothing_is_nothing() -> None:
+    assert retriever_distribution(similarities=np.zeros(0, np.float32), tau=0.04).shape == (0,)
+
+
+@given(st.lists(unit, min_size=1, max_size=20), st.floats(min_value=1e-3, max_value=10.0))
+def test_softmax_is_a_distribution_in_the_order_of_similarity(
+    similarities: list[float], tau: float
+) -> None:
+    weights = retriever_distribution(similarities=np.array(similarities, np.float32), tau=tau)
+    assert weights.sum() == pytest.approx(1.0)
+    order = np.argsort(similarities, kind="stable")
+    assert np.all(np.diff(weights[order]) >= 0)
+
+
+def test_blocks_of_the_value_matrix_by_hand() -> None:
+    """Eq. 4 at lambda = 1/4: an instance keeps a quarter of its weight, a label three quarters."""
+    weights = value_weights(
+        weights=np.array([0.4, 0.6]), is_instance=np.array([True, False]), memorization=0.25
+    )
+    assert weights == pytest.approx([0.1, 0.45])
+
+
+def test_predictive_scores_by_hand() -> None:
+    """Key 0 (.5) votes for labels 7 and 3, key 1 (.3) for none, key 2 (.2) for label 7."""
+    labels, scores = predictive_scores(
+        weights=np.array([0.5, 0.3, 0.2]),
+        labels=np.array([7, 3, 7], np.int32),
+        votes_per_key=np.array([2, 0, 1]),
+    )
+    assert labels.tolist() == [3, 7]
+    assert scores == pytest.approx([0.5, 0.7])
+
+
+def test_no_votes_give_no_scores() -> None:
+    labels, scores = predictive_scores(
+        weights=np.array([1.0]), labels=np.zeros(0, np.int32), votes_per_key=np.array([0])
+    )
+    assert len(labels) == len(scores) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(weight, st.lists(st.integers(min_value=0, max_value=5), max_size=4, unique=True)),
+        max_size=8,
+    )
+)
+def test_predictive_scores_are_the_dense_product(keys: list[tuple[float, list[int]]]) -> None:
+    values = np.zeros((len(keys), 6))  # [b, L]
+    for row, (_, voted) in enumerate(keys):
+        values[row, voted] = 1.0
+    weights = np.array([weight for weight, _ in keys])
+    labels, scores = predictive_scores(
+        weights=weights,
+        labels=np.array([label for _, voted in keys for label in voted], np.int32),
+        votes_per_key=np.array([len(voted) for _, voted in keys], np.int64),
+    )
+    dense = np.zeros(6)
+    dense[labels] = scores
+    assert dense == pytest.approx(weights @ values)
+    assert labels.tolist() == np.flatnonzero(values.any(axis=0)).tolist()
+
+
+@given(
+    st.lists(unit, min_size=1, max_size=12),
+    st.data(),
+    st.floats(min_value=0.0, max_value=1.0),
+)
+def test_scores_sum_to_lambda_when_each_instance_votes_once(
+    similarities: list[float], data: st.DataObject, memorization: float
+) -> None:
+    """With one vote a key, p sums to lambda over the instances and 1 - lambda over the labels."""
+    keys = len(similarities)
+    kinds = st.lists(st.booleans(), min_size=keys, max_size=keys)
+    is_instance = np.array(data.draw(kinds))
+    weights = retriever_distribution(similarities=np.array(similarities, np.float32), tau=0.1)
+    _, scores = predictive_scores(
+        weights=value_weights(weights=weights, is_instance=is_instance, memorization=memorization),
+        labels=np.arange(keys, dtype=np.int32),
+        votes_per_key=np.ones(keys, np.int64),
+    )
+    from_instances = weights[is_instance].sum()
+    assert scores.sum() == pytest.approx(
+        memorization * from_instances + (1 - memorization) * (1 - from_instances)
+    )
+
+
+def test_candidates_that_tie_with_the_last_are_kept() -> None:
+    scores = np.array([0.1, 0.5, 0.3, 0.3, 0.2, 0.3])
+    assert best_candidates(scores=scores, top_k=2).tolist() == [1, 2, 3, 5]
+    assert best_candidates(scores=scores, top_k=1).tolist() == [1]
+
+
+def test_fewer_candidates_than_asked_for_are_all_kept() -> None:
+    assert best_candidates(scores=np.array([0.2, 0.1]), top_k=5).tolist() == [0, 1]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), max_size=12),
+    st.integers(min_value=1, max_value=12),
+)
+def test_candidates_are_those_that_a_full_sort_would_reach(scores: list[float], top_k: int) -> None:
+    kept = best_candidates(scores=np.array(scores), top_k=top_k)
+    last = sorted(scores, reverse=True)[:top_k][-1:]
+    assert [scores[place] for place in kept] == [
+        score for score in scores if not last or score >= last[0]
+    ]

@@ -1,0 +1,53 @@
+"""Child processes: what they print comes back, complaints are quoted, and they can be stopped."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import SealError
+from service.core.processes.low_priority import NicedChild
+from tests.support.waiting import wait_for
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_what_the_child_prints_comes_back() -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], 'ünd')"
+    assert NicedChild().run(python(code)) == "1 ünd\n"
+
+
+def test_much_output_on_both_pipes_does_not_block_it() -> None:
+    code = "import sys; sys.stderr.write('x' * 10**6); print('y' * 10**6)"
+    assert len(NicedChild().run(python(code))) == 10**6 + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("raise ValueError('too few rows')", "ended with 1: ValueError: too few rows"),
+        ("import sys; sys.exit('orphaned')", "ended with 1: orphaned"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
+    ],
+)
+def test_a_child_that_fails_is_quoted(code: str, complaint: str) -> None:
+    child = NicedChild()
+    with pytest.raises(SealError, match=complaint):
+        child.run(python(code))
+    assert child.run(python("print(1)")) == "1\n"
+
+
+def test_a_stopped_child_is_killed_and_no_other_is_started(tmp_path: Path) -> None:
+    code = f"import pathlib, time; pathlib.Path({str(tmp_path)!r}, 'up').touch(); time.sleep(60)"
+    child = NicedChild()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(child.run, python(code))
+        wait_for((tmp_path / "up").exists)
+        child.stop()
+        with pytest.raises(SealError, match="ended with -9"):
+            running.result(timeout=10)
+    with pytest.raises(SealError, match="the service is stopping"):
+        child.run(python("print(1)"))

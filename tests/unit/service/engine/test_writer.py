@@ -1,0 +1,304 @@
+"""The single writer: group commit, every future answered, nothing written twice or in part."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle.bundle import Bundle
+from service.core.encoding.representer import Made, Representer
+from service.core.errors import (
+    KeyReused,
+    LogError,
+    MemoryFull,
+    NotReady,
+    Overloaded,
+    UnknownLabel,
+    UnknownLabels,
+)
+from service.core.label_log import LabelLog, open_log
+from service.core.memory.draft import MemoryLimits
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
+from service.core.prediction.query_cache import QueryCache
+from service.core.replay import label_event, texts_of
+from service.core.types import NewInstance, NewLabel
+from service.engine.loaded_bundle import Serving
+from service.engine.write_operations import Operation, PutInstances, PutLabels, RemoveLabel, Written
+from service.engine.write_queue import Job, RequestKey
+from service.engine.writer import Writer
+from service.telemetry import Telemetry
+from tests.support.serving import wait_for
+from tests.support.tiny_encoder import TrigramEncoder
+
+AXE = NewLabel(id="axe", text="ice axe")
+
+
+class Desk:
+    """A writer with its log and memory; `hold` keeps commits from starting."""
+
+    def __init__(self, bundle: Bundle, state: Path, *, live_rows: int = 100, waiting: int = 100):
+        self.memory = KnowledgeMemory(bundle, MemoryLimits(live_rows=live_rows))
+        self.log: LabelLog = open_log(state)
+        self.commits = 0
+        self.published = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._exclusive, self.log.exclusive = self.log.exclusive, self._counted
+        encoder, cache = TrigramEncoder(), QueryCache(0)
+        self.serving = Serving(
+            bundle=bundle,
+            encoder=encoder,
+            representer=Representer(encoder),
+            cache=cache,
+            predictor=Predictor(encoder, tau=0.1, cache=cache),
+            memory=self.memory,
+        )
+        self.writer = Writer(
+            log=self.log,
+            serving=self.serving,
+            telemetry=Telemetry(),
+            queue_items=waiting,
+            published=self._count,
+        )
+
+    def _counted(self):
+        self.commits += 1
+        assert self.go_on.wait(60)
+        return self._exclusive()
+
+    def _count(self, _serving: Serving) -> None:
+        self.published += 1
+
+    def submit(self, labels: Sequence[NewLabel], key: RequestKey | None = None) -> Future[Written]:
+        return self.do(PutLabels(labels=tuple(labels)), key)
+
+    def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
+        nothing = [None] * len(operation.items)
+        job = Job(operation=operation, made=nothing, maker="trigrams", request=key)
+        return self.writer.submit(job)
+
+    def hold(self) -> None:
+        """Let the writer begin a commit of a first label and stop there."""
+        self.go_on.clear()
+        self.first = self.submit([NewLabel(id="first", text="first")])
+        wait_for(lambda: self.commits)
+
+    def close(self) -> None:
+        self.go_on.set()
+        self.writer.close()
+        self.log.close()
+
+
+@pytest.fixture
+def desk_of(trigram_bundle: Bundle, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(**limits: int) -> Desk:
+        made.append(Desk(trigram_bundle, tmp_path / "state", **limits))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.close()
+
+
+@pytest.fixture
+def desk(desk_of: Callable[..., Desk]) -> Desk:
+    return desk_of()
+
+
+def fates(written: Written) -> list[tuple[str, str]]:
+    return [(label.id, label.status) for label in written.labels]
+
+
+def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
+    written = desk.submit([AXE]).result(60)
+    assert (written.version, fates(written)) == (1, [("axe", "created")])
+    assert desk.memory.view.version == desk.log.last_sequence() == 1
+    assert desk.memory.view.labels.require("axe").text == "ice axe"
+    assert (desk.writer.lag, desk.published) == (0, 1)
+
+
+def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
+    """A reload may come between encoding and writing."""
+    encoder = desk.serving.encoder
+    [right] = Representer(encoder).make([texts_of(AXE)])
+    wrong = Made(rows=np.full((1, encoder.dimension), 0.25, np.float16))
+    for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
+        operation = PutLabels(labels=(replace(AXE, id=fingerprint),))
+        job = Job(operation=operation, made=[wrong], maker=fingerprint)
+        desk.writer.submit(job).result(60)
+        row = desk.memory.view.next_row - 1
+        assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored.rows)
+
+
+def test_what_changes_nothing_is_not_logged(desk: Desk) -> None:
+    desk.submit([AXE]).result(60)
+    again = desk.submit([AXE]).result(60)
+    assert (again.version, fates(again)) == (1, [("axe", "unchanged")])
+    assert desk.log.last_sequence() == 1
+    assert desk.published == 1
+
+
+def test_jobs_that_wait_share_a_commit_and_see_one_another(desk: Desk) -> None:
+    desk.hold()
+    other = NewLabel(id="axe", text="ice tool")
+    jobs = [desk.submit([label]) for label in (AXE, AXE, other, AXE)]
+    desk.go_on.set()
+    written = [job.result(60) for job in jobs]
+    assert [fates(one)[0][1] for one in written] == ["created", "unchanged", "updated", "updated"]
+    assert [one.version for one in written] == [2, 2, 3, 4]
+    assert desk.commits == 2
+    assert desk.memory.view.labels.require("axe").text == "ice axe"
+
+
+def test_a_failing_commit_fails_all_its_jobs_and_no_later_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object, **_how: object) -> None:
+        raise LogError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.log, "exclusive", full)
+        with pytest.raises(LogError):
+            desk.submit([AXE]).result(60)
+    assert desk.memory.view.version == 0
+    assert desk.writer.alive
+    assert desk.submit([AXE]).result(60).version == 1
+
+
+def test_a_job_without_room_fails_alone(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(live_rows=3)
+    desk.hold()
+    large = NewLabel(id="large", text="large", queries=("a", "b", "c"))
+    small = [desk.submit([NewLabel(id=name, text=name)]) for name in ("x", "y")]
+    too_large = desk.submit([large])
+    desk.go_on.set()
+    assert [job.result(60).version for job in small] == [2, 3]
+    with pytest.raises(MemoryFull):
+        too_large.result(60)
+    assert desk.memory.view.labels.get("large") is None
+    assert desk.log.last_sequence() == 3
+
+
+def test_too_many_waiting_labels_are_refused_until_they_are_written(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(waiting=2)
+    desk.hold()
+    second = desk.submit([AXE])
+    with pytest.raises(Overloaded):
+        desk.submit([NewLabel(id="third", text="third")])
+    desk.go_on.set()
+    second.result(60)
+    many = [NewLabel(id=str(number), text="text") for number in range(5)]
+    wait_for(lambda: not desk.writer._jobs._waiting)
+    assert desk.submit(many).result(60).version == 7  # larger than the queue, but alone
+
+
+def test_closing_writes_what_was_admitted_and_takes_no_more(desk: Desk) -> None:
+    desk.hold()
+    jobs = [desk.submit([NewLabel(id=str(number), text="text")]) for number in range(9)]
+    closing = threading.Thread(target=desk.writer.close)
+    closing.start()
+    wait_for(lambda: not desk.writer.alive)
+    with pytest.raises(NotReady):
+        desk.submit([AXE])
+    desk.go_on.set()
+    closing.join()
+    assert [job.result(0).version for job in jobs] == list(range(2, 11))
+    assert desk.first.result(0).version == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dying_thread_answers_everybody(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.hold()
+
+    def die(*_args: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(desk.memory, "draft", die)
+    waiting = [desk.submit([NewLabel(id=str(number), text="text")]) for number in range(3)]
+    desk.go_on.set()
+    for job in (desk.first, *waiting):
+        with pytest.raises(NotReady):
+            job.result(60)
+    assert not desk.writer.alive
+    with pytest.raises(NotReady):
+        desk.submit([AXE])
+
+
+def test_a_repeated_request_gets_its_first_answer_and_changes_nothing(desk: Desk) -> None:
+    key = RequestKey(key="k", digest="one")
+    first = desk.submit([AXE], key).result(60)
+    desk.submit([NewLabel(id="axe", text="ice tool")]).result(60)
+    assert desk.submit([AXE], key).result(60) == first
+    assert desk.memory.view.labels.require("axe").text == "ice tool"
+    with pytest.raises(KeyReused):
+        desk.submit([AXE], RequestKey(key="k", digest="two")).result(60)
+    assert desk.log.last_sequence() == 2
+
+
+def test_a_request_that_changes_nothing_is_remembered_too(desk: Desk) -> None:
+    desk.submit([AXE]).result(60)
+    key = RequestKey(key="k", digest="one")
+    assert fates(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
+    desk.do(RemoveLabel(id="axe")).result(60)
+    assert fates(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
+    assert desk.memory.view.labels.get("axe") is None
+
+
+def test_two_jobs_of_one_commit_with_one_key_are_one_request(desk: Desk) -> None:
+    desk.hold()
+    key = RequestKey(key="k", digest="one")
+    twice = [desk.submit([AXE], key) for _ in range(2)]
+    desk.go_on.set()
+    assert [fates(job.result(60)) for job in twice] == [[("axe", "created")]] * 2
+    assert desk.log.last_sequence() == 2
+
+
+def test_a_refused_operation_fails_alone_and_leaves_nothing(desk: Desk) -> None:
+    desk.hold()
+    known = NewInstance(query="ice", labels=("first",))
+    unknown = NewInstance(query="snow", labels=("first", "nowhere"))
+    jobs = [
+        desk.do(PutInstances(instances=(known, unknown))),
+        desk.do(PutInstances(instances=(known,))),
+        desk.do(RemoveLabel(id="nowhere")),
+    ]
+    desk.go_on.set()
+    with pytest.raises(UnknownLabels) as refused:
+        jobs[0].result(60)
+    assert [field for field, _ in refused.value.fields] == ["instances.1.labels.1"]
+    assert (jobs[1].result(60).version, jobs[1].result(60).accepted) == (2, 1)
+    with pytest.raises(UnknownLabel):
+        jobs[2].result(60)
+    assert desk.do(PutInstances(instances=(known,))).result(60).version == 2  # nothing new
+
+
+def test_what_another_process_wrote_is_applied_before_and_when_woken(desk: Desk) -> None:
+    other = open_log(Path(desk.log.place).parent)
+    try:
+        for number, name in enumerate(("a", "b")):
+            with other.exclusive() as appending:
+                label = NewLabel(id=name, text=name)
+                [made] = desk.serving.representer.make([texts_of(label)])
+                fingerprint = desk.serving.representer.fingerprint
+                appending.append([label_event(label, made.rows)], encoder=fingerprint)
+            if number == 0:
+                assert desk.submit([AXE]).result(60).version == 2
+            else:
+                desk.writer.wake()
+                wait_for(lambda: desk.memory.view.version == 3)
+    finally:
+        other.close()
+    assert [desk.memory.view.labels.require(name).version for name in ("a", "axe", "b")] == [
+        1,
+        2,
+        3,
+    ]

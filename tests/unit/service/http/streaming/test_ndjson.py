@@ -1,0 +1,107 @@
+"""Lines out of bytes: the same ones however the bytes were cut, and never more than fits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.http.streaming.ndjson import Line, read_lines
+
+LIMIT = 12
+
+alphabet = st.sampled_from(
+    [b"\n", b"\r\n", b"\r", b" ", b"a", b"\xc3\xa9", b"\xff", b"\xef\xbb\xbf"]
+)
+contents = st.lists(alphabet | st.just(b"x" * LIMIT), max_size=30).map(b"".join)
+
+
+async def pieces(chunks: Sequence[bytes], *, left: bool = False) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    if left:
+        raise ConnectionError
+
+
+def lines(*chunks: bytes, limit: int = LIMIT) -> list[tuple[int, bytes | None]]:
+    async def read() -> list[Line]:
+        return [line async for line in read_lines(pieces(chunks), limit=limit)]
+
+    return [(line.number, line.content) for line in asyncio.run(read())]
+
+
+def obvious(content: bytes) -> list[tuple[int, bytes | None]]:
+    """All lines of a stream that fits into memory."""
+    found = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        shown = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if len(line) > LIMIT:
+            found.append((number, None))
+        elif shown.strip(b" \t\r"):
+            found.append((number, shown))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"\n", []),
+        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
+        (b"a\nb", [(1, b"a"), (2, b"b")]),
+        (b"a\r\nb\r\n", [(1, b"a\r"), (2, b"b\r")]),  # JSON takes it for a space
+        (b"a\n\n \t\r\nb", [(1, b"a"), (4, b"b")]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb", [(1, b"a"), (2, b"\xef\xbb\xbfb")]),
+        (b"\xef\xbb\xbf\na", [(2, b"a")]),
+        (b"\xff\n", [(1, b"\xff")]),
+        ("a\u2028b\x0bc\n".encode(), [(1, "a\u2028b\x0bc".encode())]),
+        (b"x" * 12 + b"\n" + b"x" * 13 + b"\na", [(1, b"x" * 12), (2, None), (3, b"a")]),
+        (b"x" * 100, [(1, None)]),
+    ],
+)
+def test_lines_and_their_numbers(content: bytes, expected: list[tuple[int, bytes | None]]) -> None:
+    assert lines(content) == expected == obvious(content)
+
+
+@given(content=contents, data=st.data())
+def test_any_chunking_gives_the_same_lines(content: bytes, data: st.DataObject) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=10).map(sorted))
+    bounds = [0, *cuts, len(content)]
+    chunks = [content[start:stop] for start, stop in pairwise(bounds)]
+    assert lines(*chunks) == obvious(content)
+
+
+def test_of_a_stream_that_breaks_off_the_whole_lines_are_given() -> None:
+    async def read() -> list[int]:
+        found = []
+        with pytest.raises(ConnectionError):
+            async for line in read_lines(pieces([b"a\nb\nc"], left=True), limit=LIMIT):
+                found.append(line.number)
+        return found
+
+    assert asyncio.run(read()) == [1, 2]
+
+
+def test_a_line_is_given_before_the_next_chunk_is_asked_for() -> None:
+    async def read() -> None:
+        asked = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal asked
+            while True:
+                asked += 1
+                yield b"a\n"
+
+        async for line in read_lines(counted(), limit=LIMIT):
+            assert asked == line.number
+            if asked == 100:
+                break
+
+    asyncio.run(read())
+
+
+def test_the_rest_of_a_long_line_is_not_kept() -> None:
+    tail = b"\n" + b"a"
+    assert lines(*[b"x" * 1000] * 1000, tail, limit=1000) == [(1, None), (2, b"a")]

@@ -1,0 +1,103 @@
+"""API keys: the file, the comparison, and who counts as a stranger."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import Forbidden, InvalidConfig, Unauthenticated
+from service.http.auth import Access, ApiKey, is_loopback, read_keys, require_keys_beyond_loopback
+
+DIGEST = hashlib.sha256(b"secret").hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def access(*scopes: str) -> Access:
+    return Access(keys=(ApiKey(name="shop", scopes=frozenset(scopes), digest=DIGEST),))
+
+
+def test_lines_comments_and_blanks(file: Path) -> None:
+    file.write_text(
+        f"# all keys\n\nshop:read:{DIGEST}\n  # indented\n  feed:read,write:{DIGEST} \n"
+    )
+    shop, feed = read_keys(file).keys
+    assert (shop.name, shop.scopes) == ("shop", {"read"})
+    assert (feed.name, feed.scopes) == ("feed", {"read", "write"})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("shop", "expected name:scopes:sha256"),
+        (f"shop:{DIGEST}", "expected name:scopes:sha256"),
+        (f":read:{DIGEST}", "expected name:scopes:sha256"),
+        (f"shop:read:{DIGEST}:more", "expected name:scopes:sha256"),
+        (f"shop:reed:{DIGEST}", "scopes are read, write, admin"),
+        (f"shop::{DIGEST}", "scopes are read, write, admin"),
+        (f"shop:read,:{DIGEST}", "scopes are read, write, admin"),
+        ("shop:read:secret", "64 hexadecimal digits"),
+        (f"shop:read:{DIGEST[:-1]}", "64 hexadecimal digits"),
+        (f"shop:read:{DIGEST[:-1]}g", "64 hexadecimal digits"),
+    ],
+)
+def test_a_wrong_line_is_named_and_never_quoted(file: Path, line: str, said: str) -> None:
+    file.write_text(f"# first\nok:read:{DIGEST}\n{line}\n")
+    with pytest.raises(InvalidConfig) as objection:
+        read_keys(file)
+    assert str(objection.value).startswith(f"{file}:3: ")
+    assert said in str(objection.value)
+    assert "secret" not in str(objection.value)
+
+
+def test_a_file_without_keys_opens_nothing(file: Path) -> None:
+    file.write_text("# none yet\n")
+    with pytest.raises(InvalidConfig, match="holds no key"):
+        read_keys(file)
+
+
+def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
+    with pytest.raises(InvalidConfig, match=str(file)):
+        read_keys(file)
+
+
+def test_without_keys_everybody_may_do_everything() -> None:
+    Access().check(None, "admin")
+
+
+def test_a_key_opens_its_scopes_only() -> None:
+    access("read", "write").check("Bearer secret", "write")
+    with pytest.raises(Forbidden, match="'admin'"):
+        access("read", "write").check("Bearer secret", "admin")
+
+
+def test_two_holders_of_one_key_add_their_scopes() -> None:
+    both = Access(keys=access("read").keys + access("write").keys)
+    both.check("Bearer secret", "read")
+    both.check("Bearer secret", "write")
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "secret", "Bearer", "Bearer  ", "Basic secret", "Bearer Secret", "é"]
+)
+def test_other_headers_are_unauthenticated(header: str | None) -> None:
+    with pytest.raises(Unauthenticated):
+        access("read").check(header, "read")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    assert is_loopback(host)
+    require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.nip"])
+def test_other_addresses_need_keys_or_permission(host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(InvalidConfig, match="--allow-anonymous"):
+        require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
+    require_keys_beyond_loopback(host, Access(), allow_anonymous=True)
+    require_keys_beyond_loopback(host, access("read"), allow_anonymous=False)

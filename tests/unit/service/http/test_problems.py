@@ -1,0 +1,89 @@
+"""Errors on the wire: one table from exception to status, and no insides."""
+
+import orjson
+import pytest
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from service.core import errors
+from service.core.errors import KeymatchError
+from service.http import problems
+
+SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
+    (errors.MalformedRequest("m"), 400, "refused"),
+    (errors.Unauthenticated("m"), 401, "refused"),
+    (errors.Forbidden("m"), 403, "refused"),
+    (errors.UnknownLabel("m", field="id"), 404, "invalid"),
+    (errors.BodyTooLarge("m"), 413, "refused"),
+    (errors.UnsupportedMedia("m"), 415, "refused"),
+    (errors.InvalidInput("m", field="top_k"), 422, "invalid"),
+    (errors.Overloaded("m", retry_after=3), 429, "queue_full"),
+    (errors.NotReady("m"), 503, "not_ready"),
+    (errors.LogError("m"), 503, None),
+    (errors.LogCorrupt("m"), 503, None),
+    (errors.DeadlineExceeded("m"), 504, "deadline"),
+    (errors.MemoryFull("m"), 507, "memory_full"),
+    (errors.KeyReused("m"), 409, None),
+    (errors.Busy("m"), 409, None),
+    (errors.BundleMissing("m"), 422, None),
+    (errors.BundleAltered("m"), 422, None),
+    (errors.SealError("m"), 503, None),
+    (errors.ParityError("m"), 500, None),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "reason"), SAMPLES, ids=lambda x: type(x).__name__)
+def test_every_error_has_its_status_and_reason(
+    error: KeymatchError, status: int, reason: str | None
+) -> None:
+    answer = problems.from_error(error)
+    assert answer.status_code == status
+    assert answer.media_type == "application/problem+json"
+    document = orjson.loads(answer.body)
+    assert document["status"] == status
+    assert document["type"] == "urn:keymatch:problem:" + document["title"].lower().replace(" ", "-")
+    assert problems.reason(error) == reason
+
+
+def test_messages_for_operators_are_not_sent() -> None:
+    for error in (errors.LogError("/var/lib: disk full"), errors.BundleAltered("/srv/keys.npy")):
+        body = problems.from_error(error).body
+        assert b"/var" not in body
+        assert b"/srv" not in body
+
+
+def test_every_unknown_label_is_named_by_its_field() -> None:
+    fields = [("instances.0.labels.1", "no label has the id 'x'"), ("instances.3.labels.0", "no")]
+    answer = problems.from_error(errors.UnknownLabels(fields))
+    assert answer.status_code == 422
+    assert orjson.loads(answer.body)["errors"] == [
+        {"field": field, "message": message} for field, message in fields
+    ]
+
+
+def test_a_field_is_named_where_it_is_known() -> None:
+    document = orjson.loads(problems.from_error(errors.InvalidInput("no", field="depth")).body)
+    assert document["errors"] == [{"field": "depth", "message": "no"}]
+
+
+def test_retry_after_and_the_challenge_are_headers() -> None:
+    busy = problems.from_error(errors.Overloaded("m", retry_after=3))
+    assert busy.headers["retry-after"] == "3"
+    assert "Bearer" in problems.from_error(errors.Unauthenticated("m")).headers["www-authenticate"]
+
+
+def test_validation_names_fields_and_echoes_no_value() -> None:
+    class Body(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        count: int
+
+    def fault(document: object) -> bytes:
+        with pytest.raises(ValidationError) as found:
+            Body.model_validate(document)
+        return problems.from_validation(found.value).body
+
+    assert b"hunter2" not in fault({"count": "hunter2"})
+    assert orjson.loads(fault([]))["errors"][0]["field"] == "body"
+    many = orjson.loads(fault({"count": 1} | {f"unknown{number}": 1 for number in range(500)}))
+    assert many["detail"].startswith("500 field(s)")
+    assert len(many["errors"]) == problems.SHOWN_FIELDS
+    assert len(fault({"count": 1, "x" * 100_000: 1})) < 1000

@@ -1,0 +1,112 @@
+"""Comparisons: what they read, and that each entry ends as results of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from service.command_line import run
+from service.core.errors import InvalidConfig
+from tests.support.tiny_training import RECIPE
+from training.__main__ import app
+from training.comparisons import comparison as comparisons
+from training.evaluation import results
+from training.recipes import recipe as recipes
+
+COMPARISON = """
+set = ["optimizer.steps=2"]
+
+[[entries]]
+name = "minilm"
+encoder = "{model}"
+
+[[entries]]
+name = "bm25"
+peer = "bm25"
+
+[[entries]]
+name = "rae"
+recipe = "{recipe}"
+
+[[entries]]
+name = "rae-no-instances"
+recipe = "{recipe}"
+set = ["system.in_batch_instances=false"]
+"""
+
+
+@pytest.fixture
+def comparison(model: Path, tmp_path: Path) -> Path:
+    recipe, comparison = tmp_path / "mine.toml", tmp_path / "compared.toml"
+    recipe.write_text(RECIPE.format(model=model, system="rae"))
+    comparison.write_text(COMPARISON.format(model=model, recipe=recipe))
+    return comparison
+
+
+def test_each_entry_is_trained_and_scored_once(
+    comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs"
+    command = ["compare", str(comparison), "--data", str(data), "--out", str(out)]
+
+    assert run(app, [*command, "--only", "rae", "rae-no-instances", "minilm"]) == 0
+
+    names = ("minilm", "rae", "rae-no-instances")
+    found = {name: results.read(out / name) for name in names}
+    assert [one.name for one in found.values()] == list(names)
+    for name, with_instances in (("rae", True), ("rae-no-instances", False)):
+        settings = found[name].settings
+        assert settings["optimizer"]["steps"] == 2
+        assert settings["system"].get("in_batch_instances", True) is with_instances
+    assert not (out / "bm25").exists()
+
+    capfd.readouterr()
+    assert run(app, [*command, "--dry-run"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown == [f"python -m training peer bm25 --data {data} --out {out / 'bm25'}"]
+
+
+def test_a_command_that_fails_stops_the_comparison(
+    comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison.write_text(comparison.read_text().replace("steps=2", "steps=none"))
+    command = ["compare", str(comparison), "--data", str(data), "--out", str(tmp_path / "runs")]
+
+    assert run(app, [*command, "--only", "rae"]) == 2
+
+    said = capfd.readouterr().err
+    assert "optimizer.steps" in said
+    assert f"error: train {tmp_path / 'mine.toml'} ended with status 2" in said
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("", "entries"),
+        ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder and peer"),
+        ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
+        ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),
+        ('[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n', "an encoder takes no set"),
+        (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
+        ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
+    ],
+)
+def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(document)
+    with pytest.raises(InvalidConfig, match=message):
+        comparisons.load(str(path))
+
+
+def test_unknown_names_are_told_what_there_is(comparison: Path) -> None:
+    with pytest.raises(InvalidConfig, match="known are minilm, bm25, rae, rae-no-instances"):
+        comparisons.load(str(comparison)).chosen(("dpr",))
+    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby"):
+        comparisons.load("wikipedia")
+
+
+@pytest.mark.parametrize("name", comparisons.names())
+def test_ours_name_recipes_that_are(name: str) -> None:
+    ours = comparisons.load(name)
+    for entry in ours.entries:
+        if entry.recipe is not None:
+            recipes.load(entry.recipe, (*ours.set, *entry.set))

@@ -1,0 +1,280 @@
+"""The JSON form: what it means, and every bad line named by file and line."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidData, InvalidInput
+from training.datasets import lf_xmc
+from training.datasets.dataset import Propensity
+
+REAL = Path(__file__).parents[6] / "shared" / "data" / "debian-seealso"
+
+Change = Callable[..., Path]
+
+GOOD: dict[str, list[dict[str, Any]]] = {
+    "metadata.json": [{"uid": "m0", "title": "tag"}, {"uid": "m1", "title": "sign"}],
+    "lbl.json": [
+        {"uid": "l0", "title": "red", "content": "a colour", "metadata_ind": [1]},
+        {"uid": "l1", "title": "blue"},
+    ],
+    "trn.json": [
+        {"uid": "q0", "title": "rose", "target_ind": [1, 0], "target_rel": [0.5, 2]},
+        {"uid": "q1", "title": "sky", "content": " ", "metadata_ind": [0, 1]},
+    ],
+    "tst.json": [{"uid": "q0", "title": "poppy", "target_ind": [0]}],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    target = tmp_path / "flowers"
+    target.mkdir()
+    for name, rows in GOOD.items():
+        (target / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (target / "filter_labels_train.txt").write_text("0 1\n")
+    return target
+
+
+def test_what_the_rows_mean(folder: Path) -> None:
+    dataset = lf_xmc.read(folder)
+    assert dataset.name == "flowers"
+    assert dataset.propensity == Propensity(a=0.55, b=1.5)
+    assert dataset.labels.texts == ("red a colour", "blue")
+    assert dataset.train.instances.texts == ("rose", "sky")  # a blank content adds nothing
+    assert dataset.train.labels_of.toarray().tolist() == [[2.0, 0.5], [0.0, 0.0]]
+    assert dataset.test.labels_of.toarray().tolist() == [[1.0, 0.0]]  # no target_rel: 1
+    assert dataset.train.filtered.toarray().tolist() == [[False, True], [False, False]]
+    assert dataset.test.filtered.nnz == 0
+    assert dataset.train.metadata_of.toarray().tolist() == [[0, 0], [1, 1]]
+    assert dataset.label_metadata.toarray().tolist() == [[0, 1], [0, 0]]
+
+
+def test_one_uid_may_stand_in_train_and_test(folder: Path) -> None:
+    dataset = lf_xmc.read(folder)
+    assert dataset.train.instances.uids[0] == dataset.test.instances.uids[0] == "q0"
+
+
+def test_arguments_win(folder: Path) -> None:
+    dataset = lf_xmc.read(folder, propensity=Propensity(a=0.5, b=0.4), fields=("title",))
+    assert dataset.propensity == Propensity(a=0.5, b=0.4)
+    assert dataset.labels.texts == ("red", "blue")
+    with pytest.raises(InvalidInput, match="fields must be title or title, content"):
+        lf_xmc.read(folder, fields=("content",))
+
+
+def test_gzip_carriage_returns_and_byte_order_marks(folder: Path) -> None:
+    content = (folder / "trn.json").read_bytes()
+    (folder / "trn.json").unlink()
+    with gzip.open(folder / "trn.json.gz", "wb") as stream:
+        stream.write(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    assert lf_xmc.read(folder).train.instances.texts == ("rose", "sky")
+
+
+def test_metadata_indices_mean_nothing_without_the_file(folder: Path) -> None:
+    (folder / "metadata.json").unlink()
+    dataset = lf_xmc.read(folder)
+    assert dataset.metadata is None
+    assert dataset.train.metadata_of is None
+
+
+ROW = {"uid": "q9", "title": "iris", "target_ind": [0, 1], "target_rel": [1, 1]}
+
+BAD_LINES = [
+    ("{", "not valid JSON"),
+    ("", "not valid JSON"),
+    ('{"uid": "\\ud800", "title": "t"}', "not valid JSON"),
+    ("[1]", "expected an object, not list"),
+    ({"title": "iris"}, "uid: is missing"),
+    ({"uid": "q9"}, "title: is missing"),
+    (ROW | {"uid": 9}, "uid: must be a text, not int"),
+    (ROW | {"title": None}, "title: must be a text, not NoneType"),
+    (ROW | {"content": ["x"]}, "content: must be a text, not list"),
+    (ROW | {"uid": " "}, "uid: is empty"),
+    (ROW | {"title": " ", "content": ""}, "title: the text is empty"),
+    (ROW | {"uid": "q1"}, "uid: 'q1' was given to line 2 already"),
+    (ROW | {"target_ind": 0}, "target_ind: must be a list of integers"),
+    (ROW | {"target_ind": [0, "1"]}, "target_ind: must be a list of integers"),
+    (ROW | {"target_ind": [0, True]}, "target_ind: must be a list of integers"),
+    (ROW | {"target_ind": [0, 1.0]}, "target_ind: must be a list of integers"),
+    (ROW | {"target_ind": [0, 2]}, "target_ind: 2 is out of range: there are 2"),
+    (ROW | {"target_ind": [-1, 0]}, "target_ind: -1 is out of range: there are 2"),
+    (ROW | {"target_ind": [1, 1]}, "target_ind: an index is repeated"),
+    (ROW | {"target_rel": [1]}, "target_rel: must be a list as long as target_ind, 2"),
+    (ROW | {"target_rel": None}, "target_rel: must be a list as long as target_ind, 2"),
+    (ROW | {"target_rel": [1, 0]}, "target_rel: 0 is not a positive finite number"),
+    (ROW | {"target_rel": [1, -1.5]}, "target_rel: -1.5 is not a positive finite number"),
+    (ROW | {"target_rel": [1, "1"]}, "target_rel: '1' is not a positive finite number"),
+    (ROW | {"target_rel": [1, 1e39]}, "target_rel: 1e+39 is not a positive finite number"),
+    (ROW | {"target_rel": [1, 1e-50]}, "target_rel: 1e-50 is not a positive finite number"),
+    ('{"uid": "q9", "title": "t", "target_ind": [0], "target_rel": [NaN]}', "not valid JSON"),
+    ('{"uid": "q9", "title": "t", "target_ind": [0], "target_rel": [1e999]}', ""),
+    (ROW | {"metadata_ind": [2]}, "metadata_ind: 2 is out of range: there are 2"),
+    (ROW | {"metadata_ind": [0, 0]}, "metadata_ind: an index is repeated"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_LINES)
+def test_a_bad_line_is_named(folder: Path, bad: dict[str, Any] | str, message: str) -> None:
+    path = folder / "trn.json"
+    text = bad if isinstance(bad, str) else json.dumps(bad)
+    path.write_text(f"{path.read_text()}{text}\n")
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(folder)
+    assert str(caught.value).startswith(f"{path}:3: {message}")
+    assert (caught.value.path, caught.value.line) == (path, 3)
+
+
+@pytest.mark.parametrize("name", ["lbl.json", "tst.json", "metadata.json"])
+def test_every_file_is_validated(folder: Path, name: str) -> None:
+    path = folder / name
+    first = path.read_text().splitlines()[0]
+    path.write_text(f"{first}\n{first}\n")
+    with pytest.raises(InvalidData, match=f"{name}:2: uid: '.*' was given to line 1 already"):
+        lf_xmc.read(folder)
+
+
+def test_metadata_of_labels_is_in_range(folder: Path) -> None:
+    (folder / "lbl.json").write_text('{"uid": "l", "title": "t", "metadata_ind": [5]}\n')
+    with pytest.raises(InvalidData, match=r"lbl.json:1: metadata_ind: 5 is out of range"):
+        lf_xmc.read(folder)
+
+
+def test_invalid_utf8_is_named(folder: Path) -> None:
+    with (folder / "trn.json").open("ab") as stream:
+        stream.write(b'{"uid": "q\xff"}\n')
+    with pytest.raises(InvalidData, match=r"trn.json:3: not valid UTF-8 at byte 11 of the line"):
+        lf_xmc.read(folder)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+def test_damaged_gzip_is_named(folder: Path, damage: str) -> None:
+    rows = (json.dumps({"uid": f"u{row}", "title": f"title {row * 7919}"}) for row in range(5000))
+    packed = gzip.compress("".join(f"{row}\n" for row in rows).encode(), mtime=0)
+    middle = len(packed) // 2
+    broken = {
+        "cut": packed[:middle],
+        "flipped": packed[:middle] + b"\x00" * 64 + packed[middle + 64 :],
+        "not gzip": b"plain",
+    }[damage]
+    (folder / "trn.json").unlink()
+    (folder / "trn.json.gz").write_bytes(broken)
+    with pytest.raises(InvalidData, match=r"trn.json.gz:\d+: ") as caught:
+        lf_xmc.read(folder)
+    # Flipped bytes may also unpack to nonsense, which is then the first thing that is wrong.
+    assert damage == "flipped" or "damaged or cut short" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_a_file_without_rows(folder: Path, name: str) -> None:
+    (folder / name).write_text("")
+    with pytest.raises(InvalidData, match=f"{name}: holds no rows"):
+        lf_xmc.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0", "expected `row label`, not '0'"),
+        ("", "expected `row label`, not ''"),
+        ("0 1 2", "expected `row label`"),
+        ("0 1.0", "expected `row label`"),
+        ("0 -1", "expected `row label`"),
+        ("0 \u0661", "expected `row label`"),
+        ("0 " + "9" * 5000, "expected `row label`"),
+        ("2 0", "row: 2 is out of range: there are 2"),
+        ("0 2", "label: 2 is out of range: there are 2"),
+    ],
+)
+def test_a_bad_filter_line_is_named(folder: Path, line: str, message: str) -> None:
+    path = folder / "filter_labels_train.txt"
+    path.write_text(f"0 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(folder)
+    assert str(caught.value).startswith(f"{path}:2: {message}")
+
+
+def test_a_repeated_filter_pair_counts_once(folder: Path) -> None:
+    (folder / "filter_labels_train.txt").write_text("0 1\n0 1\n")
+    assert lf_xmc.read(folder).train.filtered.nnz == 1
+
+
+def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "lbl.json").unlink()
+    with pytest.raises(InvalidData, match=r"missing lbl\.json \("):
+        lf_xmc.read(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidData, match=r"trn\.json, tst\.json, lbl\.json or trn_X_Y\.txt, "):
+        lf_xmc.read(tmp_path / "empty")
+    with pytest.raises(InvalidData, match="is not a folder"):
+        lf_xmc.read(tmp_path / "absent")
+
+
+def test_a_file_both_packed_and_plain_is_ambiguous(folder: Path) -> None:
+    (folder / "trn.json.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(InvalidData, match=r"holds both trn\.json and trn\.json\.gz"):
+        lf_xmc.read(folder)
+
+
+DESCRIPTION: dict[str, Any] = {
+    "format": "keymatch-dataset",
+    "version": 1,
+    "name": "meadow",
+    "propensity": {"a": 0.6, "b": 2.6},
+    "fields": ["title"],
+    "source": "by hand",
+}
+
+
+def test_the_description_is_used(folder: Path) -> None:
+    (folder / "dataset.json").write_text(json.dumps(DESCRIPTION))
+    dataset = lf_xmc.read(folder)
+    assert (dataset.name, dataset.source, dataset.fields) == ("meadow", "by hand", ("title",))
+    assert dataset.propensity == Propensity(a=0.6, b=2.6)
+    assert lf_xmc.read(folder, propensity=Propensity(a=1, b=1)).propensity.a == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "format: must be 'keymatch-dataset'"),
+        ({"version": 2}, "version: 2 is unknown; this build reads 1"),
+        ({"version": True}, "version: True is unknown"),
+        ({"name": 1}, "name: must be a text"),
+        ({"source": None}, "source: must be a text"),
+        ({"propensity": [0.5, 1]}, "propensity: must be an object with a and b"),
+        ({"propensity": {"a": 0.5}}, "propensity.b: must be a number"),
+        ({"propensity": {"a": -1, "b": 1}}, "propensity a must be a positive finite number"),
+        ({"fields": "title"}, "fields: must be a list of texts"),
+        ({"fields": ["content"]}, "fields must be title or title, content"),
+    ],
+)
+def test_a_bad_description_is_named(folder: Path, change: dict[str, Any], message: str) -> None:
+    path = folder / "dataset.json"
+    path.write_text(json.dumps(DESCRIPTION | change))
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(folder)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_a_description_that_is_no_json(folder: Path) -> None:
+    (folder / "dataset.json").write_bytes(b"\xff")
+    with pytest.raises(InvalidData, match=r"dataset\.json: not valid JSON"):
+        lf_xmc.read(folder)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"REAL DATA NOT READ: {REAL} is absent")
+def test_debian_seealso_reads_cleanly() -> None:
+    dataset = lf_xmc.read(REAL)
+    assert (len(dataset.train), len(dataset.test)) == (13_576, 3_499)
+    assert (len(dataset.labels), dataset.metadata and len(dataset.metadata)) == (20_263, 597)
+    assert (dataset.train.labels_of.nnz, dataset.test.labels_of.nnz) == (42_055, 11_375)
+    assert (dataset.train.filtered.nnz, dataset.test.filtered.nnz) == (6_247, 1_591)
+    seen = dataset.train.labels_of.sum(axis=0).A1 > 0
+    assert dataset.test.labels_of[:, ~seen].nnz == 3_073
+    for split in (dataset.train, dataset.test):
+        assert split.labels_of.multiply(split.filtered).nnz == 0

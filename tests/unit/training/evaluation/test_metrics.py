@@ -1,0 +1,302 @@
+"""Each metric by hand, then against a slow oracle, then against napkinXC."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from napkinxc import metrics as napkinxc
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidInput
+from training.evaluation import metrics
+
+# Two rows, five labels, by hand: row 0 wants {0, 1, 2} and gets a hit, a miss, a hit;
+# row 1 wants {3} and gets a miss, a hit, no answer. Row 2 has no label and must change nothing.
+RANKED = np.array([[0, 4, 2], [0, 3, -1], [1, 2, 3]])
+POSITIVES = csr_matrix(
+    np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
+)
+WEIGHTS = np.array([2.0, 4.0, 1.0, 3.0, 9.0])
+LOG3 = 1 / math.log2(3)
+
+
+@pytest.fixture
+def judged() -> metrics.Judged:
+    return metrics.judge(RANKED, POSITIVES)
+
+
+def test_hits_by_hand() -> None:
+    expected = [[True, False, True], [False, True, False], [False, False, False]]
+    assert metrics.hits(RANKED, POSITIVES).tolist() == expected
+
+
+def test_rows_without_labels_are_left_out_and_counted(judged: metrics.Judged) -> None:
+    assert judged.unlabelled == 1
+    assert judged.sizes.tolist() == [3, 1]
+    assert judged.ranked.tolist() == RANKED[:2].tolist()
+
+
+def test_precision_by_hand(judged: metrics.Judged) -> None:
+    assert metrics.precision(judged, k=1) == pytest.approx((1 + 0) / 2)
+    assert metrics.precision(judged, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
+
+
+def test_recall_by_hand(judged: metrics.Judged) -> None:
+    assert metrics.recall(judged, k=1) == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics.recall(judged, k=3) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_ndcg_by_hand(judged: metrics.Judged) -> None:
+    assert metrics.ndcg(judged, k=1) == pytest.approx((1 + 0) / 2)
+    expected = ((1 + 0.5) / (1 + LOG3 + 0.5) + LOG3 / 1) / 2
+    assert metrics.ndcg(judged, k=3) == pytest.approx(expected)
+
+
+def test_psp_by_hand(judged: metrics.Judged) -> None:
+    # Best at 1: label 1 (weight 4) for row 0, label 3 (weight 3) for row 1.
+    assert metrics.psp(judged, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
+    expected = ((2 + 1) + 3) / ((4 + 2 + 1) + 3)
+    assert metrics.psp(judged, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
+
+
+def test_psndcg_by_hand(judged: metrics.Judged) -> None:
+    ideal = 1 + LOG3 + 0.5
+    found = (2 + 1 * 0.5) / ideal + 3 * LOG3 / 1
+    best = (4 + 2 * LOG3 + 1 * 0.5) / ideal + 3 / 1
+    value = metrics.psndcg(judged, inverse_propensities=WEIGHTS, k=3)
+    assert value == pytest.approx(found / best)
+
+
+def test_macro_f1_by_hand(judged: metrics.Judged) -> None:
+    # At 2, label 0: true 1, named 2, wanted 1 -> 2/3; labels 1, 2: 0; label 3: 1 -> 1; label 4
+    # is named but nobody wants it.
+    assert metrics.label_f1(judged, k=2) == pytest.approx([2 / 3, 0, 0, 1, np.nan], nan_ok=True)
+    assert metrics.macro_f1(judged, k=2) == pytest.approx((2 / 3 + 1) / 4)
+
+
+def test_macro_f1_by_segment_by_hand(judged: metrics.Judged) -> None:
+    value = metrics.macro_f1_by_segment(
+        judged, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2
+    )
+    expected = {"head": 2 / 3, "torso": np.nan, "tail": 1.0, "xtail": 0.0, "unseen": 0.0}
+    assert value == pytest.approx(expected, nan_ok=True)
+    halves = {"rare": (-1, 10), "often": (10, np.inf)}
+    value = metrics.macro_f1_by_segment(
+        judged, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2, boundaries=halves
+    )
+    assert value == pytest.approx({"rare": 0.0, "often": (2 / 3 + 1) / 2})
+
+
+def test_coverage_by_hand(judged: metrics.Judged) -> None:
+    assert metrics.coverage(judged, k=1) == pytest.approx(1 / 4)
+    assert metrics.coverage(judged, k=3) == pytest.approx(3 / 4)
+
+
+def test_without_filtered_moves_the_others_up() -> None:
+    filtered = csr_matrix(np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]], dtype=bool))
+    expected = [[4, 2, -1], [0, 3, -1], [3, -1, -1]]
+    assert metrics.without_filtered(RANKED, filtered).tolist() == expected
+
+
+def test_a_filtered_positive_is_no_positive() -> None:
+    filtered = csr_matrix(np.array([[1, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=bool))
+    judged = metrics.judge(RANKED, POSITIVES, filtered=filtered)
+    # Row 0 keeps {1, 2} and the ranking [2]; row 1's only label is filtered, so it is left out.
+    assert judged.unlabelled == 2
+    assert judged.sizes.tolist() == [2]
+    assert judged.ranked.tolist() == [[2, -1, -1]]
+    assert metrics.recall(judged, k=1) == pytest.approx(1 / 2)
+
+
+def test_a_filter_that_meets_no_positive_changes_only_predictions() -> None:
+    filtered = csr_matrix(np.array([[0, 0, 0, 0, 1], [0] * 5, [0] * 5], dtype=bool))
+    judged = metrics.judge(RANKED, POSITIVES, filtered=filtered)
+    assert judged.sizes.tolist() == [3, 1]
+    assert metrics.precision(judged, k=2) == pytest.approx((1 + 0.5) / 2)
+
+
+def test_a_stored_zero_is_no_positive() -> None:
+    positives = csr_matrix((np.array([1.0, 0.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    judged = metrics.judge(np.array([[1, 0]]), positives)
+    assert judged.sizes.tolist() == [1]
+    assert judged.hits.tolist() == [[False, True]]
+
+
+def test_evaluate_names_and_percent() -> None:
+    ranked = np.pad(RANKED, ((0, 0), (0, 97)), constant_values=-1)
+    table = metrics.evaluate(ranked, POSITIVES, inverse_propensities=WEIGHTS)
+    names = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)]
+    names += ["R@10", "R@30", "R@100", "F1@5", "coverage@5", "rows", "rows without labels"]
+    assert list(table) == names
+    assert table["P@1"] == pytest.approx(50)
+    assert table["R@100"] == pytest.approx(100 * (2 / 3 + 1) / 2)
+    assert (table["rows"], table["rows without labels"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("ranked", "message"),
+    [
+        (np.array([[5], [0], [0]]), "out of range"),
+        (np.array([[-2], [0], [0]]), "out of range"),
+        (np.array([[0], [0]]), "expected integers"),
+        (np.array([0, 1, 2]), "expected integers"),
+        (np.array([[0.0], [0.0], [0.0]]), "expected integers"),
+        (np.array([[0, 1], [1, 1], [0, 1]]), "row 1 ranks a label twice"),
+    ],
+)
+def test_judge_objects(ranked: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        metrics.judge(ranked, POSITIVES)
+
+
+def test_too_few_columns_or_no_labels_are_errors(judged: metrics.Judged) -> None:
+    with pytest.raises(InvalidInput, match="3 labels are ranked"):
+        metrics.precision(judged, k=4)
+    with pytest.raises(InvalidInput, match="no row has a label"):
+        metrics.evaluate(RANKED[2:], POSITIVES[2:], inverse_propensities=WEIGHTS)
+
+
+# The oracle: one row at a time, sets and loops, nothing shared with the code above.
+
+
+def slow(ranked: list[list[int]], wanted: list[set[int]], weights: list[float], k: int) -> dict:
+    rows = [(row[:k], truth) for row, truth in zip(ranked, wanted, strict=True) if truth]
+    sums = dict.fromkeys(["P", "R", "nDCG", "gain", "best", "dgain", "dbest"], 0.0)
+    for row, truth in rows:
+        found = [label in truth for label in row]
+        ideal = sum(1 / math.log2(place + 2) for place in range(min(k, len(truth))))
+        best = sorted((weights[label] for label in truth), reverse=True)[:k]
+        sums["P"] += sum(found) / k
+        sums["R"] += sum(found) / len(truth)
+        sums["nDCG"] += sum(hit / math.log2(p + 2) for p, hit in enumerate(found)) / ideal
+        gains = [weights[label] if hit else 0.0 for label, hit in zip(row, found, strict=True)]
+        sums["gain"] += sum(gains)
+        sums["best"] += sum(best)
+        sums["dgain"] += sum(gain / math.log2(p + 2) for p, gain in enumerate(gains)) / ideal
+        sums["dbest"] += sum(gain / math.log2(p + 2) for p, gain in enumerate(best)) / ideal
+    return {
+        "P": sums["P"] / len(rows),
+        "R": sums["R"] / len(rows),
+        "nDCG": sums["nDCG"] / len(rows),
+        "PSP": sums["gain"] / sums["best"],
+        "PSnDCG": sums["dgain"] / sums["dbest"],
+        "F1": slow_macro_f1(rows),
+        "coverage": slow_coverage(rows),
+    }
+
+
+def slow_macro_f1(rows: list[tuple[list[int], set[int]]]) -> float:
+    scores = []
+    for label in set().union(*(truth for _, truth in rows)):
+        tp = sum(label in row and label in truth for row, truth in rows)
+        fp = sum(label in row and label not in truth for row, truth in rows)
+        fn = sum(label not in row and label in truth for row, truth in rows)
+        scores.append(2 * tp / (2 * tp + fp + fn))
+    return sum(scores) / len(scores)
+
+
+def slow_coverage(rows: list[tuple[list[int], set[int]]]) -> float:
+    wanted = set().union(*(truth for _, truth in rows))
+    found = set().union(*(truth & set(row) for row, truth in rows))
+    return len(found) / len(wanted)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[list[int]], list[set[int]], list[set[int]], int]:
+    labels = draw(st.integers(1, 8))
+    rows = draw(st.integers(1, 6))
+    some = st.sets(st.integers(0, labels - 1))
+    wanted = draw(st.lists(some, min_size=rows, max_size=rows))
+    filtered = draw(st.lists(some, min_size=rows, max_size=rows))
+    order = st.permutations(range(labels))
+    ranked = [list(draw(order))[: draw(st.integers(0, labels))] for _ in range(rows)]
+    return ranked, wanted, filtered, labels
+
+
+def sparse(sets: list[set[int]], labels: int) -> csr_matrix:
+    dense = np.zeros((len(sets), labels), dtype=np.float32)
+    for row, members in enumerate(sets):
+        dense[row, sorted(members)] = 0.5
+    return csr_matrix(dense)
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), k=st.integers(1, 8), use_filter=st.booleans())
+def test_fast_metrics_equal_the_oracle(case: tuple, k: int, use_filter: bool) -> None:
+    ranked, wanted, filtered, labels = case
+    weights = [1.0 + 0.7 * label for label in range(labels)]
+    if not use_filter:
+        filtered = [set() for _ in wanted]
+    kept = [
+        [label for label in row if label not in out]
+        for row, out in zip(ranked, filtered, strict=True)
+    ]
+    counted = [truth - out for truth, out in zip(wanted, filtered, strict=True)]
+    padded = np.array([row + [-1] * (8 - len(row)) for row in ranked])
+    judged = metrics.judge(
+        padded,
+        sparse(wanted, labels),
+        filtered=sparse(filtered, labels).astype(bool) if use_filter else None,
+    )
+    assert judged.unlabelled == sum(not truth for truth in counted)
+    if not any(counted):
+        return
+    expected = slow(kept, counted, weights, k)
+    scored = {"inverse_propensities": np.array(weights), "k": k}
+    assert metrics.precision(judged, k=k) == pytest.approx(expected["P"])
+    assert metrics.recall(judged, k=k) == pytest.approx(expected["R"])
+    assert metrics.ndcg(judged, k=k) == pytest.approx(expected["nDCG"])
+    assert metrics.psp(judged, **scored) == pytest.approx(expected["PSP"])
+    assert metrics.psndcg(judged, **scored) == pytest.approx(expected["PSnDCG"])
+    assert metrics.macro_f1(judged, k=k) == pytest.approx(expected["F1"])
+    assert metrics.coverage(judged, k=k) == pytest.approx(expected["coverage"])
+
+
+# napkinXC takes lists of labels; its F1 at k exists for k up to 5 only, and divides by the
+# largest label in sight plus one where ours divides by the labels that have a positive.
+
+
+@pytest.fixture(scope="module")
+def random_case() -> tuple[np.ndarray, csr_matrix, np.ndarray]:
+    generator = np.random.default_rng(7)
+    rows, labels = 60, 40
+    truth = generator.random((rows, labels)) < 0.1
+    truth[np.arange(rows), generator.integers(0, labels, rows)] = True
+    scores = generator.random((rows, labels)) + truth * 0.6
+    weights = 1 + 5 * generator.random(labels)
+    return np.argsort(-scores, axis=1)[:, :10], csr_matrix(truth.astype(np.float32)), weights
+
+
+def test_agrees_with_napkinxc(random_case: tuple[np.ndarray, csr_matrix, np.ndarray]) -> None:
+    ranked, positives, weights = random_case
+    judged = metrics.judge(ranked, positives)
+    truth = [row.indices.tolist() for row in positives]
+    predicted = ranked.tolist()
+    scored = {"inverse_propensities": weights}
+    for name, ours, theirs in (
+        ("P", metrics.precision, napkinxc.precision_at_k(truth, predicted, k=10)),
+        ("R", metrics.recall, napkinxc.recall_at_k(truth, predicted, k=10)),
+        ("nDCG", metrics.ndcg, napkinxc.ndcg_at_k(truth, predicted, k=10)),
+        ("coverage", metrics.coverage, napkinxc.coverage_at_k(truth, predicted, k=10)),
+    ):
+        values = [ours(judged, k=k) for k in range(1, 11)]
+        assert values == pytest.approx(theirs), name
+    for name, ours, theirs in (
+        ("PSP", metrics.psp, napkinxc.psprecision_at_k(truth, predicted, weights, k=10)),
+        ("PSnDCG", metrics.psndcg, napkinxc.psndcg_at_k(truth, predicted, weights, k=10)),
+    ):
+        values = [ours(judged, k=k, **scored) for k in range(1, 11)]
+        assert values == pytest.approx(theirs), name
+
+
+def test_macro_f1_agrees_with_napkinxc(
+    random_case: tuple[np.ndarray, csr_matrix, np.ndarray],
+) -> None:
+    ranked, positives, _ = random_case
+    judged = metrics.judge(ranked, positives)
+    truth = [row.indices.tolist() for row in positives]
+    theirs = napkinxc.macro_f1_measure_at_k(truth, ranked[:, :5].tolist(), k=5)
+    assert len(np.unique(positives.indices)) == 40  # so both divide by 40
+    assert [metrics.macro_f1(judged, k=k) for k in range(1, 6)] == pytest.approx(theirs)

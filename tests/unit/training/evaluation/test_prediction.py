@@ -1,0 +1,78 @@
+"""The quick prediction against the one that serves, and the paper's equations by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from service.core.bundle.bundle import open_bundle
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
+from service.core.types import PredictOptions, Role
+from tests.support.bundles import make_bundle
+from tests.support.tiny_encoder import TrigramEncoder
+from training.evaluation.prediction import Keys, predict, predict_separately, retrieve
+
+QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
+
+
+@pytest.mark.parametrize("memorization", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("depth", [3, 20])
+def test_it_ranks_as_the_serving_predictor(tmp_path: Path, memorization: float, depth: int) -> None:
+    encoder = TrigramEncoder()
+    bundle = open_bundle(make_bundle(tmp_path / "bundle", encoder=encoder))
+    view = KnowledgeMemory(bundle).view
+    options = PredictOptions(top_k=6, memorization=memorization, depth=depth, exact=True)
+    answer = Predictor(encoder, tau=0.1).predict(view, QUERIES, options)
+
+    votes = csr_matrix(
+        (np.ones(len(bundle.indices)), np.array(bundle.indices), np.array(bundle.indptr)),
+        shape=(bundle.instances, bundle.labels),
+    )
+    uids = list(bundle.label_ids)
+    keys = Keys(keys=np.asarray(bundle.keys), labels_of=votes, uids=uids)
+    vectors = encoder.embed(encoder.tokenize(QUERIES, role=Role.QUERY))
+    found = retrieve(keys, vectors, depth=20).voting(memorization, depth)
+    ranked = predict(keys, found, tau=0.1, memorization=memorization, top_k=6)
+
+    for line, prediction in zip(ranked, answer.predictions, strict=True):
+        assert [uids[column] for column in line if column >= 0] == [
+            keyword.id for keyword in prediction.keywords
+        ]
+
+
+# One query, two instances and two labels in the plane; similarities .8, .6 and .6, 0.
+KEYS = Keys(
+    keys=np.array([[0.8, 0.6], [0.6, 0.8], [0.6, -0.8], [0.0, 1.0]], np.float16),
+    labels_of=csr_matrix(np.array([[1, 0], [0, 1]])),
+    uids=("a", "b"),
+)
+QUERY = np.array([[1.0, 0.0]], np.float32)
+
+
+def test_two_searches_are_mixed_convexly() -> None:
+    """Eq. 11 by hand: softmax(.8, .6) over instances, softmax(.6, 0) over labels, tau = .2."""
+    found = retrieve(KEYS, QUERY, depth=2)
+    near, far = np.exp([4.0, 3.0]) / np.exp([4.0, 3.0]).sum()
+    first, second = np.exp([3.0, 0.0]) / np.exp([3.0, 0.0]).sum()
+    assert 0.5 * near + 0.5 * first > 0.5 * far + 0.5 * second
+
+    ranked = predict_separately(
+        KEYS, found.instances, found.labels, tau=0.2, memorization=0.5, top_k=3
+    )
+
+    assert ranked.tolist() == [[0, 1, -1]]
+
+
+def test_equal_scores_stand_in_order_of_id() -> None:
+    keys = Keys(
+        keys=np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float16),
+        labels_of=csr_matrix(np.array([[1, 1]])),
+        uids=("z", "a"),
+    )
+    found = retrieve(keys, QUERY, depth=1)
+
+    ranked = predict(keys, found.both, tau=0.1, memorization=0.5, top_k=2)
+
+    assert ranked.tolist() == [[1, 0]]

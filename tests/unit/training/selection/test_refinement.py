@@ -1,0 +1,114 @@
+"""How novel labels are represented is chosen on labels that stand for novel ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from training.checkpoints.choices import Choices
+from training.selection import refinement
+from training.selection.hidden_label_folds import HeldOut, a_row_of_each, folds
+from training.selection.refinement import PAPERS, choose_refinement, gained, least_gain
+
+LABELS, DIMENSION = 900, 6
+NAN = float("nan")
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
+    """Queries lie where a label's classifier lies; a combiner that is `good` finds that place."""
+    rng = np.random.default_rng(0)
+    texts, moves = rng.standard_normal((2, LABELS, DIMENSION))
+    places = unit(texts + moves[np.arange(LABELS) // 3 * 3])  # three labels move alike
+    texts = unit(texts)
+    wrong = unit(rng.standard_normal((LABELS, DIMENSION)))
+
+    def combine(own: np.ndarray, classifiers: np.ndarray, present: np.ndarray) -> np.ndarray:
+        nearest = np.argmax(own @ texts.T, axis=1)
+        return (places if good else wrong)[nearest]
+
+    return HeldOut(
+        texts=texts,
+        keys=texts,
+        classifiers=places,
+        queries=unit(places + 0.3 * wrong) if queries else np.full_like(texts, NAN),
+        asking=places,
+        positives=csr_matrix(np.eye(LABELS, dtype=np.float32)),
+        filtered=csr_matrix((LABELS, LABELS), dtype=bool),
+        combine=combine,
+        choices=Choices(system="irene", tau=0.05, memorization=0.3, depth=50),
+        hidden=np.arange(hidden),
+    )
+
+
+@pytest.mark.parametrize("hidden", [0, 300])
+def test_a_combiner_is_followed_as_far_as_it_helps(hidden: int) -> None:
+    good = choose_refinement(held_out(good=True, hidden=hidden), seed=0).refinement
+    bad = choose_refinement(held_out(good=False, hidden=hidden), seed=0).refinement
+    assert good.strength >= 0.5
+    assert bad.strength == min(refinement.STRENGTHS)
+
+
+def test_survivors_are_pooled_where_that_is_asked_for() -> None:
+    found = choose_refinement(held_out(good=True, hidden=300), pooled=True, seed=0).refinement
+    assert (found.pooling, found.residual) in refinement.POOLINGS
+    assert found.strength >= 0.5
+
+
+def test_a_query_that_lies_near_draws_the_key() -> None:
+    found = choose_refinement(held_out(good=False, hidden=300), seed=0)
+    assert found.refinement.query_weight > 0
+    assert least_gain(found.one_shot.among_novel, found.zero_shot.among_novel) > 0
+    assert "one-shot P@1" in str(found)
+
+
+def test_keys_are_as_long_as_costs_nothing_among_all() -> None:
+    chosen = choose_refinement(held_out(good=True, hidden=300), seed=0)
+    assert gained(chosen.zero_shot, chosen.text) == gained(chosen.one_shot, chosen.text) == 0.0
+    assert chosen.refinement.length == max(refinement.LENGTHS)
+
+
+def test_where_every_length_costs_the_one_that_costs_least_is_taken() -> None:
+    data = held_out(good=False, hidden=300)
+    chosen = choose_refinement(data, seed=0)
+    least = gained(chosen.zero_shot, chosen.text)
+    assert least < 0.0
+    (fold,) = folds(data, seed=0)
+    for length in refinement.LENGTHS:
+        one = replace(chosen.refinement, length=length)
+        keys = fold.keys(fold.combined(one, revealed=False), one, revealed=False)
+        found = replace(chosen.zero_shot, among_all=fold.among_all.found(keys))
+        assert gained(found, chosen.text) <= least
+
+
+def test_where_nothing_can_be_asked_the_papers_numbers_stay() -> None:
+    found = choose_refinement(held_out(good=True, queries=False), seed=0)
+    assert found.refinement == PAPERS
+    assert "the paper's numbers stay" in str(found)
+
+
+def test_the_same_choice_every_time() -> None:
+    data = held_out(good=True, hidden=300)
+    assert choose_refinement(data, seed=0) == choose_refinement(data, seed=0)
+
+
+def test_a_row_of_each_label_is_one_of_its_own() -> None:
+    labels_of = csr_matrix(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 1]], np.float32))
+    for seed in range(10):
+        rows = a_row_of_each(labels_of, among=np.array([0, 1, 2]), seed=seed)
+        assert rows[2] == -1, "its only row is not among them"
+        assert labels_of[rows[0], 0] and labels_of[rows[1], 1]
+        assert rows[0] in (0, 1)
+
+
+def test_a_posted_query_votes_beside_its_labels_key() -> None:
+    data = held_out(good=False, hidden=300)
+    (fold,) = folds(data, seed=0)
+    alone, beside = (fold.found(fold.texts, revealed=revealed) for revealed in (False, True))
+    assert least_gain(beside, alone) > 0
+    only_keys = replace(fold, choices=replace(data.choices, memorization=0.0))
+    assert only_keys.found(fold.texts, revealed=True) == pytest.approx(alone)

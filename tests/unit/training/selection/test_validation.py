@@ -1,0 +1,101 @@
+"""The held-out slice and what is chosen on it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.errors import InvalidConfig
+from tests.support.tiny_training import tiny_dataset
+from training.batches.batch import Pairs
+from training.checkpoints.choices import Choices
+from training.loop.finish import DEPTHS, MEMORIZATIONS, TAUS, choose_on
+from training.recipes.recipe import ValidationSettings
+from training.selection.validation import Validation, ask, criterion, default_slices, hold_out
+
+
+@given(count=st.integers(0, 20), seed=st.integers(0, 9))
+def test_held_out_rows_leave_the_training_rows(count: int, seed: int) -> None:
+    candidates = np.arange(3, 53)
+
+    slices = hold_out(candidates, total=60, count=count, seed=seed)
+
+    assert len(slices.held_out) == count
+    assert np.isin(slices.held_out, candidates).all()
+    assert sorted([*slices.kept, *slices.held_out]) == list(range(60))
+
+
+def test_more_than_half_cannot_be_held_out() -> None:
+    with pytest.raises(InvalidConfig, match="6 of 10 labelled rows are too many"):
+        hold_out(np.arange(10), total=10, count=6, seed=0)
+
+
+def test_perfect_vectors_score_perfectly() -> None:
+    """A row's vector is the sum of its labels', so they are its nearest."""
+    dataset = tiny_dataset()
+    labels = np.eye(16, dtype=np.float32)
+    instances = dataset.train.labels_of.toarray() / np.sqrt(2)
+    slices = hold_out(
+        Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered).trainable(),
+        total=48,
+        count=10,
+        seed=0,
+    )
+    settings = ValidationSettings(rows=10, depth=16, memorization=(0.0,))
+    validation = Validation(dataset=dataset, slices=slices, settings=settings, tau=0.04)
+
+    scores = validation.scores(instances.astype(np.float32), labels)
+
+    assert scores[0.0]["P@1"] == 100.0
+    assert scores[0.0]["R@10"] == 100.0
+    assert scores[0.0]["rows"] == 10
+
+
+def test_the_criterion_is_the_mean_at_the_best_lambda() -> None:
+    scores = {0.0: {"P@1": 10.0, "R@100": 30.0}, 0.5: {"P@1": 20.0, "R@100": 40.0}}
+
+    assert criterion(scores, ("P@1", "R@100")) == 30.0
+    with pytest.raises(InvalidConfig, match="'P@9' is not one of P@1, R@100"):
+        criterion(scores, ("P@9",))
+
+
+def test_at_most_a_fifth_is_held_out_by_default() -> None:
+    dataset = tiny_dataset()
+    train = dataset.train
+    candidates = Pairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
+
+    slices = default_slices(train.labels_of, train.filtered)
+
+    assert len(slices.held_out) == len(candidates) // 5
+    assert len(slices.kept) + len(slices.held_out) == len(train)
+
+
+def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
+    dataset = tiny_dataset()
+    rng = np.random.default_rng(0)
+    labels = rng.standard_normal((16, 8)).astype(np.float32)
+    labels /= np.linalg.norm(labels, axis=1, keepdims=True)
+    instances = rng.standard_normal((len(dataset.train), 8)).astype(np.float32)
+    instances /= np.linalg.norm(instances, axis=1, keepdims=True)
+    slices = default_slices(dataset.train.labels_of, dataset.train.filtered)
+    asked = ask(dataset, slices, instances, labels, depth=max(DEPTHS))
+    start = Choices(system="rae", tau=0.07, memorization=0.5, depth=200)
+    tried: list[Choices] = []
+
+    def score(choices: Choices) -> float:
+        found = asked.metrics(
+            tau=choices.tau, memorization=choices.memorization, depth=choices.depth
+        )
+        return criterion({0.5: found}, ("P@1", "P@5"))
+
+    chosen = choose_on(
+        asked, start, metrics=("P@1", "P@5"), told=lambda choices, _: tried.append(choices)
+    )
+
+    assert {each.tau for each in tried} == {0.07, *TAUS}
+    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) :]
+    assert {(each.depth, each.memorization) for each in last} == {
+        (depth, memorization) for depth in DEPTHS for memorization in MEMORIZATIONS
+    }
+    assert score(chosen) == max(score(each) for each in tried)
+    assert chosen.system == "rae"

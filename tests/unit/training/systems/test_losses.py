@@ -1,0 +1,171 @@
+"""The losses: first by hand, then their properties, then their gradients."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.systems.losses import (
+    contrast_with_instances,
+    decoupled_softmax,
+    one_versus_all,
+    pick_some_labels,
+    triplet,
+)
+
+# Two instances, three labels. Instance 0 has labels 0 and 1 (0 was drawn), instance 1 has label 2.
+SCORES = torch.tensor([[0.8, 0.6, 0.2], [0.1, 0.3, 0.5]], dtype=torch.float64)
+SAMPLED = torch.tensor([[True, False, False], [False, False, True]])
+POSITIVES = torch.tensor([[True, True, False], [False, False, True]])
+NEGATIVES = ~POSITIVES
+INSTANCES = torch.tensor([[1.0, 0.4], [0.4, 1.0]], dtype=torch.float64)
+STRANGERS = torch.tensor([[False, True], [True, False]])
+TAU = 0.5
+
+
+def test_the_other_positive_stands_in_neither_side_of_the_fraction() -> None:
+    first = math.log(math.exp(1.6) / (math.exp(1.6) + math.exp(0.4)))
+    second = math.log(math.exp(1.0) / (math.exp(1.0) + math.exp(0.2) + math.exp(0.6)))
+
+    loss = decoupled_softmax(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, tau=TAU)
+
+    assert float(loss) == pytest.approx(-(first + second) / 2)
+
+
+def test_instances_of_other_labels_join_the_denominator() -> None:
+    first = math.log(math.exp(1.6) / (math.exp(1.6) + math.exp(0.4) + math.exp(0.8)))
+    second = math.log(
+        math.exp(1.0) / (math.exp(1.0) + math.exp(0.2) + math.exp(0.6) + math.exp(0.8))
+    )
+
+    loss = contrast_with_instances(
+        label_scores=SCORES,
+        instance_scores=INSTANCES,
+        sampled=SAMPLED,
+        negatives=NEGATIVES,
+        strangers=STRANGERS,
+        tau=TAU,
+    )
+
+    assert float(loss) == pytest.approx(-(first + second) / 2)
+
+
+def test_without_strangers_it_is_the_decoupled_softmax() -> None:
+    with_none = contrast_with_instances(
+        label_scores=SCORES,
+        instance_scores=INSTANCES,
+        sampled=SAMPLED,
+        negatives=NEGATIVES,
+        strangers=torch.zeros_like(STRANGERS),
+        tau=TAU,
+    )
+    without = decoupled_softmax(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, tau=TAU)
+
+    assert float(with_none) == pytest.approx(float(without))
+
+
+def test_a_triplet_counts_the_hardest_negatives_that_violate_the_margin() -> None:
+    # Instance 0: 0.2 - 0.8 + 0.3 < 0. Instance 1: 0.3 - 0.5 + 0.3 = 0.1, the hardest of two.
+    loss = triplet(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, margin=0.3, hardest=1)
+
+    assert float(loss) == pytest.approx(0.1 / 2)
+
+
+def test_binary_cross_entropy_is_summed_over_labels() -> None:
+    def softplus(value: float) -> float:
+        return math.log1p(math.exp(value))
+
+    first = softplus(-0.8) + softplus(-0.6) + softplus(0.2)
+    second = softplus(0.1) + softplus(0.3) + softplus(-0.5)
+
+    loss = one_versus_all(logits=SCORES, positives=POSITIVES, negatives=NEGATIVES)
+
+    assert float(loss) == pytest.approx((first + second) / 2)
+
+
+def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
+    total = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4))
+    first = ((total - 1.6) + (total - 1.2)) / 2
+    second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
+
+    loss = pick_some_labels(scores=SCORES, positives=POSITIVES, negatives=NEGATIVES, tau=TAU)
+
+    assert float(loss) == pytest.approx((first + second) / 2)
+
+
+def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict[str, Tensor]:
+    """Every loss of these scores."""
+    return {
+        "decoupled": decoupled_softmax(
+            label_scores=scores, sampled=sampled, negatives=negatives, tau=TAU
+        ),
+        "contrast": contrast_with_instances(
+            label_scores=scores,
+            instance_scores=INSTANCES,
+            sampled=sampled,
+            negatives=negatives,
+            strangers=STRANGERS,
+            tau=TAU,
+        ),
+        "triplet": triplet(
+            label_scores=scores, sampled=sampled, negatives=negatives, margin=0.3, hardest=2
+        ),
+        "one versus all": one_versus_all(logits=scores, positives=sampled, negatives=negatives),
+        "pick some": pick_some_labels(
+            scores=scores, positives=sampled, negatives=negatives, tau=TAU
+        ),
+    }
+
+
+LOSSES = sorted(losses(SCORES, NEGATIVES))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_pair_that_is_no_negative_has_no_influence(name: str) -> None:
+    """A filtered pair, and a positive that was not drawn, may have any score."""
+    free = NEGATIVES.clone()
+    free[1, 0] = False  # filtered
+    changed = SCORES.clone()
+    changed[1, 0], changed[0, 1] = 9.0, -9.0
+
+    assert float(losses(changed, free)[name]) == pytest.approx(float(losses(SCORES, free)[name]))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_row_without_negatives_is_no_trouble(name: str) -> None:
+    scores = SCORES.clone().requires_grad_()
+    loss = losses(scores, torch.zeros_like(NEGATIVES))[name]
+    loss.backward()
+
+    assert torch.isfinite(loss)
+    assert torch.isfinite(scores.grad).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_row_without_positives_adds_nothing(name: str) -> None:
+    one_row = SAMPLED.clone()
+    one_row[1] = False
+    changed = SCORES.clone()
+    changed[1] = torch.tensor([0.9, -0.9, 0.4])
+    negatives = NEGATIVES.clone()
+    negatives[1] = False
+
+    assert float(losses(changed, negatives, one_row)[name]) == pytest.approx(
+        float(losses(SCORES, negatives, one_row)[name])
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    def loss(scores: Tensor) -> Tensor:
+        return losses(scores, NEGATIVES)[name]
+
+    assert torch.autograd.gradcheck(loss, (SCORES.clone().requires_grad_(),))
+
+
+@pytest.mark.parametrize("better", [lambda s: s + 0.1 * SAMPLED, lambda s: s - 0.1 * NEGATIVES])
+@pytest.mark.parametrize("name", LOSSES)
+def test_better_scores_cost_less(name: str, better: Callable[[Tensor], Tensor]) -> None:
+    assert float(losses(better(SCORES), NEGATIVES)[name]) < float(losses(SCORES, NEGATIVES)[name])

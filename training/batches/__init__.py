@@ -1,0 +1,1 @@
+"""Batches: which instances and labels are contrasted, and in which order."""

@@ -1,0 +1,1 @@
+"""What a trained encoder stores on disk beside its weights."""

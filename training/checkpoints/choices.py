@@ -1,0 +1,111 @@
+"""How a trained encoder wants to be predicted with: small files in its folder.
+
+| file            | content                                                         |
+|-----------------|-----------------------------------------------------------------|
+| `keymatch.json` | temperature, lambda and b that were chosen on held-out rows      |
+| `adaptive.json` | a lambda of each query's own, if `adapt` has learned one         |
+| `novel.json`    | IRENE's combiner, and how novel labels are represented by it     |
+
+They are read without torch, by `export` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from service.core.config import STRICT
+from service.core.encoding.irene import Refinement
+from service.core.errors import InvalidData
+from service.core.files.atomic import write_file
+
+CHOICES, ADAPTIVE, NOVEL = "keymatch.json", "adaptive.json", "novel.json"
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The system that trained, the memory's temperature, lambda and b."""
+
+    system: str
+    tau: float
+    memorization: float
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedMemorization:
+    """lambda(q) by feature name, see `service.core.adaptive`; learned at this tau and b."""
+
+    weights: dict[str, float]
+    bias: float
+    tau: float
+    depth: int
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class NovelChoices:
+    """A checkpoint's combiner (`training.systems.irene.combiner`) and Algorithm 1's numbers."""
+
+    combiner: str
+    heads: int
+    residual: bool
+    refinement: Refinement
+
+
+# Of an encoder that nothing was chosen for; the temperature is the paper's.
+UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
+
+
+def write_choices(folder: Path, choices: Choices) -> None:
+    """Add what was chosen."""
+    _write(folder / CHOICES, choices)
+
+
+def read_choices(folder: Path) -> Choices | None:
+    """What was chosen, None for a folder of another origin; raises `InvalidData`."""
+    return _read(folder / CHOICES, lambda content: Choices(**orjson.loads(content)), writer="train")
+
+
+def write_learned(folder: Path, learned: LearnedMemorization) -> None:
+    """Add a learned lambda."""
+    _write(folder / ADAPTIVE, learned)
+
+
+def read_learned(folder: Path) -> LearnedMemorization | None:
+    """What was learned, None where nothing was; raises `InvalidData`."""
+    return _read(
+        folder / ADAPTIVE,
+        lambda content: LearnedMemorization(**orjson.loads(content)),
+        writer="adapt",
+    )
+
+
+def write_novel(folder: Path, novel: NovelChoices) -> None:
+    """Add a combiner's kind and numbers."""
+    _write(folder / NOVEL, novel)
+
+
+def read_novel(folder: Path) -> NovelChoices | None:
+    """A combiner's kind and numbers, None without one; raises `InvalidData`."""
+    return _read(folder / NOVEL, TypeAdapter(NovelChoices).validate_json, writer="train")
+
+
+def _write(path: Path, facts: Choices | LearnedMemorization | NovelChoices) -> None:
+    write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _read(path: Path, parse: Callable[[bytes], Facts], *, writer: str) -> Facts | None:
+    if not path.is_file():
+        return None
+    try:
+        return parse(path.read_bytes())
+    except (orjson.JSONDecodeError, TypeError, ValidationError) as error:
+        raise InvalidData(path, f"is not what `{writer}` writes: {error}") from error

@@ -1,0 +1,53 @@
+"""A trained encoder on disk: an ordinary sentence-transformers folder, and what Keymatch adds.
+
+| file                         | content                                                         |
+|------------------------------|-----------------------------------------------------------------|
+| all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` opens |
+| `keymatch.json` and others   | how it wants to be predicted with, see `choices`                |
+| `own.safetensors`            | a system's own parameters, such as one-versus-all classifiers   |
+| `label_keys.npy`             | Z, fp16 [L, d], where a system does not take the labels' texts  |
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor
+
+from service.core.files.atomic import new_folder
+from service.core.types import Floats, Role
+from training.checkpoints.label_keys import LABEL_KEYS
+from training.models.torch_encoder import TorchEncoder, without_progress_bars
+
+OWN = "own.safetensors"
+
+
+def write_model(
+    encoder: TorchEncoder,
+    folder: Path,
+    *,
+    own: Mapping[str, Tensor] | None = None,
+    label_keys: Floats | None = None,
+) -> None:
+    """Replace `folder` by the encoder as it is now.
+
+    `own` are a system's own parameters by name, `label_keys` [L, d] unit vectors.
+    """
+    model = encoder.model
+    model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    with new_folder(new) as partial:
+        with without_progress_bars():
+            model.save(str(partial), create_model_card=False)
+        if own is not None:
+            weights = {name: value.detach().cpu() for name, value in own.items()}
+            save_file(weights, partial / OWN)
+        if label_keys is not None:
+            np.save(partial / LABEL_KEYS, label_keys.astype(np.float16))
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)

@@ -1,0 +1,39 @@
+"""`run.json`: what a run that has ended says of itself; read without torch, by `export` too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.core.errors import InvalidData, InvalidInput
+from service.core.files.atomic import write_file
+
+RUN = "run.json"
+BEST = "best"  # the checkpoint that a run chose, in its folder
+
+
+def write_run(run: Path, facts: dict[str, Any]) -> None:
+    """Write a run's facts into its folder."""
+    write_file(run / RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """A run's facts; raises `InvalidData` naming the file."""
+    path = run / RUN
+    try:
+        facts: dict[str, Any] = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
+    except orjson.JSONDecodeError as error:
+        raise InvalidData(path, f"is not what `train` writes: {error}") from error
+    return facts
+
+
+def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
+    """A run's facts; raises `InvalidInput`, too, for a run on another data set."""
+    facts = read_run(run)
+    if facts["dataset"] != dataset:
+        raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset!r}")
+    return facts

@@ -1,0 +1,1 @@
+"""The commands of `python -m training`: one file each, which parses, calls and prints."""

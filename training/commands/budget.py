@@ -1,0 +1,112 @@
+"""`python -m training budget`: what a smaller memory costs, method by method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from service.core.errors import MissingExtra
+from service.core.files.atomic import write_file
+from training.commands.options import MANY, AskedPrecision
+from training.datasets import lf_xmc
+from training.reduction import METHODS, budget_rows, check_method
+
+if TYPE_CHECKING:
+    from training.experiments.cost_curve import Cost
+
+SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
+
+
+def budget(
+    *,
+    data: Path,
+    run: Path | None = None,
+    encoder: str | None = None,
+    budgets: Annotated[tuple[float, ...], MANY] = (0.1, 0.25, 0.5, 0.75, 1.0),
+    methods: Annotated[tuple[str, ...], MANY] = tuple(METHODS),
+    held_out: int | None = None,
+    precision: AskedPrecision = "fp32",
+    json: Path | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Measure memories with fewer instance keys; all labels stay.
+
+    The method to prefer is chosen on rows that were held out of training; the test rows' figures
+    are reported beside.
+
+    Parameters
+    ----------
+    data
+        The data set's folder.
+    run
+        A run's folder.
+    encoder
+        In place of a run: an encoder as `export bundle` takes it, which never saw the data.
+    budgets
+        Shares of the instances, above 0 and up to 1.
+    methods
+        Ways to reduce, see `training.reduction`; default: all.
+    held_out
+        How many training rows to hold out for an encoder; default 1,000.
+    json
+        Also write the figures, in percent, to this file.
+    plot
+        Also draw P@1, P@5, R@100 and PSP@5 of the test rows against the budget, a PNG each, to
+        PLOT with the metric in its name.
+    """
+    for share in budgets:
+        budget_rows(share, total=1)
+    for method in methods:
+        check_method(method)
+    dataset = lf_xmc.read(data)
+    try:
+        from training.experiments.cost_curve import measure, preferred, write_plots
+        from training.experiments.study import open_study
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    console = Console()
+    with console.status("encoding"):
+        study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
+    with console.status("measuring") as status:
+        costs = []
+        for cost in measure(study, methods=methods, shares=budgets):
+            costs.append(cost)
+            status.update(f"measuring {cost.method} at {cost.share:g}")
+    best = preferred(costs)
+    console.print(_table(costs, dataset.name))
+    if best is not None:
+        console.print(f"best on held-out rows below the whole memory: {best}", highlight=False)
+    if plot is not None:
+        write_plots(costs, plot, title=dataset.name)
+    if json is not None:
+        document = {
+            "dataset": dataset.name,
+            "encoder": study.name,
+            "choices": vars(study.choices),
+            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
+            "preferred": best,
+            "costs": [vars(cost) for cost in costs],
+        }
+        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(costs: Sequence[Cost], name: str) -> Table:
+    title = f"{name}, percent of test rows; held-out rows: the mean of all four"
+    table = Table(title=title)
+    table.add_column("method")
+    for column in ("share", "keys", "held-out", *SHOWN):
+        table.add_column(column, justify="right")
+    for cost in costs:
+        table.add_row(
+            cost.method,
+            f"{cost.share:g}",
+            f"{cost.rows:,}",
+            f"{cost.criterion:.2f}",
+            *(f"{cost.test[metric]:.2f}" for metric in SHOWN),
+        )
+    return table

@@ -1,0 +1,99 @@
+"""`python -m training evaluate`: a bundle's metrics, as a table and as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from service.core.bundle.bundle import open_bundle
+from service.core.errors import InvalidInput
+from service.core.files.atomic import write_file
+from training.commands.options import MANY
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
+from training.evaluation.evaluation import EvaluationRow, named, open_evaluation
+from training.progress import reported
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
+
+
+def evaluate(
+    *,
+    bundle: Path,
+    data: Path,
+    memorization: Annotated[tuple[float, ...] | None, MANY] = None,
+    depth: int | None = None,
+    exact: bool = False,
+    json: Path | None = None,
+) -> None:
+    """Measure a bundle on a data set's test rows, with the predictor that serves.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder.
+    data
+        The data set's folder; its labels must be those of the bundle.
+    memorization
+        One or more values of lambda in 0..1, each measured; default: the bundle's, which may be
+        each query's own.
+    depth
+        Number of retrieved keys a query (b), 1..2000; default: the bundle's.
+    exact
+        Scan every key in place of the HNSW graph.
+    json
+        Also write the figures, in percent, to this file.
+    """
+    opened = open_bundle(bundle)
+    dataset = lf_xmc.read(data)
+    defaults = opened.manifest.predictor
+    chosen: tuple[float | None, ...] = memorization or (defaults.default_memorization,)
+    depth = defaults.depth if depth is None else depth
+    if not all(value is None or 0.0 <= value <= 1.0 for value in chosen):
+        raise InvalidInput("memorization must lie in 0..1")
+    if not 1 <= depth <= 2000:
+        raise InvalidInput("depth must lie in 1..2000")
+    console = Console()
+    with Progress(console=console) as progress:
+        report = reported(progress)
+        evaluation = open_evaluation(
+            opened,
+            dataset,
+            depth=depth,
+            exact=exact,
+            threads=os.cpu_count() or 1,
+            report=report,
+        )
+        rows = list(evaluation.rows(chosen))
+    console.print(_table(rows, dataset, exact=exact))
+    if json is not None:
+        document = {
+            "dataset": dataset.name,
+            "bundle": opened.manifest.name,
+            "exact": exact,
+            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
+            "rows": [vars(row) for row in rows],
+        }
+        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool) -> Table:
+    """Metrics downwards and lambdas across, so that it fits a narrow terminal."""
+    search = "exact search" if exact else "HNSW"
+    table = Table(
+        title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth},\n"
+        f"propensity A={dataset.propensity.a} B={dataset.propensity.b}",
+    )
+    table.add_column("lambda")
+    for row in rows:
+        table.add_column(named(row.memorization), justify="right")
+    for name in SHOWN:
+        table.add_row(name, *(f"{row.metrics[name]:.2f}" for row in rows))
+    return table

@@ -1,0 +1,106 @@
+"""`python -m training evaluate-novel`: labels that a bundle has not seen, zero- and one-shot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.errors import InvalidConfig
+from service.core.files.atomic import write_file
+from training.commands.options import MANY
+from training.datasets import novel_split
+from training.experiments.novel_evaluation import NovelRow
+from training.experiments.open_novel import open_novel_evaluation
+from training.progress import reported
+
+SHOWN = ("P@1", "P@3", "P@5", "R@10", "R@30", "R@100")
+
+
+def evaluate_novel(
+    *,
+    bundle: Path,
+    data: Path,
+    beside: Annotated[tuple[str, ...], MANY] = (),
+    json: Path | None = None,
+) -> None:
+    """Measure how well labels are found that a bundle has not seen, in IRENE's four settings.
+
+    Novel labels are represented as `POST /labels` does it. Each method's figures stand beside each
+    other: text, the combiner, the mean of known queries (NCM), RAE-XMC's instance rows, and both.
+
+    Parameters
+    ----------
+    bundle
+        A bundle of SPLIT/seen, or a snapshot of one that has learned no label.
+    data
+        SPLIT, as `python -m training split novel` writes it.
+    beside
+        Ablations, NAME=BUNDLE: bundles of the same encoder with other combiners or classifiers.
+    json
+        Also write the figures, in percent, to this file.
+    """
+    split = novel_split.read(data)
+    opened, others = open_bundle(bundle), _open_beside(beside)
+    console = Console()
+    with Progress(console=console) as progress:
+        report = reported(progress)
+        evaluation = open_novel_evaluation(
+            opened, split, beside=others, threads=os.cpu_count() or 1, report=report
+        )
+        rows = []
+        for row in evaluation.rows():
+            rows.append(row)
+            report("rank", len(rows), len(rows) + 1)
+        report("rank", len(rows), len(rows))
+    name = split.everything.name
+    console.print(_table(rows, name))
+    if opened.novel is None:
+        console.print(
+            "the bundle has no combiner: a novel label is its text", highlight=False, soft_wrap=True
+        )
+    if json is not None:
+        document = {
+            "dataset": name,
+            "bundle": opened.manifest.name,
+            "split": asdict(split.facts),
+            "novel": None if opened.novel is None else asdict(opened.novel.facts),
+            "beside": {
+                name: asdict(other.novel.facts) for name, other in others.items() if other.novel
+            },
+            "rows": [vars(row) for row in rows],
+        }
+        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _open_beside(given: Sequence[str]) -> dict[str, Bundle]:
+    """Bundles by their names; raises `InvalidConfig` for what is no assignment, or a second one."""
+    opened: dict[str, Bundle] = {}
+    for pair in given:
+        name, is_pair, folder = pair.partition("=")
+        if not (name and is_pair and folder):
+            raise InvalidConfig(f"--beside takes NAME=BUNDLE, not {pair!r}")
+        if name in opened:
+            raise InvalidConfig(f"--beside names {name!r} twice")
+        opened[name] = open_bundle(Path(folder))
+    return opened
+
+
+def _table(rows: Sequence[NovelRow], name: str) -> Table:
+    table = Table(title=f"{name}, percent of test rows that have one of the candidates")
+    for column in ("setting", "candidates", "method"):
+        table.add_column(column)
+    for metric in SHOWN:
+        table.add_column(metric, justify="right")
+    for row in rows:
+        figures = (f"{row.metrics[metric]:.2f}" for metric in SHOWN)
+        table.add_row(row.setting, row.candidates, row.method, *figures)
+    return table

@@ -1,0 +1,18 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from training.recipes.recipe import Precision
+
+MANY = Parameter(consume_multiple=True, negative=())  # --only a b c
+AskedPrecision = Annotated[
+    Precision,
+    Parameter(
+        help="Arithmetic of the encoder in scoring; auto is the fastest of this hardware, fp32 the"
+        " same everywhere."
+    ),
+]

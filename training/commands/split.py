@@ -1,0 +1,37 @@
+"""`python -m training split novel`: hide labels, to measure what is found of them once posted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from training.datasets import lf_xmc, novel_split
+
+app = App(name="split", help="Split data sets for what the papers measure.")
+
+
+@app.command
+def novel(
+    *,
+    data: Annotated[Path, Parameter(help="A data set in the LF-XMC layout.")],
+    out: Annotated[Path, Parameter(help="The folder to write; it must not exist yet.")],
+    fraction: Annotated[float, Parameter(help="The share of labels to hide.")] = 0.1,
+    seed: Annotated[int, Parameter(help="Another seed hides other labels.")] = 0,
+) -> None:
+    """Hide a share of the labels, with a query of each to reveal: IRENE's zero- and one-shot sets.
+
+    OUT/seen is a data set without the hidden labels, to train and to export a bundle with; OUT/all
+    has them after the seen ones, its train rows are the queries that one-shot reveals.
+    """
+    split = novel_split.split_novel(lf_xmc.read(data), fraction=fraction, seed=seed)
+    with Console(stderr=True).status("writing", spinner="dots"):
+        novel_split.write(split, out)
+    test = split.everything.test.labels_of[:, split.facts.seen :]
+    Console(markup=False, highlight=False, soft_wrap=True).print(
+        f"{out}: {split.facts.seen:,} seen labels and {split.facts.novel:,} novel ones,"
+        f" {len(split.seen.train):,} train rows; {(test.getnnz(axis=1) > 0).sum():,} test rows have"
+        f" a novel label"
+    )

@@ -1,0 +1,124 @@
+"""`python -m training train`: a recipe and a data set become an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.core.errors import InvalidData, MissingExtra
+from training.checkpoints.run_json import BEST, RUN, read_run_on, write_run
+from training.commands.options import MANY
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
+from training.datasets.train_test_overlap import refuse_overlap
+from training.recipes import recipe as recipes
+from training.recipes.recipe import Recipe
+
+FIRST = "encoder"  # a first stage's run, in the folder of the second
+
+
+def list_recipes() -> None:
+    """List the recipes that come with Keymatch."""
+    table = Table(show_header=False, box=None)
+    for name in recipes.names():
+        table.add_row(name, Text(recipes.summary(name)))
+    Console().print(table)
+
+
+def train(
+    recipe: str,
+    /,
+    *,
+    data: Path,
+    out: Path,
+    set: Annotated[tuple[str, ...], MANY] = (),
+    encoder: str | None = None,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Train an encoder; `torchrun --nproc-per-node N -m training train ...` uses N GPUs.
+
+    Writes OUT/best, a sentence-transformers folder that `export bundle --encoder` takes, beside
+    OUT/last (what --resume needs), metrics.jsonl, TensorBoard files and run.json.
+
+    Parameters
+    ----------
+    recipe
+        A recipe's name (`python -m training recipes` lists them) or a .toml file.
+    data
+        The data set's folder.
+    out
+        The run's folder.
+    set
+        Numbers of the recipe to replace, as table.key=value.
+    encoder
+        Begin with this encoder, in place of the recipe's own or of its first stage.
+    resume
+        Go on with the run that OUT holds.
+    allow_test_rows
+        Train also where a training row's text stands in the test split.
+    """
+    chosen = recipes.load(recipe, set)
+    dataset = lf_xmc.read(data)
+    if not allow_test_rows:
+        refuse_overlap(dataset, data)
+    if encoder is None and chosen.encoder.stage_one is not None:
+        encoder = _first_stage(chosen, dataset, out / FIRST, resume=resume)
+    if encoder is not None:
+        chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
+    _train(chosen, dataset, out, source=recipe, resume=resume)
+
+
+def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -> str:
+    """The encoder of a first stage, trained here unless it has been.
+
+    The same rows and labels are held out of both stages.
+    """
+    recipe, held_out = str(second.encoder.stage_one), second.validation
+    same = (
+        f"seed={second.seed}",
+        f"validation.rows={held_out.rows}",
+        f"validation.labels={held_out.labels}",
+    )
+    if not (out / RUN).exists():
+        _train(recipes.load(recipe, same), dataset, out, source=recipe, resume=resume)
+    elif read_run_on(out, dataset.name)["recipe"] != recipe:
+        raise InvalidData(out, f"is not a run of {recipe}")
+    return str(out / BEST)
+
+
+def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: bool) -> None:
+    try:
+        from training.hardware import hardware
+        from training.loop.finish import choose
+        from training.loop.setup import open_run
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    console = Console()
+    trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
+    progress = trainer.train()
+    choices = choose(trainer, console=console)
+    if not trainer.accelerator.is_main_process:
+        return
+    facts = {
+        "recipe": source,
+        "settings": asdict(chosen),
+        "dataset": dataset.name,
+        "progress": asdict(progress),
+        "choices": asdict(choices),
+        "hardware": hardware(trainer.accelerator),
+    }
+    write_run(out, facts)
+    console.print(
+        f"{out}/best: step {progress.best_step} of {progress.step}, {progress.seconds:,.0f} s;"
+        f" chosen on held-out rows: lambda {choices.memorization:g}, b {choices.depth}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

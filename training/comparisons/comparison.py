@@ -1,0 +1,77 @@
+"""Comparisons: what is measured side by side on one data set, read from TOML.
+
+set = ["optimizer.steps=120"]     # above every recipe, so that all get the same
+
+[[entries]]
+name = "rae"                      # the folder's name, and the report's
+recipe = "rae-moby"               # or encoder = "package:NAME", or peer = "bm25"
+set = ["batch.hard_negatives=1"]  # above this recipe, or of this peer
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from service.core.config import STRICT, parse
+from service.core.errors import InvalidConfig
+from training.recipes import shipped
+
+PACKAGE = "training.comparisons"
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Entry:
+    """One system of a comparison: exactly one of recipe, encoder and peer."""
+
+    name: Name
+    recipe: str | None = None
+    encoder: str | None = None
+    peer: str | None = None
+    set: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Comparison:
+    """What is compared, in order."""
+
+    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
+    set: tuple[str, ...] = ()
+
+    def chosen(self, only: tuple[str, ...]) -> tuple[Entry, ...]:
+        """The entries of these names, all where none is given; raises `InvalidConfig`."""
+        known = {entry.name: entry for entry in self.entries}
+        for name in only:
+            if name not in known:
+                raise InvalidConfig(f"--only {name}: known are {', '.join(known)}")
+        return tuple(entry for entry in self.entries if not only or entry.name in only)
+
+
+def names() -> list[str]:
+    """The comparisons that come with Keymatch."""
+    return shipped.names(PACKAGE)
+
+
+def load(comparison: str) -> Comparison:
+    """Read a comparison by its name or from a `.toml` file.
+
+    Raises `InvalidConfig` naming file, key and what is allowed.
+    """
+    document = shipped.read(comparison, package=PACKAGE, what="comparison")
+    found = parse(Comparison, document, source=comparison)
+    seen: set[str] = set()
+    for entry in found.entries:
+        kinds = (entry.recipe, entry.encoder, entry.peer)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise InvalidConfig(
+                f"{comparison}: {entry.name} needs exactly one of recipe, encoder and peer"
+            )
+        if entry.encoder is not None and entry.set:
+            raise InvalidConfig(f"{comparison}: {entry.name}: an encoder takes no set")
+        if entry.name in seen:
+            raise InvalidConfig(f"{comparison}: two entries are named {entry.name}")
+        seen.add(entry.name)
+    return found

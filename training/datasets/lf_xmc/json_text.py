@@ -1,0 +1,179 @@
+"""The JSON form of the LF-XMC layout: one object a line, gzip or plain.
+
+    metadata.json[.gz]  uid, title                                         optional
+    lbl.json[.gz]       uid, title, content?, metadata_ind?
+    trn.json[.gz]       uid, title, content?, target_ind?, target_rel?, metadata_ind?
+    tst.json[.gz]       the same
+
+`?` may be absent: no content, no labels, relevance 1, no metadata. Labels are read first, so that
+an index out of range is found on its own line. Without a metadata file `metadata_ind` means
+nothing and is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidData
+from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.lf_xmc import filter_pairs
+from training.datasets.lf_xmc.description import Description
+from training.datasets.lines import find, json_rows, write_lines
+from training.datasets.sparse_rows import SparseRows, is_relevance
+from training.datasets.text_rows import TextRows
+
+REQUIRED = ("trn.json", "tst.json", "lbl.json")
+METADATA = "metadata.json"
+
+
+class Rows(NamedTuple):
+    """One file's content; a matrix is None where nothing was there to point to."""
+
+    texts: Texts
+    targets: csr_matrix | None  # [rows, L]
+    metadata: csr_matrix | None  # [rows, M]
+
+
+def read(folder: Path, description: Description) -> Dataset:
+    """Read a folder that holds `REQUIRED`; raises `InvalidData` naming file, line and field."""
+    fields = description.fields
+    metadata_file = find(folder, METADATA)
+    metadata = read_rows(metadata_file, fields=fields).texts if metadata_file else None
+    items = len(metadata) if metadata is not None else None
+    labels = read_rows(_file(folder, "lbl.json"), fields=fields, metadata=items)
+
+    def split(name: str, filter_name: str) -> Split:
+        count = len(labels.texts)
+        rows = read_rows(_file(folder, name), fields=fields, labels=count, metadata=items)
+        shape = (len(rows.texts), count)
+        return Split(
+            instances=rows.texts,
+            labels_of=rows.targets,
+            filtered=filter_pairs.read_filter(folder, filter_name, shape=shape),
+            metadata_of=rows.metadata,
+        )
+
+    return Dataset(
+        name=description.name,
+        train=split("trn.json", filter_pairs.TRAIN),
+        test=split("tst.json", filter_pairs.TEST),
+        labels=labels.texts,
+        propensity=description.propensity,
+        fields=fields,
+        label_metadata=labels.metadata,
+        metadata=metadata,
+        source=description.source,
+    )
+
+
+def read_rows(
+    path: Path, *, fields: tuple[str, ...], labels: int | None = None, metadata: int | None = None
+) -> Rows:
+    """Stream one file; `labels` and `metadata` are the sizes that its indices must stay below."""
+    texts, targets, items = TextRows(path), SparseRows(), SparseRows()
+    for line, row in json_rows(path):
+        where = _Where(path, line)
+        uid = _string(row, "uid", where)
+        texts.append(uid=uid, text=_text(row, fields, where), line=line)
+        if labels is not None:
+            indices = _indices(row, "target_ind", labels, where)
+            targets.append(indices, _relevances(row, len(indices), where))
+        if metadata is not None:
+            items.append(_indices(row, "metadata_ind", metadata, where))
+    return Rows(
+        texts.texts(),
+        targets.matrix(labels) if labels is not None else None,
+        items.matrix(metadata) if metadata is not None else None,
+    )
+
+
+def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
+    """Fill `folder` with what `read` reads back; the whole text of a row becomes its title."""
+    end = ".gz" if compress else ""
+    if dataset.metadata is not None:
+        write_lines(folder / f"{METADATA}{end}", row_lines(dataset.metadata))
+    labels = row_lines(dataset.labels, metadata=dataset.label_metadata)
+    write_lines(folder / f"lbl.json{end}", labels)
+    for name, split in (("trn.json", dataset.train), ("tst.json", dataset.test)):
+        rows = row_lines(split.instances, targets=split.labels_of, metadata=split.metadata_of)
+        write_lines(folder / f"{name}{end}", rows)
+
+
+def row_lines(
+    texts: Texts, *, targets: csr_matrix | None = None, metadata: csr_matrix | None = None
+) -> Iterator[bytes]:
+    """Yield one JSON object for each row of `texts`."""
+    for index, (uid, text) in enumerate(zip(texts.uids, texts.texts, strict=True)):
+        row: dict[str, Any] = {"uid": uid, "title": text, "content": ""}
+        if targets is not None:
+            entries = slice(targets.indptr[index], targets.indptr[index + 1])
+            row["target_ind"] = targets.indices[entries]
+            # As float32: 0.1 is written as 0.1, not as the double nearest to its float32.
+            row["target_rel"] = targets.data[entries].astype(np.float32, copy=False)
+        if metadata is not None:
+            entries = slice(metadata.indptr[index], metadata.indptr[index + 1])
+            row["metadata_ind"] = metadata.indices[entries]
+        yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class _Where(NamedTuple):
+    path: Path
+    line: int
+
+    def error(self, field: str, message: str) -> InvalidData:
+        return InvalidData(self.path, message, line=self.line, field=field)
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = find(folder, name)
+    if path is None:
+        raise InvalidData(folder, f"{name} or {name}.gz is missing")
+    return path
+
+
+def _string(row: dict[str, Any], field: str, where: _Where) -> str:
+    if field not in row:
+        raise where.error(field, "is missing")
+    value = row[field]
+    if not isinstance(value, str):
+        raise where.error(field, f"must be a text, not {type(value).__name__}")
+    return value
+
+
+def _text(row: dict[str, Any], fields: tuple[str, ...], where: _Where) -> str:
+    """Join title and, where it is asked for and not blank, content by a space."""
+    title = _string(row, "title", where)
+    content = _string(row, "content", where) if "content" in row else ""
+    parts = (title, content) if "content" in fields else (title,)
+    return " ".join(part for part in parts if part.strip())
+
+
+def _indices(row: dict[str, Any], field: str, limit: int, where: _Where) -> list[int]:
+    values = row.get(field, [])
+    # Exact types: JSON's true is an int to isinstance, and would point to item 1.
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise where.error(field, "must be a list of integers")
+    if values and not (min(values) >= 0 and max(values) < limit):
+        wrong = next(value for value in values if not 0 <= value < limit)
+        raise where.error(field, f"{wrong} is out of range: there are {limit}")
+    if len(set(values)) != len(values):
+        raise where.error(field, "an index is repeated")
+    return values
+
+
+def _relevances(row: dict[str, Any], count: int, where: _Where) -> list[float] | None:
+    if "target_rel" not in row:
+        return None
+    values = row["target_rel"]
+    if not isinstance(values, list) or len(values) != count:
+        raise where.error("target_rel", f"must be a list as long as target_ind, {count}")
+    for value in values:
+        if not is_relevance(value):
+            raise where.error("target_rel", f"{value!r} is not a positive finite number")
+    return values

@@ -1,0 +1,1 @@
+"""Metrics, predictions for many rows, and results on disk."""

@@ -1,0 +1,249 @@
+"""The metrics of extreme multi-label classification, from ranked labels and true labels.
+
+Each metric is a pure function of `Judged`, in [0, 1]; `evaluate` gives the usual table in percent.
+
+    N rows, L labels, K ranked labels a row; -1 stands for "no answer" and is a miss
+    n rows that have at least one label; the others are left out and counted in `Judged.unlabelled`
+
+Filtered pairs. The public tooling removes them from the predictions only, so that a filtered
+positive can never be found and yet counts as missed. Here `judge` removes them from the positives
+too; a row that has no others is left out. Where positives and filter do not meet, as in the public
+sets and debian-seealso (0 pairs), both ways are equal; in moby 128 pairs meet, 22 of them in test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidInput
+from training.datasets.propensity import label_frequency
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+# Label-frequency segments of RAE-XMC's Table 2, (above, up to]; labels never trained on apart.
+SEGMENTS: Mapping[str, tuple[float, float]] = {
+    "head": (1000, np.inf),
+    "torso": (100, 1000),
+    "tail": (10, 100),
+    "xtail": (0, 10),
+    "unseen": (-1, 0),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """Ranked labels beside the truth, labelled rows only."""
+
+    ranked: NDArray[np.int64]  # [n, K]
+    hits: Bools  # [n, K]
+    positives: csr_matrix  # [n, L] bool
+    sizes: NDArray[np.int64]  # [n], |y|, at least 1
+    unlabelled: int  # N - n
+
+
+def hits(ranked: NDArray[np.integer], positives: csr_matrix) -> Bools:
+    """Return [N, K], whether each ranked label is a positive of its row; -1 never is."""
+    rows = np.arange(ranked.shape[0])[:, None]  # [N, 1]
+    relevance = positives[rows, np.maximum(ranked, 0)]
+    found: Bools = np.asarray(relevance.todense()) != 0  # [N, K]
+    return found & (ranked >= 0)
+
+
+def without_filtered(ranked: NDArray[np.integer], filtered: csr_matrix) -> NDArray[np.integer]:
+    """Return [N, K]: filtered labels removed, later ones moved up, -1 at the end."""
+    out = hits(ranked, filtered) | (ranked < 0)
+    order = np.argsort(out, axis=1, kind="stable")  # what stays comes first, in its order
+    kept = np.take_along_axis(ranked, order, axis=1)
+    return np.where(np.take_along_axis(out, order, axis=1), -1, kept)
+
+
+def judge(
+    ranked: NDArray[np.integer], positives: csr_matrix, *, filtered: csr_matrix | None = None
+) -> Judged:
+    """Compare `ranked` [N, K] with `positives` [N, L]; `filtered` [N, L] pairs count in neither.
+
+    Raises `InvalidInput` for shapes that disagree, labels out of range or repeated in a row.
+    """
+    _check_ranked(ranked, positives)
+    truth = positives != 0
+    if filtered is not None:
+        ranked = without_filtered(ranked, filtered)
+        truth = truth > truth.multiply(filtered)
+    truth = csr_matrix(truth)
+    truth.eliminate_zeros()
+    truth.sort_indices()
+    sizes = np.diff(truth.indptr).astype(np.int64)  # [N]
+    labelled = np.flatnonzero(sizes)
+    ranked, truth = np.asarray(ranked, dtype=np.int64)[labelled], truth[labelled]
+    return Judged(
+        ranked=ranked,
+        hits=hits(ranked, truth),
+        positives=truth,
+        sizes=sizes[labelled],
+        unlabelled=len(sizes) - len(labelled),
+    )
+
+
+def precision(judged: Judged, *, k: int) -> float:
+    """Return P@k, the mean of hits / k."""
+    return float(_top(judged, k).sum(axis=1).mean() / k)
+
+
+def recall(judged: Judged, *, k: int) -> float:
+    """Return R@k, the mean of hits / |y|."""
+    return float((_top(judged, k).sum(axis=1) / judged.sizes).mean())
+
+
+def ndcg(judged: Judged, *, k: int) -> float:
+    """Return nDCG@k with gain 1, discount 1 / log2(rank + 1), ideal over min(k, |y|)."""
+    return float((_top(judged, k) @ discounts(k) / _ideal(judged, k)).mean())
+
+
+def psp(judged: Judged, *, inverse_propensities: Floats, k: int) -> float:
+    """Return PSP@k: mean propensity-scored precision over the best possible mean."""
+    gains = scored_hits(judged, inverse_propensities=inverse_propensities, k=k)
+    best = best_gains(judged.positives, inverse_propensities=inverse_propensities, k=k)
+    return float(gains.sum() / best.sum())
+
+
+def psndcg(judged: Judged, *, inverse_propensities: Floats, k: int) -> float:
+    """Return PSnDCG@k: as `psp`, discounted, each row over its ideal as in `ndcg`."""
+    gains = scored_hits(judged, inverse_propensities=inverse_propensities, k=k)
+    best = best_gains(judged.positives, inverse_propensities=inverse_propensities, k=k)
+    weight, ideal = discounts(k), _ideal(judged, k)
+    return float((gains @ weight / ideal).sum() / (best @ weight / ideal).sum())
+
+
+def label_f1(judged: Judged, *, k: int) -> Floats:
+    """Return [L], each label's F1 over all rows' top k; nan for a label without a positive."""
+    found = _top(judged, k)
+    labels = judged.positives.shape[1]
+    top = judged.ranked[:, :k]
+    true = np.bincount(top[found], minlength=labels)
+    named = np.bincount(top[top >= 0], minlength=labels)
+    wanted = label_frequency(judged.positives)
+    f1 = 2.0 * true / np.maximum(named + wanted, 1)
+    return np.where(wanted > 0, f1, np.nan)
+
+
+def macro_f1(judged: Judged, *, k: int) -> float:
+    """Return macro F1@k, the mean of `label_f1` over the labels that have a positive here.
+
+    The set is the same whatever is predicted; a mean over all L would add zeros for the rest.
+    """
+    return float(np.nanmean(label_f1(judged, k=k)))
+
+
+def macro_f1_by_segment(
+    judged: Judged,
+    *,
+    train_frequency: NDArray[np.integer],
+    k: int,
+    boundaries: Mapping[str, tuple[float, float]] = SEGMENTS,
+) -> dict[str, float]:
+    """Return macro F1@k of the labels whose training frequency [L] lies in (above, up to].
+
+    nan for a segment in which no label has a positive.
+    """
+    f1 = label_f1(judged, k=k)
+    known = ~np.isnan(f1)
+    result = {}
+    for name, (above, up_to) in boundaries.items():
+        inside = known & (train_frequency > above) & (train_frequency <= up_to)
+        result[name] = float(f1[inside].mean()) if inside.any() else float("nan")
+    return result
+
+
+def coverage(judged: Judged, *, k: int) -> float:
+    """Return coverage@k: of the labels that have a positive here, the share found at least once."""
+    found = np.unique(judged.ranked[:, :k][_top(judged, k)])
+    return len(found) / len(np.unique(judged.positives.indices))
+
+
+def discounts(k: int) -> Floats:
+    """Return [k], 1 / log2(rank + 1) for ranks from 1."""
+    return 1.0 / np.log2(np.arange(2, k + 2))
+
+
+def scored_hits(judged: Judged, *, inverse_propensities: Floats, k: int) -> Floats:
+    """Return [n, k], the inverse propensity of each hit, 0 for a miss."""
+    return np.where(_top(judged, k), inverse_propensities[judged.ranked[:, :k]], 0.0)
+
+
+def best_gains(positives: csr_matrix, *, inverse_propensities: Floats, k: int) -> Floats:
+    """Return [n, k], each row's largest inverse propensities, largest first, 0 where it ends."""
+    sizes = np.diff(positives.indptr)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    gains = inverse_propensities[positives.indices]
+    order = np.lexsort((-gains, rows))  # by row, then largest first
+    place = np.arange(len(order)) - positives.indptr[rows]
+    inside = place < k
+    best = np.zeros((len(sizes), k))
+    best[rows[inside], place[inside]] = gains[order][inside]
+    return best
+
+
+def evaluate(
+    ranked: NDArray[np.integer],
+    positives: csr_matrix,
+    *,
+    inverse_propensities: Floats,
+    ks: tuple[int, ...] = (1, 3, 5),
+    recall_ks: tuple[int, ...] = (10, 30, 100),
+    filtered: csr_matrix | None = None,
+) -> dict[str, float]:
+    """Return the table in percent, keyed `P@1`, `nDCG@5`, `R@100`, ...; F1 and coverage at max(ks).
+
+    `rows` and `rows without labels` count what was judged and what was left out. With `filtered`
+    give enough columns that max(recall_ks) remain after the removal.
+
+    Raises `InvalidInput` as `judge` does, where no row has a label, and where `ranked` has fewer
+    than k columns: pad it with -1 if there are no more answers.
+    """
+    judged = judge(ranked, positives, filtered=filtered)
+    if not len(judged.sizes):
+        raise InvalidInput("no row has a label that counts", field="positives")
+    table = {f"P@{k}": precision(judged, k=k) for k in ks}
+    table |= {f"nDCG@{k}": ndcg(judged, k=k) for k in ks}
+    weights = inverse_propensities
+    table |= {f"PSP@{k}": psp(judged, inverse_propensities=weights, k=k) for k in ks}
+    table |= {f"PSnDCG@{k}": psndcg(judged, inverse_propensities=weights, k=k) for k in ks}
+    table |= {f"R@{k}": recall(judged, k=k) for k in recall_ks}
+    table |= {f"F1@{max(ks)}": macro_f1(judged, k=max(ks))}
+    table |= {f"coverage@{max(ks)}": coverage(judged, k=max(ks))}
+    percent = {name: 100.0 * value for name, value in table.items()}
+    counts = {"rows": len(judged.sizes), "rows without labels": judged.unlabelled}
+    return percent | {name: float(count) for name, count in counts.items()}
+
+
+def _top(judged: Judged, k: int) -> Bools:
+    columns = judged.hits.shape[1]
+    if not 1 <= k <= columns:
+        raise InvalidInput(f"k is {k}, but {columns} labels are ranked (pad with -1)", field="k")
+    return judged.hits[:, :k]
+
+
+def _ideal(judged: Judged, k: int) -> Floats:
+    """Return [n], the DCG of min(k, |y|) hits at the top."""
+    ideal: Floats = np.cumsum(discounts(k))[np.minimum(judged.sizes, k) - 1]
+    return ideal
+
+
+def _check_ranked(ranked: NDArray[np.integer], positives: csr_matrix) -> None:
+    rows, labels = positives.shape
+    if ranked.ndim != 2 or len(ranked) != rows or not np.issubdtype(ranked.dtype, np.integer):
+        message = f"expected integers [{rows}, k], not {ranked.dtype} {list(ranked.shape)}"
+        raise InvalidInput(message, field="ranked")
+    if ranked.size and not (ranked.min() >= -1 and ranked.max() < labels):
+        raise InvalidInput(f"a label is out of range: -1 to {labels - 1}", field="ranked")
+    ordered = np.sort(ranked, axis=1)
+    repeated = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if repeated.any():
+        row = int(np.flatnonzero(repeated.any(axis=1))[0])
+        raise InvalidInput(f"row {row} ranks a label twice", field="ranked")

@@ -1,0 +1,1 @@
+"""Experiments on trained encoders: sweeps, cost curves, novel labels, replayed traffic."""

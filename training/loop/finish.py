@@ -1,0 +1,132 @@
+"""Temperature, lambda and b of a trained encoder, chosen on rows that it never saw.
+
+So is what stands for labels in the memory, where a system has keys of its own: beside instances the
+labels' texts may serve better, since clicks are in the instances already.
+
+The paper keeps one temperature for training and memory. The best of the memory is another one on
+both of our data sets, so it is chosen too; nothing is trained again for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from safetensors.torch import load_file
+
+from service.core.types import Floats
+from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
+from training.checkpoints.label_keys import LABEL_KEYS
+from training.checkpoints.model_folder import OWN
+from training.checkpoints.run_json import BEST
+from training.loop.setup import memory_tau
+from training.loop.trainer import Trainer
+from training.models.torch_encoder import load_encoder
+from training.selection.validation import Asked, criterion
+from training.systems import Trained
+
+TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
+MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+DEPTHS = (50, 100, 200, 400)
+COARSE = (0.3, 0.5, 0.7)  # the lambdas that a temperature is tried with
+
+Told = Callable[[Choices, dict[str, float]], None]
+
+
+def choose_on(
+    asked: Asked,
+    start: Choices,
+    *,
+    metrics: Sequence[str],
+    told: Told = lambda choices, found: None,
+) -> Choices:
+    """First the temperature at the start's b, then b and lambda together.
+
+    What comes first wins where two are equal: `DEPTHS` rise, and a smaller one is quicker. `told`
+    hears of everything that was tried.
+    """
+
+    def score(tried: Choices) -> float:
+        found = asked.metrics(tau=tried.tau, memorization=tried.memorization, depth=tried.depth)
+        told(tried, found)
+        return criterion({tried.memorization: found}, metrics)
+
+    taus = [
+        replace(start, tau=tau, memorization=memorization)
+        for tau in sorted({start.tau, *TAUS})
+        for memorization in COARSE
+    ]
+    warmed = max(taus, key=score)
+    return max(
+        (
+            replace(warmed, depth=depth, memorization=memorization)
+            for depth in DEPTHS
+            for memorization in MEMORIZATIONS
+        ),
+        key=score,
+    )
+
+
+def choose(trainer: Trainer, *, console: Console) -> Choices:
+    """Choose for a run's best checkpoint, and write it beside the weights."""
+    recipe = trainer.recipe
+    choices = Choices(
+        system=str(recipe.system["name"]),
+        tau=memory_tau(recipe),
+        memorization=UNCHOSEN.memorization,
+        depth=recipe.validation.depth,
+    )
+    trained = None
+    if trainer.validation is not None:
+        load_best(trainer)
+        instances, texts = trainer.refresh.vectors()
+        own = trainer.system.label_keys(texts)
+        kinds = [own] if own is texts or not trainer.system.encodes_labels else [own, texts]
+        with console.status("choosing temperature, lambda and b"):
+            tried = [_choose(trainer, instances, labels, choices) for labels in kinds]
+        best = max(range(len(tried)), key=lambda place: tried[place][0])
+        choices = tried[best][1]
+        if kinds[best] is texts and trainer.accelerator.is_main_process:
+            (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
+        trained = Trained(
+            validation=trainer.validation,
+            instances=instances,
+            labels=texts,
+            keys=kinds[best],
+            choices=choices,
+            own={} if trainer.system.own is None else trainer.system.own.state_dict(),
+        )
+    if trainer.accelerator.is_main_process:
+        with console.status("choosing what the system alone has"):
+            said = trainer.system.decide(trained, best_of(trainer))
+        if said:
+            trainer.journal.said(said)
+        write_choices(best_of(trainer), choices)
+    return choices
+
+
+def _choose(
+    trainer: Trainer, instances: Floats, labels: Floats, start: Choices
+) -> tuple[float, Choices]:
+    """The best choices with these label keys [L, d], and how good they are."""
+    validation, metrics = trainer.validation, trainer.recipe.validation.metrics
+    assert validation is not None
+    asked = validation.ask(instances, labels, depth=max(*DEPTHS, start.depth))
+    best = choose_on(asked, start, metrics=metrics, told=trainer.journal.tried)
+    found = asked.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
+    return criterion({best.memorization: found}, metrics), best
+
+
+def best_of(trainer: Trainer) -> Path:
+    """The folder of the checkpoint that a run keeps."""
+    return trainer.folder / BEST
+
+
+def load_best(trainer: Trainer) -> None:
+    """Put the best checkpoint's weights into the trained encoder and the system."""
+    best = load_encoder(str(best_of(trainer)))
+    trainer.encoder.model.load_state_dict(best.model.state_dict())
+    if trainer.system.own is not None:
+        trainer.system.own.load_state_dict(load_file(best_of(trainer) / OWN))

@@ -1,0 +1,118 @@
+"""What a run says while it goes on: a line in metrics.jsonl, TensorBoard, and a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from training.checkpoints.choices import Choices
+
+LINES = "metrics.jsonl"
+TRIED = "tried"
+
+
+class Journal:
+    """Writes for the main process; for the others it is silent."""
+
+    def __init__(self, folder: Path, *, console: Console, steps: int, step: int, silent: bool):
+        self._silent, self._lines = silent, folder / LINES
+        self._writer: Any = None
+        self._progress = Progress(
+            TextColumn("{task.description:<9}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=silent,
+        )
+        self._training = self._progress.add_task("train", total=steps, completed=step, note="")
+        self._encoding = self._progress.add_task("encode", total=1, note="", visible=False)
+        if not silent:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._forget_after(step)
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bar while the block runs; close all files after it."""
+        try:
+            with self._progress:
+                yield
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def trained(self, step: int, *, loss: float, rate: float, tokens_per_second: float) -> None:
+        """A step was taken; `step` counts from 1."""
+        note = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
+        self._progress.update(self._training, completed=step, note=note)
+        values = {"loss": loss, "learning_rate": rate, "tokens_per_second": tokens_per_second}
+        self._write(step, "train", values)
+
+    def encoded(self, done: int, total: int) -> None:
+        """So many texts are encoded."""
+        self._progress.update(
+            self._encoding, completed=done, total=total, visible=done < total, note=""
+        )
+
+    def validated(
+        self,
+        step: int,
+        scores: Mapping[float, Mapping[str, float]],
+        *,
+        seconds: float,
+        mixing: float,
+    ) -> None:
+        """The held-out rows were scored, by lambda, at the best mixing of weights.
+
+        `seconds` of training came before.
+        """
+        for memorization, metrics in scores.items():
+            values = {f"{name} at {memorization:g}": value for name, value in metrics.items()}
+            self._write(step, "validation", values, seconds=seconds, mixing=mixing)
+
+    def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
+        """The best checkpoint was scored on the held-out rows at these choices."""
+        if self._silent:
+            return
+        place = {
+            "step": 0,
+            "kind": TRIED,
+            "tau": choices.tau,
+            "depth": choices.depth,
+            "memorization": choices.memorization,
+        }
+        with self._lines.open("ab") as file:
+            file.write(orjson.dumps({**place, **metrics}) + b"\n")
+
+    def said(self, message: str) -> None:
+        """A line above the bar."""
+        if not self._silent:
+            self._progress.console.print(message, markup=False, highlight=False)
+
+    def _write(self, step: int, kind: str, values: Mapping[str, float], **more: float) -> None:
+        if self._silent:
+            return
+        with self._lines.open("ab") as file:
+            file.write(orjson.dumps({"step": step, "kind": kind, **more, **values}) + b"\n")
+        for name, value in values.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def _forget_after(self, step: int) -> None:
+        """Drop lines that a resumed run writes again, what was tried at its end among them."""
+        if not self._lines.exists():
+            return
+        kept = []
+        for line in self._lines.read_bytes().splitlines():
+            entry = orjson.loads(line)
+            if entry["step"] <= step and entry["kind"] != TRIED:
+                kept.append(line + b"\n")
+        self._lines.write_bytes(b"".join(kept))

@@ -1,0 +1,1 @@
+"""Torch models: encoders, n-grams, tokens and sharded tables."""

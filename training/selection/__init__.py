@@ -1,0 +1,1 @@
+"""Choices on held-out rows: validation, and how novel labels are represented."""

@@ -1,0 +1,148 @@
+"""The held-out slice of the training rows: what early stopping, lambda and b are chosen on.
+
+Shapes: N training rows, n of them held out, L labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from service.core.errors import InvalidConfig
+from service.core.types import Floats, Rows
+from training.batches.batch import Pairs
+from training.datasets.dataset import Dataset
+from training.datasets.propensity import inverse_propensity
+from training.evaluation.metrics import evaluate
+from training.evaluation.prediction import Keys, Retrieved, predict, retrieve
+from training.recipes.recipe import ValidationSettings
+
+RANKED = 100  # the deepest metric is R@100
+HELD_OUT_ROWS = 1_000  # for an encoder that is no run's
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slices:
+    """Rows of the training split: those that train and stand in the memory, those held out."""
+
+    kept: Rows
+    held_out: Rows
+
+
+def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
+    """Draw `count` rows of `candidates` from `total` training rows.
+
+    Raises `InvalidConfig` where fewer than half would be left to train on.
+    """
+    if 2 * count > len(candidates):
+        raise InvalidConfig(
+            f"validation.rows: {count} of {len(candidates)} labelled rows are too many;"
+            " at most half can be held out"
+        )
+    drawn = np.random.default_rng([seed, 4]).permutation(candidates)[:count]
+    held_out = np.sort(drawn)
+    return Slices(kept=np.setdiff1d(np.arange(total), held_out), held_out=held_out)
+
+
+def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
+    """A share of the labels that have training pairs, drawn; ascending columns."""
+    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    clicked = np.unique(pairs.drawable.indices).astype(np.int64)
+    drawn = np.random.default_rng([seed, 10]).permutation(clicked)
+    return np.sort(drawn[: round(share * len(clicked))])
+
+
+def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
+    """What is held out for an encoder that trains elsewhere: 1,000 rows, at most a fifth."""
+    candidates = Pairs(labels_of=labels_of, filtered=filtered).trainable()
+    count = min(HELD_OUT_ROWS, len(candidates) // 5)
+    return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """The held-out rows, asked of a memory of the kept rows and all labels."""
+
+    keys: Keys
+    retrieved: Retrieved
+    positives: csr_matrix  # [n, L]
+    filtered: csr_matrix  # [n, L]
+    inverse_propensities: NDArray[np.float64]  # [L]
+
+    def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
+        """Metrics in percent; `depth` is at most what was retrieved."""
+        ranked = predict(
+            self.keys,
+            self.retrieved.voting(memorization, depth),
+            tau=tau,
+            memorization=memorization,
+            top_k=RANKED + int(np.diff(self.filtered.indptr).max(initial=0)),
+        )
+        return evaluate(
+            ranked,
+            self.positives,
+            inverse_propensities=self.inverse_propensities,
+            filtered=self.filtered,
+        )
+
+
+def ask(
+    dataset: Dataset, slices: Slices, instances: Floats, labels: Floats, *, depth: int
+) -> Asked:
+    """Retrieve for the held-out rows, from unit vectors of all training rows and labels."""
+    train = dataset.train
+    kept, held_out = slices.kept, slices.held_out
+    keys = Keys(
+        keys=np.concatenate([instances[kept], labels]).astype(np.float16),
+        labels_of=train.labels_of[kept],
+        uids=dataset.labels.uids,
+    )
+    return Asked(
+        keys=keys,
+        retrieved=retrieve(keys, instances[held_out], depth=depth),
+        positives=train.labels_of[held_out],
+        filtered=train.filtered[held_out],
+        inverse_propensities=inverse_propensity(
+            train.labels_of[kept], a=dataset.propensity.a, b=dataset.propensity.b
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Validation:
+    """Scores an encoder on the held-out rows, the kept rows and all labels as its memory."""
+
+    dataset: Dataset
+    slices: Slices
+    settings: ValidationSettings
+    tau: float
+    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # labels, see the recipe
+
+    def ask(self, instances: Floats, labels: Floats, *, depth: int) -> Asked:
+        """See `ask`."""
+        return ask(self.dataset, self.slices, instances, labels, depth=depth)
+
+    def scores(self, instances: Floats, labels: Floats) -> dict[float, dict[str, float]]:
+        """Metrics in percent by lambda, from unit vectors of all training rows and labels."""
+        depth = self.settings.depth
+        asked = self.ask(instances, labels, depth=depth)
+        return {
+            memorization: asked.metrics(tau=self.tau, memorization=memorization, depth=depth)
+            for memorization in self.settings.memorization
+        }
+
+
+def criterion(scores: Mapping[float, Mapping[str, float]], metrics: Sequence[str]) -> float:
+    """The mean of `metrics` at the best lambda: what a better checkpoint has more of.
+
+    Raises `InvalidConfig` for a metric that is not measured.
+    """
+    for name in metrics:
+        if any(name not in found for found in scores.values()):
+            known = ", ".join(next(iter(scores.values())))
+            raise InvalidConfig(f"validation.metrics: {name!r} is not one of {known}")
+    return max(float(np.mean([found[name] for name in metrics])) for found in scores.values())

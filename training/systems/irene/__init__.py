@@ -1,0 +1,1 @@
+"""IRENE's second stage: system, combiner and associated labels."""
