@@ -22,11 +22,11 @@ from cyclopts import App
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.bare import BarePredictor
-from loadtests.environment import environment
+from loadtests.measure.bare_predictor import BarePredictor
+from loadtests.measure.environment import environment
+from loadtests.measure.latency_summary import Summary
+from loadtests.measure.recall import recalls
 from loadtests.queries import distinct, read_queries
-from loadtests.recall import recalls
-from loadtests.summary import Summary
 from service.command_line import run
 from service.core.encoding.encoder import encode
 from service.core.index import LIBRARIES, IndexParameters, Segment, library

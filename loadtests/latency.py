@@ -15,12 +15,13 @@ from pathlib import Path
 from cyclopts import App
 from rich.console import Console
 
-from loadtests import budget, measurements, plot
-from loadtests.bare import BarePredictor
-from loadtests.environment import environment
-from loadtests.measurements import Load
+from loadtests.measure import traffic
+from loadtests.measure.bare_predictor import BarePredictor
+from loadtests.measure.environment import environment
+from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries, zipf
-from loadtests.report import Report, Row
+from loadtests.results import goals, latency_plot
+from loadtests.results.result_table import Report, Row
 from loadtests.server import Server, running_server
 from service.command_line import run
 
@@ -71,34 +72,32 @@ def latency(
 
     console.print("reading only: open loop, saturation, overhead ...")
     with running_server(bundle, options=["--no-access-log"]) as server:
-        rows.append(budget.ready_row(server))
+        rows.append(goals.ready_row(server))
         _warm_up(server, fresh)
         for name, queries in (("distinct", fresh), ("Zipf", zipf(texts, seed=seed))):
-            outcome = measurements.predictions(server, queries, load)
+            outcome = traffic.predictions(server, queries, load)
             rows.append(
-                budget.predictions_row(
-                    f"/predict at {rate:g}/s, open loop, {name} queries", outcome
-                )
+                goals.predictions_row(f"/predict at {rate:g}/s, open loop, {name} queries", outcome)
             )
             curves[name] = outcome.latencies
-        reached = measurements.saturation(server, fresh, load)
-        rows.append(budget.saturation_row(reached))
-        rows.append(budget.overhead_row(measurements.overhead(server, bare, fresh, load)))
-        rows.append(budget.resident_row(server))
+        reached = traffic.saturation(server, fresh, load)
+        rows.append(goals.saturation_row(reached))
+        rows.append(goals.overhead_row(traffic.overhead(server, bare, fresh, load)))
+        rows.append(goals.resident_row(server))
     console.print("writing: single labels, then labels beside predictions ...")
     with running_server(bundle, options=["--no-access-log"]) as server:
         _warm_up(server, fresh)
-        posted = measurements.single_labels(server, fresh, count=int(5 * seconds) + 10)
-        rows.append(budget.posted_row(posted))
-        mixed = measurements.while_writing(server, fresh, load)
+        posted = traffic.single_labels(server, fresh, count=int(5 * seconds) + 10)
+        rows.append(goals.posted_row(posted))
+        mixed = traffic.while_writing(server, fresh, load)
         rows.append(
-            budget.while_writing_row(f"/predict while {label_rate:g} labels/s are posted", mixed)
+            goals.while_writing_row(f"/predict while {label_rate:g} labels/s are posted", mixed)
         )
         curves["quiet rounds"], curves["rounds with writes"] = mixed.quiet, mixed.writing
     console.print("recall and size ...")
     asked = list(islice(distinct(read_queries(bundle, unseen), seed=seed), recall_queries))
-    rows.append(budget.recall_row(bare, asked))
-    rows.append(budget.bytes_row(bundle))
+    rows.append(goals.recall_row(bare, asked))
+    rows.append(goals.bytes_row(bundle))
 
     report = Report(
         title="Latency, throughput and recall",
@@ -107,11 +106,11 @@ def latency(
         rows=rows,
     )
     report.write(out, "latency")
-    plot.draw(
+    latency_plot.draw(
         out / "latency.png",
         curves,
         {level.connections: level.per_second for level in reached},
-        wished_throughput=budget.PER_SECOND,
+        wished_throughput=goals.PER_SECOND,
     )
     Console().print(report.table())
     return 0
@@ -120,7 +119,7 @@ def latency(
 def _warm_up(server: Server, queries: Iterator[str]) -> None:
     """Touch the memory-mapped pages, so that the first measurement is not of the disk."""
     short = Load(rate=50, label_rate=0, seconds=4, seed=0)
-    measurements.predictions(server, queries, short)
+    traffic.predictions(server, queries, short)
 
 
 if __name__ == "__main__":

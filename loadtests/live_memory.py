@@ -19,16 +19,16 @@ import orjson
 from cyclopts import App
 from rich.console import Console
 
-from loadtests import budget
-from loadtests.connection import Connection, delete, get, post, require, stream
-from loadtests.environment import environment
-from loadtests.measurements import Load, WhileWriting
-from loadtests.open_loop import Stream, drive, poisson_starts
+from loadtests.clients.connection import Connection, delete, get, post, require, stream
+from loadtests.clients.open_loop import Stream, drive, poisson_starts
+from loadtests.measure.environment import environment
+from loadtests.measure.latency_summary import Summary
+from loadtests.measure.recall import measure_recall
+from loadtests.measure.traffic import Load, WhileWriting
 from loadtests.queries import distinct, read_queries
-from loadtests.recall import measure_recall
-from loadtests.report import Report, Row
+from loadtests.results import goals
+from loadtests.results.result_table import Report, Row
 from loadtests.server import Server, running_server
-from loadtests.summary import Summary
 from service.command_line import run
 from service.core.encoding.encoder import encode
 from service.core.index.faiss_hnsw import search_in_one_thread
@@ -93,7 +93,7 @@ def live_memory(
         what = (
             f"/predict while {label_rate:g} labels/s are posted, {batch} a request, {seals} seals"
         )
-        rows.append(budget.while_writing_row(what, mixed))
+        rows.append(goals.while_writing_row(what, mixed))
     with running_server(bundle, options=["--no-access-log"]) as server:
         console.print("bulk: a stream of labels, then deletions ...")
         rows.append(bulk_row(server, labels(texts, "bulk", inserts)))
@@ -102,7 +102,7 @@ def live_memory(
         console.print("recall of the grown memory ...")
         asked = list(islice(distinct(read_queries(bundle, unseen), seed=seed), 500))
         rows.append(recall_row(bundle, server.state, asked))
-        rows.append(budget.resident_row(server))
+        rows.append(goals.resident_row(server))
     report = Report(
         title="The live memory",
         settings={"inserts": inserts, "deletes": deletes, "rate": rate, "bundle": bundle.name},
@@ -176,9 +176,9 @@ def recall_row(bundle: Path, state: Path, queries: list[str]) -> Row:
     return Row(
         what=f"recall@{found.depth} with {view.live_rows:,} live rows ({view.sealed_rows:,} of them"
         f" sealed) and {view.dead_rows:,} dead ones",
-        goal=f">= {budget.RECALL:g}",
+        goal=f">= {goals.RECALL:g}",
         found=f"{found.mean:.4f} (worst query {found.worst:.3f}; {found.queries:,} queries)",
-        met=found.mean >= budget.RECALL,
+        met=found.mean >= goals.RECALL,
         figures={"mean": found.mean, "worst": found.worst},
     )
 

@@ -24,9 +24,9 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from scipy.sparse import csr_matrix
 
-from loadtests.environment import environment
-from loadtests.footprint import resident
-from loadtests.report import Report, Row
+from loadtests.measure.environment import environment
+from loadtests.measure.footprint import resident
+from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.types import Floats
 from training.batches.batch import BatchSettings, Pairs, assemble

@@ -18,11 +18,11 @@ import numpy as np
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from loadtests.environment import environment
-from loadtests.measurements import single_labels
-from loadtests.report import Report, Row
+from loadtests.measure.environment import environment
+from loadtests.measure.latency_summary import Summary
+from loadtests.measure.traffic import single_labels
+from loadtests.results.result_table import Report, Row
 from loadtests.server import running_server
-from loadtests.summary import Summary
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder

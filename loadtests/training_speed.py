@@ -20,8 +20,8 @@ import torch
 from cyclopts import App
 from rich.console import Console
 
-from loadtests.environment import environment
-from loadtests.report import Report, Row
+from loadtests.measure.environment import environment
+from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.types import Role
 from training.datasets import lf_xmc

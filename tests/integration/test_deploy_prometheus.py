@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from loadtests.connection import Connection, get, predict, put_label, require
+from loadtests.clients.connection import Connection, get, predict, put_label, require
 from loadtests.server import HOST, Server, free_port, running_server
 
 ROOT = Path(__file__).parents[2]

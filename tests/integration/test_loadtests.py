@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.closed_loop import saturate_here
-from loadtests.connection import Connection, RequestFailed, get, predict, put_label, require
-from loadtests.footprint import bytes_a_key, resident
-from loadtests.measurements import Load, single_labels, while_writing
-from loadtests.open_loop import Stream, drive_here, poisson_starts
+from loadtests.clients.closed_loop import saturate_here
+from loadtests.clients.connection import Connection, RequestFailed, get, predict, put_label, require
+from loadtests.clients.open_loop import Stream, drive_here, poisson_starts
+from loadtests.measure.footprint import bytes_a_key, resident
+from loadtests.measure.latency_summary import Summary
+from loadtests.measure.recall import measure_recall, recalls
+from loadtests.measure.traffic import Load, single_labels, while_writing
 from loadtests.queries import distinct, read_queries, zipf
-from loadtests.recall import measure_recall, recalls
-from loadtests.report import Report, Row
+from loadtests.results.result_table import Report, Row
 from loadtests.server import ServerFailed, running_server
-from loadtests.summary import Summary
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory

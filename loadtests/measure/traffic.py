@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.bare import BarePredictor
-from loadtests.closed_loop import Throughput, saturate
-from loadtests.connection import Connection, get, predict, put_label, require
-from loadtests.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.clients.closed_loop import Throughput, saturate
+from loadtests.clients.connection import Connection, get, predict, put_label, require
+from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.measure.bare_predictor import BarePredictor
 from loadtests.server import Server
 
 PREDICT, LABELS = "predict", "labels"

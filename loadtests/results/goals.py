@@ -6,15 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtests import measurements
-from loadtests.bare import BarePredictor
-from loadtests.closed_loop import Throughput
-from loadtests.footprint import bytes_a_key, resident
-from loadtests.open_loop import Outcome
-from loadtests.recall import measure_recall
-from loadtests.report import Row
+from loadtests.clients.closed_loop import Throughput
+from loadtests.clients.open_loop import Outcome
+from loadtests.measure import traffic
+from loadtests.measure.bare_predictor import BarePredictor
+from loadtests.measure.footprint import bytes_a_key, resident
+from loadtests.measure.latency_summary import Summary
+from loadtests.measure.recall import measure_recall
+from loadtests.results.result_table import Row
 from loadtests.server import Server
-from loadtests.summary import Summary
 from service.core.encoding.encoder import encode
 from service.core.types import Role
 
@@ -67,7 +67,7 @@ def saturation_row(reached: list[Throughput]) -> Row:
     )
 
 
-def overhead_row(found: measurements.Overhead) -> Row:
+def overhead_row(found: traffic.Overhead) -> Row:
     http, bare = Summary.of(found.http), Summary.of(found.bare)
     return Row(
         what="HTTP, JSON and queueing over the bare predictor, paired, one connection",
@@ -106,7 +106,7 @@ def posted_row(seconds: list[float]) -> Row:
     )
 
 
-def while_writing_row(what: str, found: measurements.WhileWriting) -> Row:
+def while_writing_row(what: str, found: traffic.WhileWriting) -> Row:
     quiet, writing = Summary.of(found.quiet), Summary.of(found.writing)
     labels, ratio = Summary.of(found.labels), writing.p99 / quiet.p99
     figures: dict[str, Any] = {

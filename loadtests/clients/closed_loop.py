@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from time import perf_counter
 
-from loadtests.connection import Connection, require
+from loadtests.clients.connection import Connection, require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from loadtests.connection import Connection, RequestFailed
+from loadtests.clients.connection import Connection, RequestFailed
 
 _SPARE_CONNECTIONS = 4  # opened before the clock runs; more are opened as they are needed
 _LAST_ANSWER_SECONDS = 30.0

@@ -1,0 +1,1 @@
+"""What is measured: traffic against a running server, recall, memory and file sizes."""

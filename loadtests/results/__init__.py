@@ -1,0 +1,1 @@
+"""What becomes of the measurements: goals, a table with JSON beside it, a plot."""
