@@ -17,18 +17,29 @@ ENCODER ?= deploy/demo/encoder
 # On these keys a queue of 300 finds 99.5 % of the exact top 200, and takes a third less time than 500.
 EF ?= 300
 
+# Processes that run tests side by side, and more arguments for pytest, for example:
+#   make test PYTEST=tests/unit/service
+WORKERS ?= 2
+PYTEST ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint load bench clean
+.PHONY: help serve test test-all lint load bench clean
 .DELETE_ON_ERROR:
 
+# Each worker computes with one thread: several would compete for the same cores.
+RUN_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve | $(BUNDLE) ## Serve the Moby thesaurus on http://127.0.0.1:8000
 	$(BIN)/python -m service serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
 
-test: $(VENV)/.test ## Run all tests
-	$(BIN)/python -m pytest $(PYTEST)
+test: $(VENV)/.test ## Run the tests, in minutes; PYTEST=tests/unit/service runs a part
+	$(RUN_TESTS) -m 'not slow' $(PYTEST)
+
+test-all: test ## Run the long tests as well: random kills, replicas, real encoders, image and deployment
+	$(RUN_TESTS) -m slow $(PYTEST) $(if $(PYTEST),|| test $$? -eq 5) # 5: that part has none
 
 lint: $(VENV)/.test ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check .
