@@ -1,4 +1,4 @@
-"""The metrics of the contract, of the code and of the README are the same ones."""
+"""The contract, the code and service/README.md name the same metrics with the same labels."""
 
 import re
 from itertools import pairwise
@@ -9,7 +9,7 @@ from prometheus_client import Counter, Histogram
 
 from service.telemetry import RELOADS, ROW_KINDS, STAGES, Telemetry
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[2] / "service/README.md"
 CONTRACT = {
     "keymatch_requests_total": {"route", "status"},
     "keymatch_request_seconds": {"route"},
@@ -40,14 +40,13 @@ def exported() -> dict[str, set[str]]:
 
 def documented() -> dict[str, set[str]]:
     """Name -> label names in the first column of the README's table of metrics."""
-    _, _, behind = README.read_text().partition("# Metrics\n")
-    section = re.split(r"^#+ ", behind, maxsplit=1, flags=re.MULTILINE)[0]
+    _, _, rest = README.read_text().partition("# Metrics\n")
+    section = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     first_column = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
-    found = re.findall(r"(keymatch_\w+)(?:\{([^}]*)\})?", "\n".join(first_column))
-    # A label may list its values: `stage=queue|tokenize`, with \| in a table.
+    metrics = re.findall(r"(keymatch_\w+)(?:\{([^}]*)\})?", "\n".join(first_column))
     return {
-        name: {label.split("=")[0].strip() for label in labels.split(",") if label.strip()}
-        for name, labels in found
+        name: {label.strip() for label in labels.split(",") if label.strip()}
+        for name, labels in metrics
     }
 
 
