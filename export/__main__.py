@@ -100,7 +100,6 @@ def bundle(
     tau: float | None = None,
     depth: int | None = None,
     memorization: float | None = None,
-    adaptive_memorization: Annotated[bool, Parameter(negative=())] = False,
     instances: float = 1.0,
     reduction: str = "random",
     max_tokens: int | None = None,
@@ -135,9 +134,6 @@ def bundle(
         Default number of retrieved keys a query (b); default: what was chosen, else 200.
     memorization
         Default weight of instances against labels (lambda); default: what was chosen, else 0.5.
-    adaptive_memorization
-        In its place each query's own lambda, which `python -m training adapt` has learned for the
-        encoder at this tau and depth. Without it a learned one goes into the bundle switched off.
     instances
         Share of the instance keys that the memory keeps, above 0 and up to 1; all labels stay.
     reduction
@@ -154,7 +150,6 @@ def bundle(
     """
     console = Console()
     try:
-        from export.adaptive import learned_memorization
         from export.bundle.build import BundleOptions, check_options, export_bundle, work_folder
         from export.encoder.provenance import predictor_defaults
         from export.exported_encoder import is_exported, open_exported
@@ -177,9 +172,6 @@ def bundle(
             tau=tau,
             depth=depth,
             memorization=defaults.memorization if memorization is None else memorization,
-            adaptive=learned_memorization(
-                defaults.learned, tau=tau, depth=depth, enabled=adaptive_memorization
-            ),
         ),
         instances=instances,
         reduction=reduction,

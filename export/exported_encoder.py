@@ -31,7 +31,7 @@ from service.core.files.atomic import write_file
 from service.core.files.text_store import mapped
 from service.core.files.versioned_json import checked, read_document
 from service.core.types import Halves
-from training.checkpoints.choices import Choices, LearnedMemorization
+from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.datasets.dataset import Dataset
 
@@ -42,22 +42,16 @@ FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json",
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorDefaults:
-    """How the encoder wants to be predicted with: tau, b and lambda, and a learned lambda."""
+    """Inference settings stored with an encoder: tau, lambda, b."""
 
     tau: float
     depth: int
     memorization: float
-    learned: LearnedMemorization | None = None
 
     @classmethod
-    def of(cls, choices: Choices, learned: LearnedMemorization | None = None) -> PredictorDefaults:
-        """What was chosen for an encoder, and what was learned."""
-        return cls(
-            tau=choices.tau,
-            depth=choices.depth,
-            memorization=choices.memorization,
-            learned=learned,
-        )
+    def of(cls, choices: Choices) -> PredictorDefaults:
+        """The settings that were chosen for an encoder on held-out rows."""
+        return cls(tau=choices.tau, depth=choices.depth, memorization=choices.memorization)
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

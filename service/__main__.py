@@ -144,14 +144,10 @@ def check(*, bundle: Path) -> int:
     """
     opened = open_bundle(bundle)
     facts = opened.manifest
-    predictor = Predictor(
-        OnnxEncoder(bundle, facts.encoder),
-        tau=facts.predictor.tau,
-        adaptive=facts.predictor.adaptive_memorization(),
-    )
+    predictor = Predictor(OnnxEncoder(bundle, facts.encoder), tau=facts.predictor.tau)
     query = opened.label_texts[0]
     options = PredictOptions(
-        top_k=1, memorization=facts.predictor.default_memorization, depth=facts.predictor.depth
+        top_k=1, memorization=facts.predictor.memorization, depth=facts.predictor.depth
     )
     answer = predictor.predict(KnowledgeMemory(opened).view, [query], options)
     best = answer.predictions[0].keywords

@@ -7,7 +7,6 @@ import sys
 from cyclopts import App
 
 from service.command_line import run
-from training.adapt import adapt
 from training.commands import data, simulate, split
 from training.commands.budget import budget
 from training.commands.compare import compare
@@ -28,7 +27,6 @@ app.command(score)
 app.command(peer)
 app.command(evaluate)
 app.command(evaluate_novel)
-app.command(adapt)
 app.command(budget)
 app.command(compare)
 app.command(report)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from export.exported_encoder import Origin, PredictorDefaults
 from service.core.errors import InvalidData
-from training.checkpoints.choices import UNCHOSEN, read_choices, read_learned
+from training.checkpoints.choices import UNCHOSEN, read_choices
 from training.checkpoints.run_json import RUN, read_run
 from training.evaluation import results
 
 
 def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
-    """What `train` chose on held-out rows and `adapt` learned; else the paper's middle way."""
-    return PredictorDefaults.of(read_choices(checkpoint) or UNCHOSEN, read_learned(checkpoint))
+    """The settings that `train` chose on held-out rows; defaults for any other checkpoint."""
+    return PredictorDefaults.of(read_choices(checkpoint) or UNCHOSEN)
 
 
 def read_origin(checkpoint: Path) -> Origin | None:

@@ -41,13 +41,12 @@ class RowKind(Enum):
 class PredictOptions:
     """How one request is answered.
 
-    `memorization` is the paper's lambda in [0, 1], None for each query's own, where the bundle has
-    learned one (see `adaptive`); `depth` is b, the number of retrieved keys; `exact` scans all keys
-    instead of searching the graph (evaluation only).
+    `memorization` is the paper's lambda in [0, 1]; `depth` is b, the number of retrieved keys;
+    `exact` scans all keys instead of searching the graph (evaluation only).
     """
 
     top_k: int = 10
-    memorization: float | None = 0.5
+    memorization: float = 0.5
     depth: int = 200
     explain: bool = False
     exact: bool = False

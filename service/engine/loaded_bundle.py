@@ -51,7 +51,7 @@ class Serving:
     def options(self, base: PredictOptions, **given: Any) -> PredictOptions:
         """Options with the bundle's defaults for lambda and b where none were given."""
         facts = self.bundle.manifest.predictor
-        defaults = {"memorization": facts.default_memorization, "depth": facts.depth}
+        defaults = {"memorization": facts.memorization, "depth": facts.depth}
         chosen = {name: value for name, value in given.items() if value is not None}
         return replace(base, **{**defaults, **chosen})
 
@@ -104,12 +104,7 @@ def open_serving(
         encoder=encoder,
         representer=open_representer(encoder, bundle),
         cache=cache,
-        predictor=Predictor(
-            encoder,
-            tau=facts.predictor.tau,
-            cache=cache,
-            adaptive=facts.predictor.adaptive_memorization(),
-        ),
+        predictor=Predictor(encoder, tau=facts.predictor.tau, cache=cache),
         memory=KnowledgeMemory(
             bundle,
             MemoryLimits(live_rows=settings.live_rows, seal_rows=settings.seal_rows),

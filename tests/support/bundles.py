@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from service.core.bundle.bundle import BundleContent, manifest, write_bundle
-from service.core.bundle.manifest import AdaptiveFacts, EncoderFacts, PredictorFacts
+from service.core.bundle.manifest import EncoderFacts, PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.index import IndexParameters
 from service.core.types import Role
@@ -61,7 +61,6 @@ def make_bundle(
     label_details: Sequence[str] = (),
     version: int = 0,
     log: str = "",
-    adaptive: AdaptiveFacts | None = None,
     novel: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
@@ -81,7 +80,7 @@ def make_bundle(
         content = replace(
             content,
             name=target.name,
-            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5, adaptive=adaptive),
+            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
             index=index or content.index,
             label_details=label_details,
             version=version,

@@ -3,7 +3,6 @@
 | file            | content                                                         |
 |-----------------|-----------------------------------------------------------------|
 | `keymatch.json` | temperature, lambda and b that were chosen on held-out rows      |
-| `adaptive.json` | a lambda of each query's own, if `adapt` has learned one         |
 | `novel.json`    | IRENE's combiner, and how novel labels are represented by it     |
 
 They are read without torch, by `export` too.
@@ -25,7 +24,7 @@ from service.core.encoding.irene import Refinement
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
 
-CHOICES, ADAPTIVE, NOVEL = "keymatch.json", "adaptive.json", "novel.json"
+CHOICES, NOVEL = "keymatch.json", "novel.json"
 
 Facts = TypeVar("Facts")
 
@@ -37,16 +36,6 @@ class Choices:
     system: str
     tau: float
     memorization: float
-    depth: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnedMemorization:
-    """lambda(q) by feature name, see `service.core.adaptive`; learned at this tau and b."""
-
-    weights: dict[str, float]
-    bias: float
-    tau: float
     depth: int
 
 
@@ -74,20 +63,6 @@ def read_choices(folder: Path) -> Choices | None:
     return _read(folder / CHOICES, lambda content: Choices(**orjson.loads(content)), writer="train")
 
 
-def write_learned(folder: Path, learned: LearnedMemorization) -> None:
-    """Add a learned lambda."""
-    _write(folder / ADAPTIVE, learned)
-
-
-def read_learned(folder: Path) -> LearnedMemorization | None:
-    """What was learned, None where nothing was; raises `InvalidData`."""
-    return _read(
-        folder / ADAPTIVE,
-        lambda content: LearnedMemorization(**orjson.loads(content)),
-        writer="adapt",
-    )
-
-
 def write_novel(folder: Path, novel: NovelChoices) -> None:
     """Add a combiner's kind and numbers."""
     _write(folder / NOVEL, novel)
@@ -98,7 +73,7 @@ def read_novel(folder: Path) -> NovelChoices | None:
     return _read(folder / NOVEL, TypeAdapter(NovelChoices).validate_json, writer="train")
 
 
-def _write(path: Path, facts: Choices | LearnedMemorization | NovelChoices) -> None:
+def _write(path: Path, facts: Choices | NovelChoices) -> None:
     write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
 
 

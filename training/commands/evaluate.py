@@ -18,7 +18,7 @@ from service.core.files.atomic import write_file
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
-from training.evaluation.evaluation import EvaluationRow, named, open_evaluation
+from training.evaluation.evaluation import EvaluationRow, open_evaluation
 from training.progress import reported
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
@@ -42,8 +42,7 @@ def evaluate(
     data
         The data set's folder; its labels must be those of the bundle.
     memorization
-        One or more values of lambda in 0..1, each measured; default: the bundle's, which may be
-        each query's own.
+        One or more values of lambda in 0..1, each measured; default: the bundle's.
     depth
         Number of retrieved keys a query (b), 1..2000; default: the bundle's.
     exact
@@ -54,9 +53,9 @@ def evaluate(
     opened = open_bundle(bundle)
     dataset = lf_xmc.read(data)
     defaults = opened.manifest.predictor
-    chosen: tuple[float | None, ...] = memorization or (defaults.default_memorization,)
+    chosen = memorization or (defaults.memorization,)
     depth = defaults.depth if depth is None else depth
-    if not all(value is None or 0.0 <= value <= 1.0 for value in chosen):
+    if not all(0.0 <= value <= 1.0 for value in chosen):
         raise InvalidInput("memorization must lie in 0..1")
     if not 1 <= depth <= 2000:
         raise InvalidInput("depth must lie in 1..2000")
@@ -93,7 +92,7 @@ def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool) -> T
     )
     table.add_column("lambda")
     for row in rows:
-        table.add_column(named(row.memorization), justify="right")
+        table.add_column(f"{row.memorization:g}", justify="right")
     for name in SHOWN:
         table.add_row(name, *(f"{row.metrics[name]:.2f}" for row in rows))
     return table

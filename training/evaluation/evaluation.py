@@ -31,9 +31,9 @@ Retrieved = tuple[Floats, Rows]  # similarities and rows, [n, b] each
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRow:
-    """The metrics, in percent, of one choice of lambda; None: each query's own."""
+    """The metrics, in percent, at one value of lambda."""
 
-    memorization: float | None
+    memorization: float
     depth: int
     metrics: dict[str, float]
 
@@ -49,7 +49,7 @@ class Evaluation:
     options: PredictOptions
     report: Report
 
-    def rows(self, memorizations: Sequence[float | None]) -> Iterator[EvaluationRow]:
+    def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
         """Measure once for each lambda; keys are retrieved once for those that search the same."""
         retrieved: dict[RowKind | None, list[Retrieved]] = {}
         weights = inverse_propensity(
@@ -79,7 +79,7 @@ class Evaluation:
     def _rank(self, retrieved: list[Retrieved], options: PredictOptions) -> NDArray[np.int64]:
         """Columns of V, [n, k], the best first; -1 where nothing is left to rank."""
         ranked = np.full((len(self.vectors), options.top_k), -1, np.int64)
-        chunks = self._chunks(f"rank at lambda {named(options.memorization)}")
+        chunks = self._chunks(f"rank at lambda {options.memorization:g}")
         for chunk, keys in zip(chunks, retrieved, strict=True):
             for row, ranking in enumerate(self.predictor.vote(self.view, keys, options)):
                 ranked[chunk.start + row, : len(ranking.columns)] = ranking.columns
@@ -91,11 +91,6 @@ class Evaluation:
             stop = min(start + _CHUNK_ROWS, rows)
             yield slice(start, stop)
             self.report(what, stop, rows)
-
-
-def named(memorization: float | None) -> str:
-    """A lambda as it is shown."""
-    return "own" if memorization is None else f"{memorization:g}"
 
 
 def open_evaluation(
@@ -115,11 +110,7 @@ def open_evaluation(
     # Filtered labels are removed from the ranking later, so more must be ranked.
     most_filtered = int(np.diff(dataset.test.filtered.indptr).max(initial=0))
     return Evaluation(
-        predictor=Predictor(
-            encoder,
-            tau=bundle.manifest.predictor.tau,
-            adaptive=bundle.manifest.predictor.adaptive_memorization(),
-        ),
+        predictor=Predictor(encoder, tau=bundle.manifest.predictor.tau),
         view=KnowledgeMemory(bundle).view,
         dataset=dataset,
         vectors=encode_all(

@@ -164,7 +164,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
     novel = None if content.novel is None else content.novel.facts
     return Manifest(
         format=manifest.FORMAT,
-        version=manifest.version_for(content.predictor, novel),
+        version=manifest.version_for(novel),
         name=content.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dataset=content.dataset,

@@ -13,7 +13,6 @@ import orjson
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from service.core.adaptive import AdaptiveMemorization
 from service.core.config import STRICT
 from service.core.encoding.irene import Refinement
 from service.core.errors import BundleAltered, BundleMissing
@@ -21,9 +20,9 @@ from service.core.files.versioned_json import checked, read_document
 from service.core.index import IndexParameters
 
 FORMAT = "keymatch-bundle"
-# 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks
-# `predictor.adaptive`, 3 lacks `novel`; what has neither is still written as 2, see `version_for`.
-READABLE = (1, 2, 3, 4)
+# 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks `novel`; a bundle
+# without it is still written as 2, see `version_for`. 3 held a learned lambda and is not read.
+READABLE = (1, 2, 4)
 FILE_NAME = "manifest.json"
 
 
@@ -74,36 +73,12 @@ class IndexFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class AdaptiveFacts:
-    """A learned lambda of each query's own, see `adaptive`: weights by feature name, and c.
-
-    Off unless `enabled`, since it wins on some data only.
-    """
-
-    weights: dict[str, float]
-    bias: float
-    enabled: bool = False
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorFacts:
     """Temperature tau and the defaults of b (`depth`) and lambda (`memorization`)."""
 
     tau: float
     depth: int
     memorization: float
-    adaptive: AdaptiveFacts | None = None
-
-    @property
-    def default_memorization(self) -> float | None:
-        """The lambda of a request that gives none; None for each query's own."""
-        return self.memorization if self.adaptive_memorization() is None else None
-
-    def adaptive_memorization(self) -> AdaptiveMemorization | None:
-        """The learned lambda, if there is one and it is on; raises `BundleUnsupported`."""
-        if self.adaptive is None or not self.adaptive.enabled:
-            return None
-        return AdaptiveMemorization.named(self.adaptive.weights, bias=self.adaptive.bias)
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -170,11 +145,9 @@ class Checksums:
                 raise BundleAltered(f"{self.folder / name} differs from the manifest's SHA-256")
 
 
-def version_for(predictor: PredictorFacts, novel: NovelFacts | None = None) -> int:
-    """The oldest format version that can say it, so that older builds read what they can."""
-    if novel is not None:
-        return 4
-    return 2 if predictor.adaptive is None else 3
+def version_for(novel: NovelFacts | None = None) -> int:
+    """The oldest format version that can hold it, so that older builds read what they can."""
+    return 2 if novel is None else 4
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:

@@ -9,9 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from service.core.adaptive import AdaptiveMemorization, retrieval_features
 from service.core.encoding.encoder import Encoder
-from service.core.errors import InvalidInput
 from service.core.memory.view import View
 from service.core.prediction.query_cache import QueryCache
 from service.core.prediction.scoring import (
@@ -42,7 +40,7 @@ class Ranking:
     """The best labels of one query, descending by score, ties in order of label id.
 
     `columns` [k] of V with `scores` [k]; `rows` [b], `similarities` [b] and `weights` [b] (Eq. 4
-    applied) are the keys that voted; `memorization` is the lambda that was applied.
+    applied) are the keys that voted.
     """
 
     columns: Indices
@@ -50,7 +48,6 @@ class Ranking:
     rows: Rows
     similarities: Floats
     weights: Doubles
-    memorization: float
 
 
 class Stopwatch:
@@ -79,15 +76,10 @@ class Predictor:
         *,
         tau: float,
         cache: QueryCache | None = None,
-        adaptive: AdaptiveMemorization | None = None,
     ) -> None:
-        """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
-
-        `adaptive` gives lambda to the queries of requests without one.
-        """
+        """Predict at temperature `tau`; `cache` keeps the vectors of recent queries."""
         self._encoder = encoder
         self._tau = tau
-        self._adaptive = adaptive
         self._cache = cache or QueryCache(0)
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
@@ -142,19 +134,8 @@ class Predictor:
         distribution = retriever_distribution(similarities=similarities, tau=self._tau)
         is_instance = view.is_instance(rows)
         columns, votes_per_key = view.votes(rows)
-        memorization = options.memorization
-        if memorization is None:
-            memorization = self._own_memorization(
-                retrieval_features(
-                    similarities=similarities,
-                    weights=distribution,
-                    is_instance=is_instance,
-                    labels=columns,
-                    votes_per_key=votes_per_key,
-                )
-            )
         weights = value_weights(
-            weights=distribution, is_instance=is_instance, memorization=memorization
+            weights=distribution, is_instance=is_instance, memorization=options.memorization
         )
         columns, scores = predictive_scores(
             weights=weights, labels=columns, votes_per_key=votes_per_key
@@ -170,13 +151,7 @@ class Predictor:
             rows=rows,
             similarities=similarities,
             weights=weights,
-            memorization=memorization,
         )
-
-    def _own_memorization(self, features: Doubles) -> float:
-        if self._adaptive is None:
-            raise InvalidInput("must be given: there is no learned lambda", field="memorization")
-        return self._adaptive.of(features)
 
     def _keywords(
         self, view: View, ranking: Ranking, options: PredictOptions
@@ -197,7 +172,7 @@ class Predictor:
         return tuple(keywords)
 
 
-def voting_kind(memorization: float | None) -> RowKind | None:
+def voting_kind(memorization: float) -> RowKind | None:
     """The only kind of row that can vote, if there is only one (Eq. 8).
 
     At lambda = 0 the memory is a dual encoder over Z, at lambda = 1 a kNN classifier over X: rows

@@ -14,7 +14,7 @@ from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
 from service.core.bundle.bundle import open_bundle
-from service.core.bundle.manifest import AdaptiveFacts, PredictorFacts
+from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.index import IndexParameters
@@ -201,16 +201,3 @@ def test_a_wrong_budget_is_refused_before_any_work(
             console=QUIET,
         )
     assert entries(tmp_path) == set()
-
-
-def test_a_learned_lambda_answers_where_it_is_switched_on(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
-    learned = AdaptiveFacts(weights={"best_label": 3.0}, bias=-1.0, enabled=True)
-    predictor = replace(OPTIONS.predictor, adaptive=learned)
-    target = tmp_path / "bundle"
-    options = replace(OPTIONS, predictor=predictor)
-    export_bundle(encoder, dataset, target, options=options, console=QUIET)
-    facts = open_bundle(target).manifest
-    assert (facts.version, facts.predictor.adaptive) == (3, learned)
-    assert facts.predictor.default_memorization is None

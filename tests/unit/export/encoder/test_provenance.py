@@ -11,7 +11,7 @@ from export.exported_encoder import Description, Origin, PredictorDefaults
 from service.core.bundle.manifest import FileFacts
 from service.core.errors import InvalidData
 from tests.support.tiny_encoder import tiny_facts
-from training.checkpoints.choices import Choices, LearnedMemorization, write_choices, write_learned
+from training.checkpoints.choices import Choices, write_choices
 from training.evaluation import results
 from training.evaluation.results import Result, Results
 
@@ -80,14 +80,10 @@ def test_a_damaged_run_is_named(best: Path) -> None:
         read_origin(best)
 
 
-def test_what_was_chosen_and_learned_is_the_default(best: Path) -> None:
+def test_what_was_chosen_is_the_default(best: Path) -> None:
     assert predictor_defaults(best) == PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
-    learned = LearnedMemorization(weights={"entropy": 1.0}, bias=0.0, tau=0.05, depth=100)
-    write_learned(best, learned)
     write_choices(best, Choices(system="rae", tau=0.05, memorization=0.7, depth=100))
-    assert predictor_defaults(best) == PredictorDefaults(
-        tau=0.05, depth=100, memorization=0.7, learned=learned
-    )
+    assert predictor_defaults(best) == PredictorDefaults(tau=0.05, depth=100, memorization=0.7)
 
 
 def test_the_card_says_what_a_reader_asks() -> None:

@@ -1,4 +1,4 @@
-"""`training budget` and `training adapt` on a tiny encoder, which is all that they need."""
+"""`training budget` on a tiny encoder, which is all that it needs."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from service.command_line import run
 from tests.support.commands import WIDE, Refused, one_line, status_of
 from training.__main__ import app
-from training.checkpoints.choices import Choices, read_learned, write_choices
+from training.checkpoints.choices import Choices, write_choices
 from training.datasets import lf_xmc
 from training.evaluation.prediction import predict, retrieve
 from training.experiments.cost_curve import Cost, preferred
@@ -105,23 +105,6 @@ def test_a_runs_own_rows_and_choices_are_taken(trained: Path, data: Path) -> Non
     assert (len(study.slices.held_out), study.choices.depth) == (10, 9)
 
 
-def test_a_lambda_is_learned_and_written_beside_the_choices(
-    trained: Path, data: Path, tmp_path: Path
-) -> None:
-    figures = tmp_path / "figures.json"
-    arguments = ("--data", data, "--run", trained, "--json", figures)
-    assert run(app, ["adapt", *map(str, arguments)]) == 0
-    document = orjson.loads(figures.read_bytes())
-    learned = read_learned(trained / "best")
-    assert learned is not None
-    assert (learned.tau, learned.depth) == (0.1, 9)
-    assert document["learned"]["weights"] == learned.weights
-    assert document["rows"] == 10
-    assert set(document["held_out"]) == {"adaptive", "constant"}
-    assert document["wins"] in (True, False)
-    assert set(document["test_adaptive"]) == set(document["test_constant"])
-
-
 def test_what_is_wrong_is_one_line(
     refused: Refused, data: Path, model: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -130,10 +113,10 @@ def test_what_is_wrong_is_one_line(
     assert "not 1.5" in refused("budget", *places, "--budgets", "1.5")
     assert "known are random" in refused("budget", *places, "--methods", "magic")
     assert refused("budget", "--data", data) == "give either --run or --encoder"
-    assert "too many" in refused("adapt", *places, "--held-out", "40")
-    own = refused("adapt", "--data", data, "--run", trained, "--held-out", "4")
+    assert "too many" in refused("budget", *places, "--held-out", "40")
+    own = refused("budget", "--data", data, "--run", trained, "--held-out", "4")
     assert "a run has its own held-out rows" in own
-    assert "run.json" in refused("adapt", "--data", data, "--run", tmp_path / "none")
+    assert "run.json" in refused("budget", "--data", data, "--run", tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -148,4 +131,4 @@ def test_a_run_that_cannot_be_asked(
 ) -> None:
     document = orjson.loads((trained / "run.json").read_bytes())
     (trained / "run.json").write_bytes(orjson.dumps(document | facts))
-    assert said in refused("adapt", "--data", data, "--run", trained)
+    assert said in refused("budget", "--data", data, "--run", trained)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle import manifest
-from service.core.bundle.manifest import AdaptiveFacts, Checksums, FileFacts, Manifest
+from service.core.bundle.manifest import Checksums, FileFacts, Manifest
 from service.core.errors import BundleAltered, BundleError, BundleMissing, BundleUnsupported
 from tests.support.bundles import write_document
 from tests.support.tiny_encoder import tiny_facts
@@ -92,7 +92,7 @@ def test_another_layout_of_the_same_values_is_no_change(folder: Path, facts: Man
 @pytest.mark.parametrize("version", [0, 5, "1", None])
 def test_another_version_is_unsupported(folder: Path, version: object) -> None:
     write_document(folder, document(folder) | {"version": version})
-    with pytest.raises(BundleUnsupported, match="this build reads 1, 2, 3, 4"):
+    with pytest.raises(BundleUnsupported, match="this build reads 1, 2, 4"):
         manifest.read(folder)
 
 
@@ -107,28 +107,10 @@ def test_a_manifest_of_version_1_is_read_with_what_it_lacks_left_empty(
     assert (found.log, found.memory.version) == ("", 0)
 
 
-LEARNED = AdaptiveFacts(weights={"best_label": -2.0, "consensus": 1.5}, bias=0.25, enabled=True)
-
-
-@pytest.mark.parametrize("enabled", [False, True])
-def test_a_learned_lambda_comes_back_in_version_3(
-    tmp_path: Path, facts: Manifest, enabled: bool
-) -> None:
-    learned = replace(LEARNED, enabled=enabled)
-    predictor = replace(facts.predictor, adaptive=learned)
-    changed = replace(facts, version=manifest.version_for(predictor), predictor=predictor)
-    manifest.write(changed, tmp_path)
-    found = manifest.read(tmp_path)
-    assert (found, found.version) == (changed, 3)
-    assert found.predictor.default_memorization == (None if enabled else 0.5)
-    assert (found.predictor.adaptive_memorization() is None) is not enabled
-
-
 def test_how_novel_labels_are_represented_comes_back_in_version_4(
     tmp_path: Path, facts: Manifest
 ) -> None:
-    version = manifest.version_for(facts.predictor, NOVEL)
-    changed = replace(facts, version=version, novel=NOVEL)
+    changed = replace(facts, version=manifest.version_for(NOVEL), novel=NOVEL)
     manifest.write(changed, tmp_path)
     found = manifest.read(tmp_path)
     assert (found, found.version) == (changed, 4)
@@ -138,18 +120,8 @@ def test_without_one_older_builds_can_read_it_and_nothing_is_said_of_it(
     folder: Path, facts: Manifest
 ) -> None:
     """Builds of before refuse keys that they do not know."""
-    assert manifest.version_for(facts.predictor) == 2
+    assert manifest.version_for() == 2
     assert set(document(folder)["predictor"]) == {"tau", "depth", "memorization"}
-    assert facts.predictor.default_memorization == 0.5
-
-
-def test_a_learned_lambda_of_an_unknown_feature_is_unsupported(facts: Manifest) -> None:
-    later = replace(LEARNED, weights={"moon_phase": 1.0})
-    predictor = replace(facts.predictor, adaptive=later)
-    with pytest.raises(BundleUnsupported, match="'moon_phase' is unknown to this version"):
-        predictor.adaptive_memorization()
-    off = replace(predictor, adaptive=replace(later, enabled=False))
-    assert off.adaptive_memorization() is None
 
 
 @pytest.mark.parametrize("version", [True, 1.0, 2.0])
