@@ -159,7 +159,7 @@ def bundle(
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="demo") from error
     from service.core.bundle.manifest import PredictorFacts
-    from service.core.index import IndexParameters
+    from service.core.index.libraries import IndexParameters
 
     folder = Path(locate(encoder))
     found = open_exported(folder) if is_exported(folder) else None

@@ -29,7 +29,8 @@ from loadtests.measure.recall import recalls
 from loadtests.queries import distinct, read_queries
 from service.command_line import run
 from service.core.encoding.encoder import encode
-from service.core.index import LIBRARIES, IndexParameters, Segment, library
+from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
+from service.core.index.protocol import Segment
 from service.core.memory.view import View
 from service.core.types import Floats, Role
 
@@ -116,10 +117,10 @@ def _build(view: View, *, m: int, ef_construction: int, folder: Path) -> Iterato
         parameters = IndexParameters(library=name, m=m, ef_construction=ef_construction)
         faiss.omp_set_num_threads(os.cpu_count() or 1)  # building uses all cores
         start = perf_counter()
-        library(name).build(keys, parameters, path, lambda done: None)
+        load_library(name).build(keys, parameters, path, lambda done: None)
         seconds = perf_counter() - start
         faiss.omp_set_num_threads(1)  # a search uses one
-        segment = library(name).open(path, rows=len(keys), dimension=keys.shape[1])
+        segment = load_library(name).open(path, rows=len(keys), dimension=keys.shape[1])
         yield Built(library=name, seconds=seconds, bytes=path.stat().st_size, segment=segment)
 
 
@@ -128,7 +129,7 @@ def _search(
 ) -> Iterator[Searched]:
     exact_similarities, exact_rows = view.retrieve(vectors, depth=depth, exact=True)
     for graph in built:  # a mapped file's pages come from the disk when they are first touched
-        graph.segment.search(vectors, count=depth, ef=efs[0], among=None)
+        graph.segment.search(vectors, count=depth, ef=efs[0], row_filter=None)
     for ef in efs:
         seconds: dict[str, list[float]] = {graph.library: [] for graph in built}
         rows: dict[str, list[Any]] = {graph.library: [] for graph in built}
@@ -136,7 +137,7 @@ def _search(
             for graph in built if block // _BLOCK % 2 == 0 else reversed(built):
                 for vector in vectors[block : block + _BLOCK]:
                     start = perf_counter()
-                    found = graph.segment.search(vector[None], count=depth, ef=ef, among=None)
+                    found = graph.segment.search(vector[None], count=depth, ef=ef, row_filter=None)
                     seconds[graph.library].append(perf_counter() - start)
                     rows[graph.library].append(found[1][0])
         for name in seconds:

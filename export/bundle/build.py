@@ -21,7 +21,7 @@ from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters
 from service.core.types import Floats, Halves, Role
 from training.datasets.dataset import Dataset
 from training.reduction import budget_rows, check_method, reduce

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from service.core.errors import BundleError, KeymatchError, SealError
-from service.core.index import Segment
+from service.core.index.protocol import Segment
 from service.core.memory.compaction import Extent
 from service.core.memory.segment_store import SegmentStore
 from service.core.memory.view import View

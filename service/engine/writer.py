@@ -16,7 +16,7 @@ from time import perf_counter
 
 from service.core.encoding.representer import Made
 from service.core.errors import KeymatchError, KeyReused, LogCorrupt, LogError, NotReady
-from service.core.index import Segment
+from service.core.index.protocol import Segment
 from service.core.label_log import AnsweredRequest, Appending, LabelLog
 from service.core.memory.compaction import Extent
 from service.core.replay import bundle_event

@@ -12,7 +12,7 @@ import orjson
 from service.core.bundle.bundle import BundleContent, manifest, write_bundle
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
 from tests.support.tiny_novel import tiny_novel

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core import index
 from service.core.encoding.encoder import encode
-from service.core.index import Segment
+from service.core.index.libraries import load_library
+from service.core.index.protocol import Segment
 from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.memory.compaction import Extent
 from service.core.memory.knowledge_memory import KnowledgeMemory
@@ -48,7 +48,7 @@ def build(view: View, extent: Extent, folder: Path) -> Segment | None:
     if not len(extent.rows):
         return None
     parameters = view.bundle.manifest.index.parameters()
-    library = index.library(parameters.library)
+    library = load_library(parameters.library)
     vectors = vectors_of(view, extent)
     path = folder / f"{extent.first}-{extent.stop}-{view.version}.index"
     library.build(vectors, parameters, path, lambda rows: None)

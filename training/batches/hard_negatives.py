@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core import index
-from service.core.index import IndexParameters, RowFilter, batches
 from service.core.index.exact import exact_search
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Rows
 from training.batches.batch import Mined
 
@@ -48,7 +48,7 @@ def _search(
 ) -> Iterator[tuple[slice, Rows]]:
     keys, segment = labels.astype(np.float16), None
     if library != "exact":
-        adapter, path = index.library(library), folder / "labels.index"
+        adapter, path = load_library(library), folder / "labels.index"
         parameters = IndexParameters(library=library)
         adapter.build(keys, parameters, path, lambda done: None)
         segment = adapter.open(path, rows=len(keys), dimension=keys.shape[1])
@@ -58,11 +58,11 @@ def _search(
         most = int(np.diff(excluded.indptr[chunk.start : chunk.stop + 1]).max(initial=0))
         count = min(len(keys), top + most)
         if segment is None:
-            among = RowFilter(start=0, stop=len(keys))
-            yield chunk, exact_search(keys, queries, count=count, among=among)[1]
+            row_filter = RowFilter(start=0, stop=len(keys))
+            yield chunk, exact_search(keys, queries, count=count, row_filter=row_filter)[1]
         else:
             ef = max(IndexParameters().ef, count)
-            yield chunk, segment.search(queries, count=count, ef=ef, among=None)[1]
+            yield chunk, segment.search(queries, count=count, ef=ef, row_filter=None)[1]
 
 
 def _without(rows: Rows, excluded: csr_matrix, top: int) -> Mined:

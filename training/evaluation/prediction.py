@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity, vstack
 
-from service.core.index import RowFilter
 from service.core.index.exact import exact_search
+from service.core.index.protocol import RowFilter
 from service.core.types import Doubles, Floats, Halves, Rows
 
 Ranked = NDArray[np.int64]
@@ -68,7 +68,7 @@ def retrieve(keys: Keys, queries: Floats, *, depth: int) -> Retrieved:
     total, split = len(keys.keys), keys.instances
     blocks = [(0, total), (0, split), (split, total)]
     both, instances, labels = (
-        exact_search(keys.keys, queries, count=depth, among=RowFilter(start=start, stop=stop))
+        exact_search(keys.keys, queries, count=depth, row_filter=RowFilter(start=start, stop=stop))
         for start, stop in blocks
     )
     return Retrieved(both=both, instances=instances, labels=labels)

@@ -184,7 +184,7 @@ class NovelEvaluation:
                 keys.keys,
                 self.vectors.queries[asked],
                 count=method.depth or max(top_k, self.predictor.depth),
-                among=voters(keys, method.memorization),
+                row_filter=voters(keys, method.memorization),
             ),
             tau=self.predictor.tau,
             memorization=method.memorization,

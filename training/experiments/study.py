@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
-from service.core.index import RowFilter
 from service.core.index.exact import exact_search, nearest
+from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Role, Rows
 from training.batches.batch import Pairs
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
@@ -199,5 +199,5 @@ def _held_out_by(run: Path, dataset: Dataset) -> tuple[int, int]:
 
 
 def _search(keys: Floats, queries: Floats, *, depth: int) -> tuple[Floats, Rows]:
-    among = RowFilter(start=0, stop=len(keys))
-    return exact_search(keys.astype(np.float16), queries, count=depth, among=among)
+    row_filter = RowFilter(start=0, stop=len(keys))
+    return exact_search(keys.astype(np.float16), queries, count=depth, row_filter=row_filter)

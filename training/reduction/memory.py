@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.index import RowFilter
 from service.core.index.exact import exact_search
+from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Rows
 
 
@@ -43,8 +43,10 @@ def kept(memory: Memory, rows: Rows) -> Reduced:
 
 def neighbours(vectors: Floats, *, count: int) -> tuple[Floats, Rows]:
     """The `count` nearest other vectors of each of [n, d], descending; -1 where there are fewer."""
-    among = RowFilter(start=0, stop=len(vectors))
-    found = exact_search(vectors.astype(np.float16), vectors, count=count + 1, among=among)
+    row_filter = RowFilter(start=0, stop=len(vectors))
+    found = exact_search(
+        vectors.astype(np.float16), vectors, count=count + 1, row_filter=row_filter
+    )
     similarities, rows = found
     # Subtle: among many equal vectors the search may not return a vector itself.
     own = rows == np.arange(len(vectors))[:, None]

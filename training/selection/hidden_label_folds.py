@@ -20,8 +20,8 @@ from service.core.encoding.irene import (
     Shortlisted,
     keys_from,
 )
-from service.core.index import RowFilter, batches
 from service.core.index.exact import exact_search, nearest
+from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 from training.checkpoints.choices import Choices
 from training.evaluation.metrics import judge, precision, recall
@@ -92,8 +92,10 @@ def ranks(filtered: csr_matrix) -> int:
 
 def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Floats, Rows]:
     """Similarities and `columns` [k] of the best keys [k, d] for each row, [n, count]."""
-    among = RowFilter(start=0, stop=len(keys))
-    similarities, rows = exact_search(keys.astype(np.float16), asking, count=count, among=among)
+    row_filter = RowFilter(start=0, stop=len(keys))
+    similarities, rows = exact_search(
+        keys.astype(np.float16), asking, count=count, row_filter=row_filter
+    )
     return similarities, np.where(rows < 0, -1, columns[rows])
 
 
@@ -139,10 +141,10 @@ class Fold:
         )
         count = ranks(self.among_novel.filtered)
         depth = max(count, choices.depth)
-        among = voters(memory, choices.memorization)
+        row_filter = voters(memory, choices.memorization)
         ranked = predict(
             memory,
-            exact_search(memory.keys, self.among_novel.asking, count=depth, among=among),
+            exact_search(memory.keys, self.among_novel.asking, count=depth, row_filter=row_filter),
             tau=choices.tau,
             memorization=choices.memorization,
             top_k=count,
@@ -224,4 +226,4 @@ def _listed(novel: NovelLabels, texts: Floats, queries: Floats) -> Shortlisted:
 
 
 def _shortlist(keys: Halves, texts: Floats, count: int) -> tuple[Floats, Rows]:
-    return exact_search(keys, texts, count=count, among=RowFilter(start=0, stop=len(keys)))
+    return exact_search(keys, texts, count=count, row_filter=RowFilter(start=0, stop=len(keys)))

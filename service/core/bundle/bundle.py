@@ -32,7 +32,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core import index
 from service.core.bundle import irene_files, manifest
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import LabelDetails
@@ -41,7 +40,8 @@ from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
 from service.core.files.text_store import TextStore
-from service.core.index import IndexParameters, Progress, Segment
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import Progress, Segment
 from service.core.types import Halves, Indices, Rows
 
 BASE_SEGMENT = "segments/base.index"
@@ -120,7 +120,7 @@ def write_bundle(content: BundleContent, target: Path, *, progress: Progress) ->
         if content.novel is not None:
             irene_files.write(content.novel, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
-        index.library(content.index.library).build(
+        load_library(content.index.library).build(
             content.keys, content.index, folder / BASE_SEGMENT, progress
         )
         manifest.write(_describe(content, folder), folder)
@@ -139,7 +139,7 @@ def open_bundle(folder: Path, *, verify: bool = True) -> Bundle:
         folder=folder,
         manifest=facts,
         keys=text_store.mapped(folder / "keys.npy"),
-        segment=index.library(facts.index.library).open(
+        segment=load_library(facts.index.library).open(
             folder / BASE_SEGMENT, rows=instances + labels, dimension=facts.encoder.dimension
         ),
         indptr=text_store.mapped(folder / "values/indptr.npy"),

@@ -17,7 +17,7 @@ from service.core.config import STRICT
 from service.core.encoding.irene import Refinement
 from service.core.errors import BundleAltered, BundleMissing
 from service.core.files.versioned_json import checked, read_document
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters
 
 FORMAT = "keymatch-bundle"
 # 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks `novel`; a bundle

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
-from service.core.index import batches
+from service.core.index.protocol import batches
 from service.core.types import Bools, Floats, Rows
 
 ASSOCIATED = 3  # at most: more did not help (section 4.1)

@@ -16,7 +16,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import Encoder, encode
 from service.core.encoding.irene import NovelLabels, Shortlist
 from service.core.encoding.onnx_combiner import OnnxCombiner
-from service.core.index import RowFilter
+from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Halves, Role, Rows
 
 LEAST_QUEUE = 64  # of a shortlist's search, which three labels are to be left of
@@ -131,11 +131,11 @@ def label_shortlist(bundle: Bundle, columns: Rows) -> Shortlist:
     place_of = np.full(bundle.labels, -1, np.int64)
     place_of[columns] = np.arange(len(columns))
     first = bundle.instances
-    among = RowFilter(start=first, stop=first + bundle.labels)
+    row_filter = RowFilter(start=first, stop=first + bundle.labels)
 
     def shortlist(texts: Floats, count: int) -> tuple[Floats, Rows]:
         ef = max(LEAST_QUEUE, 2 * count)
-        similarities, rows = bundle.segment.search(texts, count=count, ef=ef, among=among)
+        similarities, rows = bundle.segment.search(texts, count=count, ef=ef, row_filter=row_filter)
         found: Rows = np.where(rows < 0, -1, place_of[np.maximum(rows - first, 0)])
         return similarities, found
 

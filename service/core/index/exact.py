@@ -5,8 +5,8 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from service.core.index import RowFilter, batches
 from service.core.index.faiss_hnsw import selector
+from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
 _SCAN_ROWS = 131_072  # rows turned to fp32 at once: 200 MB at d = 384
@@ -43,20 +43,20 @@ class LiveVectors:
         copied: Halves = self._matrix[rows]
         return copied
 
-    def search(self, queries: Floats, *, count: int, among: RowFilter) -> tuple[Floats, Rows]:
+    def search(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
         """See `Segment.search`."""
-        parameters = faiss.SearchParameters(sel=selector(among))
+        parameters = faiss.SearchParameters(sel=selector(row_filter))
         similarities, rows = self._index.search(queries, count, params=parameters)
         return similarities, rows
 
 
 def exact_search(
-    keys: Halves, queries: Floats, *, count: int, among: RowFilter
+    keys: Halves, queries: Floats, *, count: int, row_filter: RowFilter
 ) -> tuple[Floats, Rows]:
     """Scan all keys [R, d] for queries [B, d]; see `Segment.search` for what comes back."""
     similarities = np.full((len(queries), 0), -np.inf, np.float32)
     rows = np.full((len(queries), 0), -1, np.int64)
-    candidates = np.arange(among.start, among.stop)[among.mask()]
+    candidates = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
     for batch in batches(len(candidates), _SCAN_ROWS):
         chunk = candidates[batch]
         found, places = faiss.knn(

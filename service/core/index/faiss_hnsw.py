@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from service.core.errors import BundleAltered, MissingExtra
-from service.core.index import IndexParameters, Progress, RowFilter, Segment, batches
+from service.core.index.libraries import IndexParameters
+from service.core.index.protocol import Progress, RowFilter, Segment, batches
 from service.core.types import Floats, Halves, Rows
 
 try:
@@ -37,7 +38,7 @@ class FaissSegment:
         return int(self._index.ntotal)
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+        self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
         """See `Segment.search`; the queue is at least `count` long.
 
@@ -47,19 +48,23 @@ class FaissSegment:
         more are found and those dropped; the queue grows as the filter narrows; where few rows are
         left they are scanned; and what the walk could not fill is scanned after all.
         """
-        if among is None:
-            return self._walk(queries, count=count, ef=ef, among=None)
-        selected = max(1, among.selected())
+        if row_filter is None:
+            return self._walk(queries, count=count, ef=ef, row_filter=None)
+        selected = max(1, row_filter.selected())
         wider = min(ef * self.rows // selected, _LONGEST_QUEUE)
         if selected <= _SCANNED_FOR_ONE * max(wider, count):
-            return self._scan(queries, count=count, among=among)
+            return self._scan(queries, count=count, row_filter=row_filter)
         if selected >= (1 - _FEW) * self.rows:
-            similarities, rows = self._walk_and_drop(queries, count=count, ef=ef, among=among)
+            similarities, rows = self._walk_and_drop(
+                queries, count=count, ef=ef, row_filter=row_filter
+            )
         else:
-            similarities, rows = self._walk(queries, count=count, ef=wider, among=among)
+            similarities, rows = self._walk(queries, count=count, ef=wider, row_filter=row_filter)
         short = (rows < 0).any(axis=1)
         if short.any():
-            similarities[short], rows[short] = self._scan(queries[short], count=count, among=among)
+            similarities[short], rows[short] = self._scan(
+                queries[short], count=count, row_filter=row_filter
+            )
         return similarities, rows
 
     def vectors(self, rows: Rows) -> Halves:
@@ -67,37 +72,39 @@ class FaissSegment:
         return np.asarray(self._vectors.reconstruct_batch(rows), np.float16)
 
     def _walk(
-        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+        self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
         parameters = faiss.SearchParametersHNSW(
-            efSearch=max(ef, count), sel=None if among is None else selector(among)
+            efSearch=max(ef, count), sel=None if row_filter is None else selector(row_filter)
         )
         similarities, rows = self._index.search(queries, count, params=parameters)
         return similarities, rows
 
     def _walk_and_drop(
-        self, queries: Floats, *, count: int, ef: int, among: RowFilter
+        self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter
     ) -> tuple[Floats, Rows]:
         """Walk as if all rows passed, and leave out those that do not."""
-        similarities, rows = self._walk(queries, count=count + _SPARE, ef=ef + _SPARE, among=None)
-        out = ~among.allows(rows)
+        similarities, rows = self._walk(
+            queries, count=count + _SPARE, ef=ef + _SPARE, row_filter=None
+        )
+        out = ~row_filter.allows(rows)
         order = np.argsort(out, axis=1, kind="stable")[:, :count]
         rows = np.where(out, -1, rows)
         return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
 
-    def _scan(self, queries: Floats, *, count: int, among: RowFilter) -> tuple[Floats, Rows]:
+    def _scan(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
         """Every selected row, in the graph's own memory-mapped vectors."""
-        parameters = faiss.SearchParameters(sel=selector(among))
+        parameters = faiss.SearchParameters(sel=selector(row_filter))
         similarities, rows = self._vectors.search(queries, count, params=parameters)
         return similarities, rows
 
 
-def selector(among: RowFilter) -> Any:
+def selector(row_filter: RowFilter) -> Any:
     """Translate a row filter into faiss's terms; a search skips what it does not select."""
-    in_range = faiss.IDSelectorRange(among.start, among.stop)
-    if among.alive is None:
+    in_range = faiss.IDSelectorRange(row_filter.start, row_filter.stop)
+    if row_filter.alive is None:
         return in_range
-    return faiss.IDSelectorAnd(in_range, faiss.IDSelectorBitmap(among.alive))
+    return faiss.IDSelectorAnd(in_range, faiss.IDSelectorBitmap(row_filter.alive))
 
 
 def search_in_one_thread() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from service.core.errors import BundleAltered, MissingExtra
-from service.core.index import IndexParameters, Progress, RowFilter, Segment, batches
+from service.core.index.libraries import IndexParameters
+from service.core.index.protocol import Progress, RowFilter, Segment, batches
 from service.core.types import Floats, Halves, Rows
 
 try:
@@ -33,20 +34,20 @@ class HnswlibSegment:
         return int(self._index.element_count)
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, among: RowFilter | None
+        self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
         """See `Segment.search`; a filter is called back for every visited row, which is slow."""
         wanted = max(ef, count)
         if wanted > self._ef:  # only ever raised: a concurrent search may search deeper, never less
             self._ef = wanted
             self._index.set_ef(wanted)
-        mask = None if among is None else among.mask()
+        mask = None if row_filter is None else row_filter.mask()
         found = min(count, self.rows if mask is None else int(mask.sum()))
         similarities = np.full((len(queries), count), -np.inf, np.float32)
         rows = np.full((len(queries), count), -1, np.int64)
         if found:
             labels, distances = self._index.knn_query(
-                queries, k=found, num_threads=1, filter=_allows(among, mask)
+                queries, k=found, num_threads=1, filter=_allows(row_filter, mask)
             )
             rows[:, :found] = labels.astype(np.int64)
             similarities[:, :found] = 1.0 - distances  # the "ip" space returns 1 - s
@@ -57,10 +58,10 @@ class HnswlibSegment:
         return np.asarray(self._index.get_items(rows, return_type="numpy"), np.float16)
 
 
-def _allows(among: RowFilter | None, mask: Any) -> Any:
-    if among is None:
+def _allows(row_filter: RowFilter | None, mask: Any) -> Any:
+    if row_filter is None:
         return None
-    start, stop = among.start, among.stop
+    start, stop = row_filter.start, row_filter.stop
     return lambda row: start <= row < stop and bool(mask[row - start])
 
 

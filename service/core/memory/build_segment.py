@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from service.core import index
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory.segment_store import INDEX
 from service.core.processes.low_priority import step_aside
 
@@ -30,7 +29,7 @@ def main(job: Path) -> None:
 
     parameters = IndexParameters(**orjson.loads((job / "parameters.json").read_bytes()))
     vectors = np.load(job / "vectors.npy")
-    index.library(parameters.library).build(vectors, parameters, job / INDEX, orphaned)
+    load_library(parameters.library).build(vectors, parameters, job / INDEX, orphaned)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import MemoryFull
-from service.core.index import Segment
+from service.core.index.protocol import Segment
 from service.core.memory.changes import Change
 from service.core.memory.compaction import Extent
 from service.core.memory.draft import Draft, MemoryLimits, attached, covers

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.core.index import RowFilter
 from service.core.index.exact import LiveVectors
+from service.core.index.protocol import RowFilter
 from service.core.memory.part import Votes, dead_places, living_places, without
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
@@ -88,9 +88,9 @@ class LiveRows:
         above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
         """See `Part`; exact and all at once, so `ef` and `above` change nothing."""
-        among = RowFilter(start=0, stop=self.count, alive=self._selected(kind))
+        row_filter = RowFilter(start=0, stop=self.count, alive=self._selected(kind))
         similarities, rows = self.store.vectors.search(
-            queries, count=min(count, self.count), among=among
+            queries, count=min(count, self.count), row_filter=row_filter
         )
         return similarities, np.where(rows < 0, rows, rows + self.first)
 

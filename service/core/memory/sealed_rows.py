@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.index import RowFilter, Segment
 from service.core.index.exact import exact_search, pad
+from service.core.index.protocol import RowFilter, Segment
 from service.core.memory.compaction import Extent
 from service.core.memory.part import Part, Votes, dead_places, gather, living_places, without
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
@@ -68,22 +68,24 @@ class SealedRows:
         """
         if self.segment is None:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
-        count, among = min(count, self.stored), self._among(kind)
+        count, row_filter = min(count, self.stored), self._row_filter(kind)
         if ef is None:
             keys = self.segment.vectors(np.arange(self.stored))
-            among = among or RowFilter(start=0, stop=self.stored)
-            similarities, places = exact_search(keys, queries, count=count, among=among)
+            row_filter = row_filter or RowFilter(start=0, stop=self.stored)
+            similarities, places = exact_search(keys, queries, count=count, row_filter=row_filter)
         elif above is None or count <= FIRST_ROWS:
-            similarities, places = self.segment.search(queries, count=count, ef=ef, among=among)
+            similarities, places = self.segment.search(
+                queries, count=count, ef=ef, row_filter=row_filter
+            )
         else:
             similarities, places = self.segment.search(
-                queries, count=FIRST_ROWS, ef=min(ef, FIRST_QUEUE), among=among
+                queries, count=FIRST_ROWS, ef=min(ef, FIRST_QUEUE), row_filter=row_filter
             )
             more = similarities[:, -1] > above
             similarities, places = pad(similarities, places, count=count)
             if more.any():
                 similarities[more], places[more] = self.segment.search(
-                    queries[more], count=count, ef=ef, among=among
+                    queries[more], count=count, ef=ef, row_filter=row_filter
                 )
         return similarities, np.where(places < 0, -1, self.extent.rows[places])
 
@@ -118,7 +120,7 @@ class SealedRows:
     def _places(self, rows: Rows) -> Rows:
         return np.searchsorted(self.extent.rows, rows)
 
-    def _among(self, kind: RowKind | None) -> RowFilter | None:
+    def _row_filter(self, kind: RowKind | None) -> RowFilter | None:
         if kind is None and self.alive is None:
             return None
         alive = self.alive

@@ -26,11 +26,11 @@ from time import time
 import numpy as np
 import orjson
 
-from service.core import index
 from service.core.bundle.manifest import Checksums, FileFacts, file_facts
 from service.core.errors import BundleError, InvalidData, SealError
 from service.core.files.atomic import new_folder
-from service.core.index import IndexParameters, Segment
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import Segment
 from service.core.processes.low_priority import NicedChild
 from service.core.types import Halves
 
@@ -63,7 +63,7 @@ class SegmentStore:
             facts = FileFacts(**orjson.loads((folder / FACTS).read_bytes()))
             Checksums(folder=folder, files={INDEX: facts}).verify()
             rows, dimension = shape
-            return index.library(parameters.library).open(
+            return load_library(parameters.library).open(
                 folder / INDEX, rows=rows, dimension=dimension
             )
         except FileNotFoundError:

@@ -15,7 +15,7 @@ import numpy as np
 from service.core.bundle.bundle import BundleContent, write_bundle
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import Details, dump
-from service.core.index import Progress
+from service.core.index.protocol import Progress
 from service.core.memory.part import living_places
 from service.core.memory.view import View
 from service.core.types import Indices, Label, Rows

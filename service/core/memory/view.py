@@ -15,8 +15,8 @@ import numpy as np
 from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
-from service.core.index import RowFilter
 from service.core.index.exact import exact_search, nearest, pad
+from service.core.index.protocol import RowFilter
 from service.core.memory.compaction import Extent
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import Part, Votes, dead_places, gather
@@ -171,14 +171,14 @@ class View:
         instances, rows = self.bundle.instances, self.base_rows
         start = instances if kind is RowKind.LABEL else 0
         stop = instances if kind is RowKind.INSTANCE else rows
-        among = RowFilter(start=start, stop=stop, alive=self.base_alive)
+        row_filter = RowFilter(start=start, stop=stop, alive=self.base_alive)
         if exact:
-            return exact_search(self.bundle.keys, queries, count=depth, among=among)
+            return exact_search(self.bundle.keys, queries, count=depth, row_filter=row_filter)
         return self.bundle.segment.search(
             queries,
             count=depth,
             ef=self.bundle.manifest.index.ef,
-            among=None if kind is None and self.base_alive is None else among,
+            row_filter=None if kind is None and self.base_alive is None else row_filter,
         )
 
     def _by_part(self, rows: Rows) -> Iterator[tuple[Part, Rows]]:

@@ -17,7 +17,7 @@ from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role

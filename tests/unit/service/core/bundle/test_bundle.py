@@ -10,12 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core import index
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.label_details import Details, dump
 from service.core.errors import BundleAltered, BundleError, BundleMissing, InvalidInput
 from service.core.files import text_store
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from tests.support.bundles import INSTANCES, LABELS, Catalogue, sign_again
 
 FILES = (
@@ -201,7 +200,7 @@ def _another_number_of_label_texts(folder: Path) -> str:
 
 def _another_index(folder: Path) -> str:
     keys = np.load(folder / "keys.npy")[:3]
-    index.library("faiss").build(
+    load_library("faiss").build(
         keys, IndexParameters(m=8), folder / "segments/base.index", lambda done: None
     )
     return "base.index"
@@ -246,7 +245,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(
     def die(*_: object) -> None:
         raise exception
 
-    monkeypatch.setattr(index.library("faiss"), "build", die)
+    monkeypatch.setattr(load_library("faiss"), "build", die)
     with pytest.raises(exception):
         make_bundle()
     assert list(tmp_path.iterdir()) == []

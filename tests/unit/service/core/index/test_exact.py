@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.index import RowFilter, exact
+from service.core.index import exact
 from service.core.index.exact import LiveVectors, exact_search, nearest, pad
+from service.core.index.protocol import RowFilter
 
 
 def unit_rows(rows: int, dimension: int = 8, seed: int = 0) -> np.ndarray:
@@ -48,18 +49,18 @@ def test_exact_search_is_a_full_sort(data: st.DataObject) -> None:
     count = data.draw(st.integers(min_value=1, max_value=rows + 2))
     keys = unit_rows(rows).astype(np.float16)
     alive = np.packbits([row not in dead for row in range(rows)], bitorder="little")
-    among = RowFilter(start=start, stop=stop, alive=alive if dead else None)
-    similarities, found = exact_search(keys, QUERIES, count=count, among=among)
+    row_filter = RowFilter(start=start, stop=stop, alive=alive if dead else None)
+    similarities, found = exact_search(keys, QUERIES, count=count, row_filter=row_filter)
     allowed = [row for row in range(start, stop) if row not in dead]
     assert found.tolist() == slow_search(keys, allowed=allowed, count=count)
     assert np.all(np.diff(similarities[:, : len(allowed)], axis=1) <= 0)
 
 
 def test_a_scan_in_several_chunks_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys, among = unit_rows(50).astype(np.float16), RowFilter(start=3, stop=48)
-    whole = exact_search(keys, QUERIES, count=10, among=among)
+    keys, row_filter = unit_rows(50).astype(np.float16), RowFilter(start=3, stop=48)
+    whole = exact_search(keys, QUERIES, count=10, row_filter=row_filter)
     monkeypatch.setattr(exact, "_SCAN_ROWS", 7)
-    chunked = exact_search(keys, QUERIES, count=10, among=among)
+    chunked = exact_search(keys, QUERIES, count=10, row_filter=row_filter)
     assert np.array_equal(whole[1], chunked[1])
     assert whole[0] == pytest.approx(chunked[0], abs=1e-6)
 
@@ -69,7 +70,7 @@ def test_live_vectors_are_searched_exactly_and_read_back() -> None:
     store = LiveVectors(capacity=16, dimension=8)
     store.write(0, keys[:4])
     store.write(4, keys[4:])
-    similarities, rows = store.search(QUERIES, count=10, among=RowFilter(start=0, stop=10))
+    similarities, rows = store.search(QUERIES, count=10, row_filter=RowFilter(start=0, stop=10))
     assert rows.tolist() == slow_search(keys, allowed=list(range(10)), count=10)
     recomputed = np.take_along_axis(QUERIES @ keys.astype(np.float32).T, rows, 1)
     assert similarities == pytest.approx(recomputed, abs=1e-6)
@@ -80,9 +81,9 @@ def test_rows_written_after_a_search_was_planned_are_not_seen() -> None:
     keys = unit_rows(10).astype(np.float16)
     store = LiveVectors(capacity=16, dimension=8)
     store.write(0, keys[:4])
-    among = RowFilter(start=0, stop=4)
+    row_filter = RowFilter(start=0, stop=4)
     store.write(4, keys[4:])
-    _, rows = store.search(QUERIES, count=6, among=among)
+    _, rows = store.search(QUERIES, count=6, row_filter=row_filter)
     assert rows.tolist() == slow_search(keys, allowed=[0, 1, 2, 3], count=6)
 
 
@@ -91,7 +92,7 @@ def test_rows_of_a_failed_attempt_are_written_over() -> None:
     store = LiveVectors(capacity=16, dimension=8)
     store.write(0, keys[:8])  # its view was never published
     store.write(0, keys[8:])
-    _, rows = store.search(QUERIES, count=3, among=RowFilter(start=0, stop=2))
+    _, rows = store.search(QUERIES, count=3, row_filter=RowFilter(start=0, stop=2))
     assert rows.tolist() == slow_search(keys[8:], allowed=[0, 1], count=3)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core import index
 from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
-from service.core.index import IndexParameters, RowFilter, Segment, SegmentLibrary
+from service.core.index.libraries import IndexParameters, SegmentLibrary, load_library
+from service.core.index.protocol import RowFilter, Segment, batches
 
 ROWS, DIMENSION = 60, 8
 PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
@@ -18,7 +18,7 @@ PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
 def library(request: pytest.FixtureRequest) -> SegmentLibrary:
     if find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    return index.library(request.param)
+    return load_library(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def bitmap(dead: set[int]) -> np.ndarray:
 def test_a_segment_finds_what_a_full_scan_finds(
     segment: Segment, vectors: np.ndarray, queries: np.ndarray
 ) -> None:
-    similarities, rows = segment.search(queries, count=10, ef=80, among=None)
+    similarities, rows = segment.search(queries, count=10, ef=80, row_filter=None)
     expected_rows, expected = nearest_of(vectors, queries, list(range(ROWS)), 10)
     assert segment.rows == ROWS
     assert rows.tolist() == expected_rows.tolist()
@@ -84,9 +84,9 @@ def test_a_filter_is_obeyed_and_costs_no_row(
     stop: int,
     dead: set[int],
 ) -> None:
-    among = RowFilter(start=start, stop=stop, alive=bitmap(dead) if dead else None)
+    row_filter = RowFilter(start=start, stop=stop, alive=bitmap(dead) if dead else None)
     allowed = [row for row in range(start, stop) if row not in dead]
-    _, rows = segment.search(queries, count=5, ef=80, among=among)
+    _, rows = segment.search(queries, count=5, ef=80, row_filter=row_filter)
     expected, _ = nearest_of(vectors, queries, allowed, 5)
     assert rows[:, : expected.shape[1]].tolist() == expected.tolist()
     assert np.all(rows[:, expected.shape[1] :] == -1)
@@ -103,18 +103,18 @@ def test_vectors_come_back_bit_for_bit_in_the_order_asked_for(
 
 
 def test_places_without_a_row_hold_minus_one(segment: Segment, queries: np.ndarray) -> None:
-    _, rows = segment.search(queries, count=ROWS + 3, ef=80, among=None)
+    _, rows = segment.search(queries, count=ROWS + 3, ef=80, row_filter=None)
     assert rows.shape == (len(queries), ROWS + 3)
     assert sorted(rows[0, :ROWS].tolist()) == list(range(ROWS))
     assert np.all(rows[:, ROWS:] == -1)
 
 
 def test_a_filter_that_admits_nothing_finds_nothing(segment: Segment, queries: np.ndarray) -> None:
-    for among in (
+    for row_filter in (
         RowFilter(start=7, stop=7),
         RowFilter(start=3, stop=5, alive=bitmap({3, 4})),
     ):
-        _, rows = segment.search(queries, count=4, ef=80, among=among)
+        _, rows = segment.search(queries, count=4, ef=80, row_filter=row_filter)
         assert np.all(rows == -1)
 
 
@@ -157,7 +157,7 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path, vectors: np.ndarray
     flat.add(vectors.astype(np.float32))
     faiss.write_index(flat, str(tmp_path / "base.index"))
     with pytest.raises(BundleAltered, match=r"base\.index"):
-        index.library("faiss").open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+        load_library("faiss").open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
 
 
 def test_a_missing_index_is_refused(library: SegmentLibrary, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_missing_index_is_refused(library: SegmentLibrary, tmp_path: Path) -> 
 
 def test_an_unknown_library_is_refused_by_name() -> None:
     with pytest.raises(BundleUnsupported, match=r"'annoy' is unknown .* faiss, hnswlib"):
-        index.library("annoy")
+        load_library("annoy")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_parameters_that_no_library_could_build_are_refused(field: str, value: o
 
 
 def test_batches_cover_every_row_once() -> None:
-    cut = list(index.batches(7, 3))
+    cut = list(batches(7, 3))
     assert cut == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert list(index.batches(0, 3)) == []
+    assert list(batches(0, 3)) == []
 
 
 def test_a_filters_mask_by_hand() -> None:
@@ -204,6 +204,6 @@ def test_a_filter_finds_rows_that_a_walk_would_not_reach(
     library.build(rows, IndexParameters(**PARAMETERS), tmp_path / "i", lambda done: None)
     segment = library.open(tmp_path / "i", rows=3050, dimension=DIMENSION)
     query = np.eye(1, DIMENSION, dtype=np.float32)
-    _, found = segment.search(query, count=20, ef=80, among=RowFilter(start=3000, stop=3050))
+    _, found = segment.search(query, count=20, ef=80, row_filter=RowFilter(start=3000, stop=3050))
     wanted, _ = nearest_of(rows, query, list(range(3000, 3050)), 20)
     assert found.tolist() == wanted.tolist()

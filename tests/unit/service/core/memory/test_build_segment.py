@@ -19,7 +19,7 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
         "class Told:\n"
         "    def build(self, vectors, parameters, path, progress):\n"
         "        path.write_text(f\"{os.nice(0)} {os.environ['OMP_NUM_THREADS']}\")\n"
-        "build_segment.index.library = lambda name: Told()\n"
+        "build_segment.load_library = lambda name: Told()\n"
         "build_segment.main(Path(sys.argv[1]))\n"
     )
     _job(tmp_path)
@@ -40,7 +40,7 @@ def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
         "            time.sleep(0.01)\n"
         "        progress(1)\n"
         "        path.write_text('went on')\n"
-        "build_segment.index.library = lambda name: Slow()\n"
+        "build_segment.load_library = lambda name: Slow()\n"
         "try:\n"
         "    build_segment.main(Path(sys.argv[1]))\n"
         "finally:\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core import index
-from service.core.index import IndexParameters, Segment
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import Segment
 from service.core.memory.compaction import Extent
 from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
 from service.core.memory.part import Part
@@ -50,7 +50,7 @@ def build(tmp_path: Path) -> Callable[[list[Part], Rows], Segment]:
     def built(parts: list[Part], rows: Rows) -> Segment:
         vectors = np.concatenate([part.vectors(within(part, rows)) for part in parts])
         path = tmp_path / f"{rows[0]}-{len(rows)}.index"
-        library = index.library("faiss")
+        library = load_library("faiss")
         library.build(vectors, IndexParameters(m=16, ef_construction=EF), path, lambda rows: None)
         return library.open(path, rows=len(rows), dimension=DIMENSION)
 

@@ -9,9 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core import index
 from service.core.errors import SealError
-from service.core.index import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory import segment_store
 from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
 from service.core.processes.low_priority import NicedChild
@@ -45,7 +44,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def build(_child: NicedChild, command: list[str]) -> str:
         job = Path(command[-1])
-        index.library("faiss").build(
+        load_library("faiss").build(
             np.load(job / "vectors.npy"), PARAMETERS, job / INDEX, lambda rows: None
         )
         built.append(job)
@@ -73,7 +72,7 @@ def test_a_segment_is_built_by_a_child_and_found_by_its_key(
     segment = SegmentStore(folder).find(key, PARAMETERS, shape=SHAPE)
     assert segment is not None
     assert np.array_equal(segment.vectors(np.arange(ROWS)), vectors)
-    _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, among=None)
+    _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, row_filter=None)
     assert rows[:, 0].tolist() == list(range(ROWS))
 
 
@@ -83,7 +82,7 @@ def test_the_child_builds_the_very_bytes_that_this_process_would(
     """One thread each: so do processes that never met."""
     key = store.key(vectors, PARAMETERS)
     store.build(key, vectors, PARAMETERS)
-    index.library("faiss").build(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
+    load_library("faiss").build(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
     assert (folder / key / INDEX).read_bytes() == (tmp_path / "mine").read_bytes()
 
 

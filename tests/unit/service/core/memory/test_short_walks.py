@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.core import index
-from service.core.index import IndexParameters, RowFilter, Segment
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import RowFilter, Segment
 from service.core.memory.compaction import Extent
 from service.core.memory.sealed_rows import FIRST_ROWS, SealedRows
 
@@ -20,7 +20,7 @@ def unit(count: int, seed: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def segment(tmp_path_factory: pytest.TempPathFactory) -> Segment:
     path = tmp_path_factory.mktemp("segment") / "segment.index"
-    library = index.library("faiss")
+    library = load_library("faiss")
     parameters = IndexParameters(m=16, ef_construction=100)
     library.build(unit(ROWS, 0).astype(np.float16), parameters, path, lambda rows: None)
     return library.open(path, rows=ROWS, dimension=DIMENSION)
@@ -76,9 +76,9 @@ def test_dead_rows_are_never_found_and_cost_no_living_one(
     segment: Segment, queries: np.ndarray, share: float
 ) -> None:
     alive = np.random.default_rng(2).random(ROWS) >= share
-    among = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))
+    row_filter = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))
 
-    _, rows = segment.search(queries, count=100, ef=EF, among=among)
+    _, rows = segment.search(queries, count=100, ef=EF, row_filter=row_filter)
 
     expected = truth(queries, alive, min(100, int(alive.sum())))
     assert alive[rows[rows >= 0]].all()
@@ -92,17 +92,17 @@ def test_where_the_dead_lie_nearest_they_are_replaced(
     """More than the spare rows that a walk finds beyond those asked for."""
     alive = np.ones(ROWS, bool)
     alive[truth(queries[:1], alive, 150)[0]] = False
-    among = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))
+    row_filter = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))
 
-    _, rows = segment.search(queries, count=100, ef=EF, among=among)
+    _, rows = segment.search(queries, count=100, ef=EF, row_filter=row_filter)
 
     assert overlap(rows, truth(queries, alive, 100)) > 0.97
 
 
 def test_a_filter_says_which_rows_pass() -> None:
-    among = RowFilter(start=2, stop=12, alive=np.packbits([1, 1, 1, 0] * 4, bitorder="little"))
+    row_filter = RowFilter(start=2, stop=12, alive=np.packbits([1, 1, 1, 0] * 4, bitorder="little"))
 
-    assert among.allows(np.array([[-1, 1, 2], [3, 11, 10], [12, 15, 4]])).tolist() == [
+    assert row_filter.allows(np.array([[-1, 1, 2], [3, 11, 10], [12, 15, 4]])).tolist() == [
         [False, False, True],
         [False, False, True],
         [False, False, True],
