@@ -29,7 +29,9 @@ from loadtests.measure.footprint import resident
 from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.types import Floats
-from training.batches.batch import BatchSettings, Pairs, assemble
+from training.batches.batch import assemble
+from training.batches.settings import BatchSettings
+from training.datasets.training_pairs import TrainingPairs
 from training.loop.optimizers import make_optimizers
 from training.recipes import recipe as recipes
 from training.systems import Task, build, encoded
@@ -94,7 +96,7 @@ def measure(labels: int, steps: int) -> Measured:
     rng = np.random.default_rng(0)
     recipe = recipes.load(RECIPE)
     labels_of = drawn_labels(labels, rng)
-    pairs = Pairs(labels_of=labels_of, filtered=csr_matrix(labels_of.shape, dtype=bool))
+    pairs = TrainingPairs(labels_of=labels_of, filtered=csr_matrix(labels_of.shape, dtype=bool))
     texts = drawn_vectors(labels, rng)
     task = Task(
         labels=labels,

@@ -5,34 +5,15 @@ Shapes: B instances, P labels of the pool, N training rows, L labels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
-from pydantic.dataclasses import dataclass as settings
 from scipy.sparse import csr_matrix
 
-from service.core.config import STRICT, Count, Natural
 from service.core.types import Bools, Indices, Rows
-
-
-@settings(frozen=True, kw_only=True, config=STRICT)
-class BatchSettings:
-    """How a batch is put together.
-
-    `instances` are those of the global batch, whatever the number of processes. `positives` are
-    drawn for each, `hard_negatives` (m of RAE-XMC) from those that were mined. `pool` is what the
-    batch's instances are contrasted with: its own labels, or `all`.
-    """
-
-    instances: Annotated[int, Field(ge=2)] = 1024
-    positives: Count = 1
-    hard_negatives: Natural = 0
-    pool: Literal["batch", "all"] = "batch"
-    order: Literal["shuffled", "clustered"] = "shuffled"
-    cluster_size: Annotated[int, Field(ge=2)] = 32  # instances; only where order is clustered
+from training.batches.settings import BatchSettings
+from training.datasets.training_pairs import TrainingPairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,37 +28,11 @@ class Batch:
     strangers: Bools  # [B, B]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pairs:
-    """What is known of training rows: their labels, and the pairs that do not count."""
-
-    labels_of: csr_matrix  # [N, L]
-    filtered: csr_matrix  # [N, L]
-    drawable: csr_matrix = field(init=False)  # [N, L] bool
-
-    def __post_init__(self) -> None:
-        """Index each row's drawable labels: a filtered positive teaches nothing that counts."""
-        drawable = csr_matrix(self.labels_of != 0)
-        drawable = csr_matrix(drawable > drawable.multiply(self.filtered != 0))
-        drawable.eliminate_zeros()
-        drawable.sort_indices()
-        object.__setattr__(self, "drawable", drawable)
-
-    def trainable(self) -> Rows:
-        """The rows that have a label to draw."""
-        return np.flatnonzero(np.diff(self.drawable.indptr)).astype(np.int64)
-
-    @property
-    def labels(self) -> int:
-        """L."""
-        return int(self.labels_of.shape[1])
-
-
 Mined = NDArray[np.int32]  # [N, top] hard negatives of each row, -1 where there are fewer
 
 
 def assemble(
-    pairs: Pairs,
+    pairs: TrainingPairs,
     rows: Rows,
     *,
     settings: BatchSettings,

@@ -20,7 +20,7 @@ from training.comparisons.comparison import Comparison, Entry
 from training.datasets import lf_xmc
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
-from training.recipes.recipe import Precision
+from training.models.precision import Precision
 
 
 def compare(

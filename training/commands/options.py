@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from training.recipes.recipe import Precision
+from training.models.precision import Precision
 
 MANY = Parameter(consume_multiple=True, negative=())  # --only a b c
 AskedPrecision = Annotated[

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from service.core.errors import MissingExtra
 from service.core.files.atomic import new_folder, refuse_existing
+from training.experiments.stream_panels import read_streams, stream_panels
 from training.report.runs import read_runs
-from training.report.streams import read_streams, stream_panels
 
 PAGE = "report.html"
 MANY_PATHS = Parameter(consume_multiple=True, negative=(), show_default=False)

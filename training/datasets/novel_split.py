@@ -27,9 +27,9 @@ from service.core.config import STRICT
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import new_folder, write_file
 from service.core.types import Rows
-from training.batches.batch import Pairs
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.training_pairs import TrainingPairs
 
 FORMAT, VERSION = "keymatch-novel-split", 1
 SEEN, ALL, FILE = "seen", "all", "novel.json"
@@ -78,7 +78,7 @@ def split_novel(dataset: Dataset, *, fraction: float, seed: int) -> NovelSplit:
     if not 0.0 < fraction < 1.0:
         raise InvalidInput(f"fraction must lie between 0 and 1, not {fraction:g}", field="fraction")
     train, total = dataset.train, len(dataset.labels)
-    drawable = Pairs(labels_of=train.labels_of, filtered=train.filtered).drawable.tocsc()
+    drawable = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).drawable.tocsc()
     candidates = np.flatnonzero(np.diff(drawable.indptr))
     rng = np.random.default_rng([seed, 7])
     novel = np.sort(rng.permutation(candidates)[: round(fraction * len(candidates))])

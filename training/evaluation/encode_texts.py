@@ -16,11 +16,10 @@ from torch import nn
 from service.core.types import Floats, Role
 from training.checkpoints.label_keys import read_label_keys
 from training.datasets.dataset import Dataset
-from training.loop.schedule import chosen_precision
 from training.models.pooled import PooledEncoder
+from training.models.precision import Precision, supported_precision
 from training.models.tokens import buckets, by_length, padded, tokenize
 from training.models.torch_encoder import TorchEncoder
-from training.recipes.recipe import Precision
 
 _BUDGET = 8_192  # tokens of one call, padding included
 
@@ -60,7 +59,7 @@ def label_keys(encode: Callable[..., Floats], dataset: Dataset, *, folder: Path 
 def autocast(precision: Precision) -> AbstractContextManager[None]:
     """Arithmetic in fp32, bf16 or fp16; `auto` is the hardware's own."""
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[
-        chosen_precision(precision)
+        supported_precision(precision)
     ]
     if dtype is None:
         return nullcontext()

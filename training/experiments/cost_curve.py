@@ -10,11 +10,11 @@ import numpy as np
 
 from service.core.files.atomic import write_file
 from training.experiments.study import Side, Study
-from training.recipes.recipe import ValidationSettings
 from training.reduction import METHODS, reduce
 from training.reduction.memory import Memory, Reduced
 from training.report.panels import Curve, Panel
 from training.report.plots import LIGHT, draw
+from training.selection.validation import ValidationSettings
 
 PLOTTED = ("P@1", "P@5", "R@100", "PSP@5")
 # One rule for all choices: the mean that early stopping, lambda and b go by.

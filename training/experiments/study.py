@@ -20,17 +20,17 @@ from service.core.errors import InvalidInput
 from service.core.index.exact import exact_search, nearest
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Role, Rows
-from training.batches.batch import Pairs
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
 from training.checkpoints.run_json import BEST, read_run_on
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
+from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.encode_texts import encode_texts, label_keys
 from training.evaluation.metrics import evaluate, judge
 from training.evaluation.prediction import Keys, Ranked, Retrieved, predict
 from training.evaluation.results import row_metrics
+from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
-from training.recipes.recipe import Precision
 from training.selection.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
 
 
@@ -168,7 +168,7 @@ def open_study(
             raise InvalidInput("--held-out goes with --encoder: a run has its own held-out rows")
         folder = run / BEST
         rows, seed = _held_out_by(run, dataset)
-    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     slices = hold_out(
         pairs.trainable(),
         total=len(dataset.train),

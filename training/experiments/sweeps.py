@@ -18,11 +18,11 @@ from training.datasets.dataset import Dataset
 from training.evaluation.encode_texts import encode_texts, label_keys
 from training.evaluation.prediction import Keys, Retrieved, predict, predict_separately, retrieve
 from training.evaluation.results import Result, measured, ranked_labels
-from training.loop.finish import DEPTHS as CHOOSABLE
-from training.loop.finish import choose_on
+from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
-from training.recipes.recipe import Precision, ValidationSettings
-from training.selection.validation import Slices, ask, default_slices
+from training.selection.memory_choices import DEPTHS as CHOOSABLE
+from training.selection.memory_choices import choose_on
+from training.selection.validation import Slices, ValidationSettings, ask, default_slices
 
 MEMORIZATIONS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Table 8
 DEPTHS = (10, 25, 50, 100, 200, 400)  # Figure 3

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.types import Floats, Rows
-from training.batches.batch import Pairs
 from training.batches.clusters import balanced_clusters
 from training.batches.hard_negatives import mine
+from training.datasets.training_pairs import TrainingPairs
 from training.loop.embedder import Embedder
 from training.loop.state import Found
 from training.recipes.recipe import Recipe
@@ -27,7 +27,7 @@ class Refresh:
     """
 
     recipe: Recipe
-    pairs: Pairs
+    pairs: TrainingPairs
     rows: Rows  # that train
     embedder: Embedder
     progress: Callable[[int, int], None]

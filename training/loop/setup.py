@@ -18,19 +18,19 @@ from torch import nn
 from service.core.errors import InvalidConfig, InvalidData
 from service.core.types import Floats, Role, Rows
 from training import systems
-from training.batches.batch import Pairs
 from training.datasets.dataset import Dataset
+from training.datasets.training_pairs import TrainingPairs
 from training.loop import state
 from training.loop.embedder import BucketedEncoder, Embedder
 from training.loop.frozen import FrozenEmbedder
 from training.loop.journal import Journal
 from training.loop.optimizers import make_optimizers
 from training.loop.refresh import Refresh
-from training.loop.schedule import chosen_precision
 from training.loop.state import Found, Parts, Progress
 from training.loop.trainer import LAST, Trainer
 from training.models.ngrams import CharacterNgrams, ngrams_of, untrained
 from training.models.pooled import PooledEncoder
+from training.models.precision import supported_precision
 from training.models.sharding import sharding_of
 from training.models.tokens import joined, tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
@@ -139,23 +139,23 @@ def open_run(
     )
 
 
-def training_pairs(dataset: Dataset, hidden: Rows) -> Pairs:
+def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
     """What trains: the clicks of `hidden` labels count for nothing, neither for nor against."""
     train = dataset.train
     if not len(hidden):
-        return Pairs(labels_of=train.labels_of, filtered=train.filtered)
+        return TrainingPairs(labels_of=train.labels_of, filtered=train.filtered)
     of_hidden = np.zeros(len(dataset.labels), bool)
     of_hidden[hidden] = True
     clicks = csr_matrix(train.labels_of != 0) @ diags(of_hidden.astype(np.float32))
     filtered = csr_matrix(train.filtered.astype(bool) + (clicks != 0))
-    return Pairs(labels_of=train.labels_of, filtered=filtered)
+    return TrainingPairs(labels_of=train.labels_of, filtered=filtered)
 
 
 def make_accelerator(recipe: Recipe) -> Accelerator:
     """One process, or one of those that `torchrun` started."""
     return Accelerator(
         cpu=not torch.cuda.is_available(),
-        mixed_precision=chosen_precision(recipe.optimizer.precision).replace("fp32", "no"),
+        mixed_precision=supported_precision(recipe.optimizer.precision).replace("fp32", "no"),
         # A BERT's own pooling head is loaded and never used.
         kwargs_handlers=[
             DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
@@ -222,13 +222,13 @@ def make_embedder(
     return FrozenEmbedder(ngrams, whole(still), **wider)
 
 
-def label_vectors(embedder: Embedder, pairs: Pairs) -> Floats:
+def label_vectors(embedder: Embedder, pairs: TrainingPairs) -> Floats:
     """The present encoder's label vectors, [L, d]."""
     instances = pairs.labels_of.shape[0]
     return embedder.vectors(np.arange(instances, instances + pairs.labels))
 
 
-def training_slices(pairs: Pairs, recipe: Recipe, *, source: str) -> Slices:
+def training_slices(pairs: TrainingPairs, recipe: Recipe, *, source: str) -> Slices:
     """Hold rows out; raises `InvalidConfig` where too little is left for a batch."""
     trainable = pairs.trainable()
     slices = hold_out(

@@ -18,10 +18,11 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from service.core.types import Floats, Rows
-from training.batches.batch import Batch, Pairs, assemble
+from training.batches.batch import Batch, assemble
 from training.batches.order import batch_rows, dropout_seed, step_rng
 from training.checkpoints.model_folder import write_model
 from training.checkpoints.run_json import BEST
+from training.datasets.training_pairs import TrainingPairs
 from training.loop import state
 from training.loop.embedder import Embedder
 from training.loop.journal import Journal
@@ -45,7 +46,7 @@ class Trainer:
     recipe: Recipe
     run: str
     folder: Path
-    pairs: Pairs
+    pairs: TrainingPairs
     rows: Rows  # that train
     system: System
     encoder: TorchEncoder

@@ -27,7 +27,7 @@ from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
-from training.recipes.recipe import NgramSettings
+from training.models.settings import NgramSettings
 
 MEANT = "sentence_embedding"  # the feature that a model's modules hand on as its vector
 NOTHING, BOUNDARY = 0, 1  # beside the characters: no character, and the edge of a word

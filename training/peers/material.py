@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from service.core.types import Rows
-from training.batches.batch import Pairs
 from training.datasets.dataset import Dataset
+from training.datasets.training_pairs import TrainingPairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ def material(dataset: Dataset) -> Material:
 
     Raises `InvalidInput` where no row is left.
     """
-    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     rows = pairs.trainable()
     if not len(rows):
         raise InvalidInput("no training row has a label that counts", field="train")

@@ -18,9 +18,9 @@ from dataclasses import field
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from service.core.config import (
@@ -33,70 +33,13 @@ from service.core.config import (
     toml_value,
 )
 from service.core.errors import InvalidConfig
-from training.batches.batch import BatchSettings
+from training.batches.settings import BatchSettings, RefreshSettings
+from training.models.precision import Precision
+from training.models.settings import EncoderSettings, NgramSettings
 from training.recipes import shipped
+from training.selection.validation import ValidationSettings
 
 PACKAGE = "training.recipes"
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class EncoderSettings:
-    """`name` as `training.encoder.load_encoder` takes it; prompts default to the model's own.
-
-    `dropout` in place of the model's own, where it is given. A `frozen` transformer's vectors are
-    made once; n-grams and a system's own parameters learn beside them. `stage_one` is a recipe that
-    is trained first, and whose encoder is taken in place of `name`.
-    """
-
-    name: str
-    stage_one: str | None = None
-    query_tokens: Count = 32
-    label_tokens: Count = 32
-    query_prompt: str | None = None
-    label_prompt: str | None = None
-    dropout: Share | None = None
-    frozen: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class NgramSettings:
-    """A table of `buckets` vectors (0: none) for n-grams of `shortest` to `longest` characters.
-
-    `share` is the length of what they add to the transformer's unit vector before training, see
-    `training.models.ngrams`; `learning_rate` is theirs alone, for a table learns at other rates. A
-    text loses each n-gram with the chance `dropout` while it trains. `frozen` keeps a checkpoint's
-    table as it is, where the transformer is frozen, too.
-    """
-
-    buckets: Natural = 0
-    shortest: Count = 3
-    longest: Annotated[Count, Field(validate_default=True)] = 5
-    share: Positive = 0.7
-    learning_rate: Positive = 3e-3
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    frozen: bool = False
-
-    @field_validator("longest")
-    @classmethod
-    def _at_least_the_shortest(cls, longest: int, others: ValidationInfo) -> int:
-        if longest < others.data.get("shortest", longest):
-            raise ValueError("must be at least `shortest`")
-        return longest
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class RefreshSettings:
-    """Every `every` steps from `first` on (0: never), all texts are encoded anew.
-
-    `top` (hnm_topk) nearest labels of each row that are not its positives are kept as hard
-    negatives, found by the index `library` or an exact scan.
-    """
-
-    every: Natural = 0
-    first: Natural = 0
-    top: Count = 50
-    library: Literal["exact", "faiss", "hnswlib"] = "exact"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -118,27 +61,6 @@ class OptimizerSettings:
     precision: Precision = "auto"
     gradient_cache: bool = False
     bucket_tokens: Annotated[int, Field(ge=64)] = 8_192
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class ValidationSettings:
-    """`rows` of the training split are held out and scored every `every` steps.
-
-    The best checkpoint has the highest mean of `metrics`; training ends when `patience` checks in
-    a row bring no better one (0: never). With `rows = 0` nothing is held out, the last is kept.
-    Each check tries all of `mixing`, see `training.models.wise_ft`, and keeps the best; 1 is what
-    trains. `labels` is the share of labels whose clicks do not train, so that they are novel: how
-    novel labels are represented is chosen on them.
-    """
-
-    rows: Natural = 1_000
-    labels: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
-    every: Count = 250
-    patience: Natural = 0
-    depth: Count = 200
-    memorization: tuple[Share, ...] = (0.0, 0.5, 1.0)
-    metrics: tuple[str, ...] = ("P@1", "P@5", "R@100", "PSP@5")
-    mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

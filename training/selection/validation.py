@@ -7,22 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings
 from scipy.sparse import csr_matrix
 
+from service.core.config import STRICT, Count, Natural, Share
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
-from training.batches.batch import Pairs
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
+from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.metrics import evaluate
 from training.evaluation.prediction import Keys, Retrieved, predict, retrieve
-from training.recipes.recipe import ValidationSettings
 
 RANKED = 100  # the deepest metric is R@100
 HELD_OUT_ROWS = 1_000  # for an encoder that is no run's
+
+
+@settings(frozen=True, kw_only=True, config=STRICT)
+class ValidationSettings:
+    """`rows` of the training split are held out and scored every `every` steps.
+
+    The best checkpoint has the highest mean of `metrics`; training ends when `patience` checks in
+    a row bring no better one (0: never). With `rows = 0` nothing is held out, the last is kept.
+    Each check tries all of `mixing`, see `training.models.wise_ft`, and keeps the best; 1 is what
+    trains. `labels` is the share of labels whose clicks do not train, so that they are novel: how
+    novel labels are represented is chosen on them.
+    """
+
+    rows: Natural = 1_000
+    labels: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
+    every: Count = 250
+    patience: Natural = 0
+    depth: Count = 200
+    memorization: tuple[Share, ...] = (0.0, 0.5, 1.0)
+    metrics: tuple[str, ...] = ("P@1", "P@5", "R@100", "PSP@5")
+    mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +74,7 @@ def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
 
 def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
     """A share of the labels that have training pairs, drawn; ascending columns."""
-    pairs = Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     clicked = np.unique(pairs.drawable.indices).astype(np.int64)
     drawn = np.random.default_rng([seed, 10]).permutation(clicked)
     return np.sort(drawn[: round(share * len(clicked))])
@@ -58,7 +82,7 @@ def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
 
 def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
     """What is held out for an encoder that trains elsewhere: 1,000 rows, at most a fifth."""
-    candidates = Pairs(labels_of=labels_of, filtered=filtered).trainable()
+    candidates = TrainingPairs(labels_of=labels_of, filtered=filtered).trainable()
     count = min(HELD_OUT_ROWS, len(candidates) // 5)
     return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
 

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from training.batches.batch import Batch, BatchSettings, Pairs, assemble, strangers
+from training.batches.batch import Batch, assemble, strangers
+from training.batches.settings import BatchSettings
+from training.datasets.training_pairs import TrainingPairs
 
 LABELS = 7
 Y = np.array(
@@ -19,7 +21,7 @@ Y = np.array(
 )
 FILTERED = np.zeros_like(Y)
 FILTERED[0, 0] = FILTERED[2, 4] = 1
-PAIRS = Pairs(labels_of=csr_matrix(Y), filtered=csr_matrix(FILTERED))
+PAIRS = TrainingPairs(labels_of=csr_matrix(Y), filtered=csr_matrix(FILTERED))
 
 
 def draw(rows: list[int], seed: int = 0, mined: np.ndarray | None = None, **options) -> Batch:
@@ -88,7 +90,7 @@ def test_as_many_mined_labels_as_asked_for_join_the_pool() -> None:
 def test_masks_agree(seed: int, positives: int, pool: str) -> None:
     rng = np.random.default_rng(seed)
     y, filtered = rng.random((6, LABELS)) < 0.4, rng.random((6, LABELS)) < 0.1
-    pairs = Pairs(labels_of=csr_matrix(y), filtered=csr_matrix(filtered))
+    pairs = TrainingPairs(labels_of=csr_matrix(y), filtered=csr_matrix(filtered))
     rows = pairs.trainable()
     if not len(rows):
         return

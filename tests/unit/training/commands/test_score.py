@@ -9,7 +9,7 @@ from service.command_line import run
 from tests.support.tiny_training import RECIPE
 from training.__main__ import app
 from training.evaluation import results
-from training.loop.finish import MEMORIZATIONS
+from training.selection.memory_choices import MEMORIZATIONS
 
 
 @pytest.mark.parametrize("system", ["rae", "one-versus-all"])

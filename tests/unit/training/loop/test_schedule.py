@@ -3,7 +3,8 @@
 import pytest
 
 from service.core.errors import InvalidConfig
-from training.loop.schedule import chosen_precision, learning_rate_factor
+from training.loop.schedule import learning_rate_factor
+from training.models.precision import supported_precision
 
 
 def test_it_rises_and_falls_linearly() -> None:
@@ -23,6 +24,6 @@ def test_one_step_is_a_course_too() -> None:
 def test_fp16_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InvalidConfig, match="fp16 needs a GPU"):
-        chosen_precision("fp16")
-    assert chosen_precision("auto") in ("bf16", "fp32")
-    assert chosen_precision("bf16") == "bf16"
+        supported_precision("fp16")
+    assert supported_precision("auto") in ("bf16", "fp32")
+    assert supported_precision("bf16") == "bf16"

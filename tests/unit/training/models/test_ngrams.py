@@ -15,8 +15,8 @@ from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts
 from tests.support.tiny_training import DIMENSION
 from training.models.ngrams import BOUNDARY, CharacterNgrams, spell, untrained
+from training.models.settings import NgramSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder
-from training.recipes.recipe import NgramSettings
 
 BUCKETS = 1 << 12
 B = chr(BOUNDARY)

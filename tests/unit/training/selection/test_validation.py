@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 
 from service.core.errors import InvalidConfig
 from tests.support.tiny_training import tiny_dataset
-from training.batches.batch import Pairs
 from training.checkpoints.choices import Choices
-from training.loop.finish import DEPTHS, MEMORIZATIONS, TAUS, choose_on
-from training.recipes.recipe import ValidationSettings
-from training.selection.validation import Validation, ask, criterion, default_slices, hold_out
+from training.datasets.training_pairs import TrainingPairs
+from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, choose_on
+from training.selection.validation import (
+    Validation,
+    ValidationSettings,
+    ask,
+    criterion,
+    default_slices,
+    hold_out,
+)
 
 
 @given(count=st.integers(0, 20), seed=st.integers(0, 9))
@@ -36,7 +42,9 @@ def test_perfect_vectors_score_perfectly() -> None:
     labels = np.eye(16, dtype=np.float32)
     instances = dataset.train.labels_of.toarray() / np.sqrt(2)
     slices = hold_out(
-        Pairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered).trainable(),
+        TrainingPairs(
+            labels_of=dataset.train.labels_of, filtered=dataset.train.filtered
+        ).trainable(),
         total=48,
         count=10,
         seed=0,
@@ -62,7 +70,7 @@ def test_the_criterion_is_the_mean_at_the_best_lambda() -> None:
 def test_at_most_a_fifth_is_held_out_by_default() -> None:
     dataset = tiny_dataset()
     train = dataset.train
-    candidates = Pairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
+    candidates = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
 
     slices = default_slices(train.labels_of, train.filtered)
 
