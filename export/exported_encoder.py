@@ -36,7 +36,7 @@ from training.checkpoints.label_keys import LABEL_KEYS
 from training.datasets.dataset import Dataset
 
 FORMAT = "keymatch-encoder"
-READABLE = (1, 2)  # 1 knows nothing of labels; what has neither keys nor a combiner is still 1
+VERSION = 1
 FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
 
 
@@ -170,7 +170,7 @@ def describe(
     """Write `encoder.json` over what the folder holds already."""
     description = Description(
         format=FORMAT,
-        version=READABLE[0] if labels is None else READABLE[1],
+        version=VERSION,
         encoder=encoder,
         predictor=predictor,
         parity=dict(parity),
@@ -191,7 +191,7 @@ def open_exported(folder: Path) -> ExportedEncoder:
     naming the file.
     """
     path = folder / FILE
-    document = read_document(path, kind=FORMAT, readable=READABLE)
+    document = read_document(path, format_name=FORMAT, version=VERSION)
     description = checked(_ADAPTER, document, path=path)
     for name in (GRAPH, TOKENIZER):
         if name not in description.files:

@@ -1,4 +1,4 @@
-"""The bundle: a folder with everything that is served, versions 2 to 4 (see `manifest`).
+"""The bundle, format version 1: one folder with everything that is served.
 
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
@@ -164,7 +164,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
     novel = None if content.novel is None else content.novel.facts
     return Manifest(
         format=manifest.FORMAT,
-        version=manifest.version_for(novel),
+        version=manifest.VERSION,
         name=content.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         dataset=content.dataset,

@@ -20,9 +20,7 @@ from service.core.files.versioned_json import checked, read_document
 from service.core.index.libraries import IndexParameters
 
 FORMAT = "keymatch-bundle"
-# 1 lacks what snapshots add: `memory.version`, `log` and label details. 2 lacks `novel`; a bundle
-# without it is still written as 2, see `version_for`. 3 held a learned lambda and is not read.
-READABLE = (1, 2, 4)
+VERSION = 1
 FILE_NAME = "manifest.json"
 
 
@@ -55,7 +53,7 @@ class MemoryFacts:
     instances: int
     labels: int
     votes: int
-    version: int = 0
+    version: int
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -117,7 +115,7 @@ class Manifest:
     metrics: dict[str, float]
     libraries: dict[str, str]
     files: dict[str, FileFacts]
-    log: str = ""  # the id of the label log that a snapshot was taken from
+    log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
     novel: NovelFacts | None = None  # without it, a novel label is its text
 
 
@@ -143,11 +141,6 @@ class Checksums:
         for name, digest in digests(self.folder, self.files).items():
             if digest != self.files[name].sha256:
                 raise BundleAltered(f"{self.folder / name} differs from the manifest's SHA-256")
-
-
-def version_for(novel: NovelFacts | None = None) -> int:
-    """The oldest format version that can hold it, so that older builds read what they can."""
-    return 2 if novel is None else 4
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -188,14 +181,14 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE_NAME
     if not path.exists():
         raise BundleMissing(f"{path} is missing: {folder} is not a bundle")
-    content = read_document(path, kind=FORMAT, readable=READABLE)
+    content = read_document(path, format_name=FORMAT, version=VERSION)
     if content.pop("sha256", None) != _own_digest(content):
         raise BundleAltered(f"{path} differs from its own checksum")
     return checked(_ADAPTER, content, path=path)
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as plain JSON values; what is not there is not named, as in older versions."""
+    """The manifest as plain JSON values; facts that are None are left out."""
     document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json", exclude_none=True)
     return document
 

@@ -89,7 +89,7 @@ def test_a_bundle_says_nothing_about_where_it_was_made(tiny_bundle_folder: Path)
 def test_a_bundle_that_was_never_live_has_no_label_details(trigram_bundle: Bundle) -> None:
     assert trigram_bundle.label_details.at(0) == Details()
     facts = trigram_bundle.manifest
-    assert (facts.version, facts.memory.version, facts.log) == (2, 0, "")
+    assert (facts.version, facts.memory.version, facts.log) == (1, 0, "")
 
 
 def test_label_details_are_found_by_column(make_bundle: Callable[..., Path]) -> None:

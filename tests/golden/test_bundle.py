@@ -1,0 +1,102 @@
+"""The golden bundle of format version 1 opens, and answers as it did when it was written.
+
+`write_bundle` wrote the files. Scores may differ by 1e-5: another processor, or another build of
+the ONNX runtime or of the index library, sums floating-point numbers in another order.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.memory.changes import DeleteLabel
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.types import Label, Role
+from tests.golden import write_bundle
+from tests.golden.write_bundle import ANSWERS, BUNDLE, LOG, PROMPTS
+
+TOLERANCE = 1e-5
+RECORDED = orjson.loads(ANSWERS.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return open_bundle(BUNDLE)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_it_answers_as_recorded(bundle: Bundle, exact: bool) -> None:
+    predictions = write_bundle.predictions(bundle, exact=exact)
+    assert len(predictions) == 9
+    for prediction, recorded in zip(predictions, RECORDED["predictions"], strict=True):
+        for key in ("query", "memorization"):
+            assert prediction[key] == recorded[key]
+        assert list(prediction["keywords"]) == list(recorded["keywords"])
+        assert prediction["keywords"] == pytest.approx(recorded["keywords"], abs=TOLERANCE)
+
+
+def test_it_represents_a_novel_label_as_recorded(bundle: Bundle) -> None:
+    found, recorded = write_bundle.novel_label(bundle), RECORDED["novel_label"]
+    assert found["key"] == pytest.approx(recorded["key"], abs=1e-3)  # stored in fp16
+    assert list(found["neighbours"]) == list(recorded["neighbours"])
+    assert found["neighbours"] == pytest.approx(recorded["neighbours"], abs=TOLERANCE)
+
+
+def test_the_stored_instance_keys_are_what_its_encoder_returns(bundle: Bundle) -> None:
+    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+    stored = bundle.keys[: bundle.instances].astype(np.float32)
+    encoded = encode(encoder, list(bundle.instance_texts), role=Role.QUERY)
+    assert encoded == pytest.approx(stored, abs=1e-3)
+
+
+def test_its_manifest_has_every_fact(bundle: Bundle) -> None:
+    facts = bundle.manifest
+    assert (facts.version, facts.name, facts.dataset) == (1, "golden", "outdoor goods")
+    assert (facts.memory.version, facts.log) == (4, LOG)
+    assert facts.novel is not None
+    encoder = facts.encoder
+    assert {
+        "query_prompt": encoder.query_prompt,
+        "label_prompt": encoder.label_prompt,
+    } == PROMPTS
+
+
+def test_its_classifiers_are_those_of_labels_that_no_write_changed(bundle: Bundle) -> None:
+    assert bundle.novel is not None
+    ids = [bundle.label_ids[column] for column in bundle.novel.columns.tolist()]
+    assert ids == ["bottle", "lamp", "shoes", "stove"]
+
+
+def test_its_labels_are_those_that_were_written(bundle: Bundle) -> None:
+    table = KnowledgeMemory(bundle, version=4).view.labels
+    assert list(bundle.label_ids) == ["bottle", "lamp", "shoes", "stove", "tent", "kayak", "mühle"]
+    assert table.require("mühle") == Label(
+        index=6,
+        id="mühle",
+        text="Kaffeemühle ☕",
+        queries=("Kaffee am Morgen",),
+        metadata={"bid": "0.30"},
+        novel=True,
+        version=1,
+    )
+    assert table.require("tent") == Label(
+        index=4, id="tent", text="family tent", metadata={"bid": "0.10"}, version=2
+    )
+    assert table.require("lamp") == Label(index=1, id="lamp", text="head lamp")
+
+
+def test_deleting_one_of_its_labels_deletes_that_labels_rows(bundle: Bundle) -> None:
+    """The label's own row and its query's row die; the click stays, as a vote for the stove."""
+    view = KnowledgeMemory(bundle, version=4).apply([DeleteLabel(sequence=5, id="mühle")])
+    assert (view.version, view.dead_rows) == (5, 2)
+    texts = list(bundle.instance_texts)
+    rows = np.array([texts.index("Kaffee am Morgen"), texts.index("breakfast outdoors")])
+    columns, counts = view.votes(rows)
+    assert (columns.tolist(), counts.tolist()) == ([view.labels.column("stove")], [0, 1])
+
+
+def test_the_fixture_is_small() -> None:
+    assert sum(path.stat().st_size for path in Path(BUNDLE).rglob("*") if path.is_file()) < 50_000
