@@ -22,8 +22,8 @@ from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.results import goals, latency_plot
 from loadtests.results.result_table import Report, Row
-from loadtests.server import Server, running_server
 from service.command_line import run
+from training.experiments.service_process import Server, running_server
 
 app = App(name="loadtests.latency", help=__doc__)
 

@@ -28,7 +28,6 @@ from loadtests.measure.traffic import Load, WhileWriting
 from loadtests.queries import distinct, read_queries
 from loadtests.results import goals
 from loadtests.results.result_table import Report, Row
-from loadtests.server import Server, running_server
 from service.command_line import run
 from service.core.encoding.encoder import encode
 from service.core.index.faiss_hnsw import search_in_one_thread
@@ -38,6 +37,7 @@ from service.core.memory.view import View
 from service.core.types import Role
 from service.engine.loaded_bundle import open_serving
 from service.settings import EngineSettings
+from training.experiments.service_process import Server, running_server
 
 BULK = 800.0  # labels a second
 SEALS = 2  # that the rounds must span

@@ -11,8 +11,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from loadtests.server import ServerFailed, running_server
 from service.command_line import run
+from training.experiments.service_process import ServerFailed, running_server
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 _GRACE_SECONDS = 60.0  # locust's start and stop, beyond the load itself

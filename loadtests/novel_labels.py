@@ -22,7 +22,6 @@ from loadtests.measure.environment import environment
 from loadtests.measure.latency_summary import Summary
 from loadtests.measure.traffic import single_labels
 from loadtests.results.result_table import Report, Row
-from loadtests.server import running_server
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder
@@ -32,6 +31,7 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.types import Role
 from service.engine.label_encoding import CHUNK_ITEMS
 from training.datasets import novel_split
+from training.experiments.service_process import running_server
 
 GOAL_MS, GOAL_POSTED_MS = 1.0, 15.0
 

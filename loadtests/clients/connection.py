@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from loadtests.server import HOST
+from training.experiments.service_process import HOST
 
 _BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "

@@ -14,7 +14,7 @@ from loadtests.clients.closed_loop import Throughput, saturate
 from loadtests.clients.connection import Connection, get, predict, put_label, require
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
 from loadtests.measure.bare_predictor import BarePredictor
-from loadtests.server import Server
+from training.experiments.service_process import Server
 
 PREDICT, LABELS = "predict", "labels"
 CONNECTIONS = (2, 4, 8, 16)  # tried for saturation

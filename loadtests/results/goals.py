@@ -14,9 +14,9 @@ from loadtests.measure.footprint import bytes_a_key, resident
 from loadtests.measure.latency_summary import Summary
 from loadtests.measure.recall import measure_recall
 from loadtests.results.result_table import Row
-from loadtests.server import Server
 from service.core.encoding.encoder import encode
 from service.core.types import Role
+from training.experiments.service_process import Server
 
 P50, P99 = 4.0, 10.0  # milliseconds at the asked rate
 PER_SECOND = 450.0

@@ -1,8 +1,9 @@
-"""Several workers behind one socket: how they are started, watched, replaced and ended.
+"""Several workers behind one socket: how they are started, watched, replaced and stopped.
 
-The parent answers nothing. It verifies bundle and log once, so that wrong input is one clear error,
-starts the workers and asks each for a heartbeat. One that died or hangs is replaced; where workers
-keep ending before they are ready, it gives up. SIGTERM and SIGINT drain all workers.
+The parent process answers no requests. It verifies bundle and label log once, so that wrong input
+is one clear error, starts the workers and asks each for a heartbeat. It replaces a worker that died
+or hangs, and gives up when workers keep ending before they are ready. SIGTERM and SIGINT drain all
+workers.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from time import monotonic
 from uvicorn import Config
 from uvicorn.supervisors import Multiprocess
 
-from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig
 from service.core.label_log import open_log
 from service.engine.bundle_admin import Shelf
-from service.server.worker import MARGIN_SECONDS, Served, WorkerApp
+from service.server.serve_config import ServeConfig
+from service.server.worker import MARGIN_SECONDS, Worker
 from service.telemetry import forget_ended
 
-EARLY_ENDS = 5  # in a row, of workers that were never ready
-# Until a worker without a heartbeat is killed; long, since imports come before its first one.
+EARLY_ENDS = 5  # workers in a row that ended before they were ready; then the parent gives up
+# A worker without a heartbeat for so long is killed. The first heartbeat comes after all imports.
 SILENT_SECONDS = 20
 
 log = logging.getLogger("keymatch")
 
 
-def serve_in_workers(served: Served, config: Config, listening: socket.socket) -> int:
+def supervise(config: ServeConfig, uvicorn_config: Config, listening: socket.socket) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Raises `BundleError` or `LogError` for what cannot be served, before any worker is started.
     """
     with _temporary_folder() as folder:
-        config.app = WorkerApp(served=served, metrics=Path(folder))
-        config.factory = True
-        config.timeout_worker_healthcheck = SILENT_SECONDS
-        # Not for this process, whose prometheus_client is imported, but for those to come.
+        uvicorn_config.app = Worker(config, metrics=Path(folder))
+        uvicorn_config.factory = True
+        uvicorn_config.timeout_worker_healthcheck = SILENT_SECONDS
+        # Read by the workers when they import prometheus_client; this process already has.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        workers = Workers(config, listening, metrics=Path(folder))
-        _verify(served)
-        workers.run()
-    return int(workers.failed)
+        supervisor = Supervisor(uvicorn_config, listening, metrics=Path(folder))
+        _verify(config)
+        supervisor.run()
+    return int(supervisor.failed)
 
 
-class Workers(Multiprocess):
-    """uvicorn's supervisor, which also gives up, ends in time, and tidies up after the dead."""
+class Supervisor(Multiprocess):
+    """uvicorn's supervisor; also gives up, bounds the stop's time and tidies up metrics files."""
 
     def __init__(self, config: Config, listening: socket.socket, *, metrics: Path) -> None:
         """Take over SIGTERM and SIGINT; `run` starts the workers."""
@@ -62,7 +63,7 @@ class Workers(Multiprocess):
         self._early_ends = 0  # since a worker became ready
 
     def run(self) -> None:
-        """Start the workers, watch them, and end them, also after a defect of ours."""
+        """Start the workers and watch them; stop them also when this process fails."""
         try:
             super().run()
         except BaseException:
@@ -71,13 +72,14 @@ class Workers(Multiprocess):
             raise
 
     def keep_subprocess_alive(self) -> None:
-        """Replace workers that died or hang, unless they die too early too often."""
+        """Replace workers that died or hang; give up after `EARLY_ENDS` that were never ready."""
         if self.should_exit.is_set():
             return
         self._note_ready()
         watched = tuple(self.processes)
         super().keep_subprocess_alive()
-        self.failed = self.should_exit.is_set()  # only here by a worker that must not be replaced
+        # uvicorn sets it here only for a worker whose exit status forbids replacing it.
+        self.failed = self.should_exit.is_set()
         ended = [worker for worker in watched if worker not in self.processes]
         self._early_ends += sum(worker.pid not in self._ready for worker in ended)
         self._ready -= {worker.pid for worker in ended}
@@ -89,8 +91,8 @@ class Workers(Multiprocess):
 
     def _note_ready(self) -> None:
         for worker in self.processes:
-            # The worker has its own copy. While ours is open, a worker that dies before it answers
-            # a heartbeat is waited for as if it were silent.
+            # The worker has its own copy of this end of the pipe. While the parent's copy is open,
+            # a worker that died before its first heartbeat looks like one that is only slow.
             worker.child_conn.close()
             if worker.pid in self._ready:
                 continue
@@ -99,14 +101,14 @@ class Workers(Multiprocess):
                 self._early_ends = 0
 
     def terminate_all(self) -> None:
-        """Ask all workers to drain."""
-        # Else clients could still connect, to wait for workers that accept no more.
+        """Send SIGTERM to all workers, which drain."""
+        # An open socket would still take connections that no worker accepts any more.
         for listening in self.sockets:
             listening.close()
         super().terminate_all()
 
     def join_all(self) -> None:
-        """Wait until all workers have drained; one that takes too long is killed."""
+        """Wait until all workers have drained; kill those that take too long."""
         grace = self.config.timeout_graceful_shutdown or 0
         deadline = monotonic() + grace + MARGIN_SECONDS
         for worker in self.processes:
@@ -118,10 +120,9 @@ class Workers(Multiprocess):
                 worker.process.join()
 
 
-def _verify(served: Served) -> None:
-    manifest.read(served.bundle)  # what is wrong there is told first
-    shelf = Shelf(folder=served.bundles, started_with=served.bundle)
-    with closing(open_log(served.state)) as label_log:
+def _verify(config: ServeConfig) -> None:
+    shelf = Shelf(folder=config.bundles, started_with=config.bundle)
+    with closing(open_log(config.state)) as label_log:
         open_bundle(shelf.current(label_log))
 
 
@@ -129,4 +130,6 @@ def _temporary_folder() -> TemporaryDirectory[str]:
     try:
         return TemporaryDirectory(prefix="keymatch-metrics-")
     except OSError as error:
-        raise InvalidConfig(f"several workers need a temporary folder: {error.strerror}") from error
+        raise InvalidConfig(
+            f"several workers share a temporary folder, which cannot be created: {error.strerror}"
+        ) from error

@@ -1,7 +1,8 @@
-"""One worker of several: a process of its own, with an engine of its own over the common state.
+"""One worker: an engine and the application over it, in the process that serves.
 
-A worker opens its engine before it listens. All workers accept from one socket, so a connection
-never reaches one that would have to answer 503 while another is ready.
+A single worker opens its engine while it listens, so that probes answer meanwhile. One of several
+opens its engine before it listens: all accept connections from one socket, so a connection must
+never reach a worker that would answer 503 while another is ready.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
@@ -23,98 +23,91 @@ from fastapi import FastAPI
 from service.core.errors import KeymatchError
 from service.engine.engine import Engine
 from service.http.app import build_app
-from service.http.auth import Access
 from service.logs import configure_logs
-from service.settings import Settings
+from service.server.serve_config import ServeConfig
 from service.telemetry import Telemetry
 
-FAILED = 1  # the exit status; uvicorn takes its own 3 as a reason to end all workers at once
+FAILED = 1  # the exit status; uvicorn's own 3 would end all workers at once
 MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
 
 log = logging.getLogger("keymatch")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """What is served, how, and to whom."""
+class Worker:
+    """Builds the application when uvicorn calls it; is pickled to reach a process of its own."""
 
-    bundle: Path
-    bundles: Path  # the folder of snapshots, and of bundles that a reload opens by name
-    state: Path | str
-    settings: Settings
-    access: Access
+    def __init__(self, config: ServeConfig, *, metrics: Path | None = None) -> None:
+        """`metrics` is the folder in which several workers count, None for a single worker."""
+        self._config, self._metrics = config, metrics
+        self._engine: Engine | None = None
 
-    def engine(self, telemetry: Telemetry) -> Engine:
-        """An engine over bundle and state; not opened yet."""
-        return Engine(
-            self.bundle,
-            self.state,
-            bundles=self.bundles,
-            settings=self.settings.engine,
-            telemetry=telemetry,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerApp:
-    """Makes a worker's application; travels to the worker's process as a pickle."""
-
-    served: Served
-    metrics: Path  # the folder in which the workers count
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the engine could not be opened, None where it could."""
+        return None if self._engine is None else self._engine.failure
 
     def __call__(self) -> FastAPI:
-        """Open an engine and build the application; ends the process when that fails."""
-        served = self.served
-        configure_logs(access=served.settings.server.access_log)
-        asked_to_end = _heed_signals()
-        _end_with_parent(served.settings.server.shutdown_seconds)
-        telemetry = Telemetry(self.metrics)
-        engine = served.engine(telemetry)
-        try:
-            engine.open()
-        except KeymatchError as error:
-            log.error("the worker cannot start", extra={"error": str(error)})
-            sys.exit(FAILED)
-        except Exception as error:
-            log.error("defect", exc_info=error)
-            sys.exit(FAILED)
+        """Build the application; one of several opens its engine, or ends its process."""
+        config = self._config
+        server = config.settings.server
+        configure_logs(access=server.access_log)
+        stop_requested = _note_stop_signals()
+        telemetry = Telemetry(self._metrics)
+        self._engine = engine = config.engine(telemetry)
+        if self._metrics is not None:
+            _stop_with_parent(server.shutdown_seconds)
+            _open_or_exit(engine)
         return build_app(
             engine,
-            settings=served.settings,
-            access=served.access,
+            settings=config.settings,
+            access=config.access,
             telemetry=telemetry,
-            failed=_end,
-            draining=asked_to_end,
+            failed=_stop,
+            draining=stop_requested,
         )
 
 
-def _heed_signals() -> Callable[[], bool]:
-    """Tell from now on whether this worker was asked to end; uvicorn's server acts on it."""
-    asked = Event()
+def _open_or_exit(engine: Engine) -> None:
+    try:
+        engine.open()
+    except KeymatchError as error:
+        log.error("the worker cannot start", extra={"error": str(error)})
+        sys.exit(FAILED)
+    except Exception as error:
+        log.error("defect", exc_info=error)
+        sys.exit(FAILED)
 
-    def heed(number: signal.Signals) -> None:
-        # uvicorn's, which holds the server that nobody else here gets hold of.
-        handle = signal.getsignal(number)
 
-        def note(given: int, frame: FrameType | None) -> None:
-            asked.set()
-            if callable(handle):
-                handle(given, frame)
+def _note_stop_signals() -> Callable[[], bool]:
+    """Return a function that says whether this process has received SIGTERM or SIGINT since.
 
-        signal.signal(number, note)
+    uvicorn's own handlers go on to act on the signals: they hold the server, which is not
+    reachable from here.
+    """
+    received = Event()
+
+    def wrap(number: signal.Signals) -> None:
+        uvicorn_handler = signal.getsignal(number)
+
+        def handle(received_number: int, frame: FrameType | None) -> None:
+            received.set()
+            if callable(uvicorn_handler):
+                uvicorn_handler(received_number, frame)
+
+        signal.signal(number, handle)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        heed(number)
-    return asked.is_set
+        wrap(number)
+    return received.is_set
 
 
-def _end() -> None:
-    """Drain, as if the parent had asked for it."""
+def _stop() -> None:
+    """Make this worker drain, as SIGTERM from outside would."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_with_parent(shutdown_seconds: int) -> None:
-    """Drain this worker once its parent is gone, however that ended: nobody else would."""
+def _stop_with_parent(shutdown_seconds: int) -> None:
+    """Drain this worker once its parent has ended for any reason: no one else would stop it."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:
@@ -122,8 +115,8 @@ def _end_with_parent(shutdown_seconds: int) -> None:
             return
         parent.join()
         log.error("the parent process is gone")
-        _end()
+        _stop()
         sleep(shutdown_seconds + MARGIN_SECONDS)
-        os._exit(FAILED)  # it hangs, and nobody is left to kill it
+        os._exit(FAILED)  # draining hangs, and there is no parent left to kill this process
 
     Thread(target=wait, name="parent", daemon=True).start()

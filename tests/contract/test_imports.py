@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from threading import Thread
 import httpx, uvicorn
-import service.__main__
+import service.cli.serve
 
 class Observed(uvicorn.Server):
     def run(self, sockets):
@@ -34,7 +34,7 @@ def ask(server, port):
 
 uvicorn.Server = Observed
 bundle, state = sys.argv[1:]
-assert service.__main__.serve(bundle=Path(bundle), state=state, port=0, access_log=False) == 0
+assert service.cli.serve.serve(bundle=Path(bundle), state=state, port=0, access_log=False) == 0
 print("answered")
 print(*sys.modules)
 """

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from loadtests.clients.connection import Connection, get, predict, put_label, require
-from loadtests.server import HOST, Server, free_port, running_server
+from training.experiments.service_process import HOST, Server, free_port, running_server
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy/prometheus"

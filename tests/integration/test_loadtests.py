@@ -19,10 +19,10 @@ from loadtests.measure.recall import measure_recall, recalls
 from loadtests.measure.traffic import Load, single_labels, while_writing
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.results.result_table import Report, Row
-from loadtests.server import ServerFailed, running_server
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from training.experiments.service_process import ServerFailed, running_server
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

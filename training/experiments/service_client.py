@@ -1,12 +1,7 @@
-"""A service as a client sees it: one that runs, or a process of our own with a fresh log."""
+"""A client of a running service, or of a new one with an empty label log."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
@@ -17,8 +12,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from service.core.errors import CommandFailed, InvalidInput
+from training.experiments.service_process import HOST, running_server
 
-READY_SECONDS, STOP_SECONDS, ANSWER_SECONDS = 120.0, 30.0, 60.0
+ANSWER_SECONDS = 60.0
 _JSON = {"content-type": "application/json"}
 
 
@@ -74,33 +70,9 @@ def connect(url: str) -> Iterator[RunningService]:
 
 @contextmanager
 def start(bundle: Path) -> Iterator[RunningService]:
-    """Serve a bundle for the block; raises `CommandFailed` with what the process said."""
-    with tempfile.TemporaryDirectory(prefix="keymatch-stream-") as folder:
-        log, port = Path(folder) / "server.log", _free_port()
-        command = [sys.executable, "-m", "service", "serve", "--bundle", str(bundle)]
-        command += ["--state", f"{folder}/state", "--host", "127.0.0.1", "--port", str(port)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        service = RunningService("127.0.0.1", port)
-        try:
-            deadline = time.monotonic() + READY_SECONDS
-            while not service.ready():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise CommandFailed(f"the service did not start: {_tail(log)}")
-                time.sleep(0.05)
-            yield service
-        finally:
-            service.close()
-            process.terminate()
-            process.wait(STOP_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-2_000:].strip()
+    """Serve a bundle for the block; raises `ServerFailed` with the end of the server's log."""
+    with (
+        running_server(bundle) as server,
+        closing(RunningService(HOST, server.port)) as service,
+    ):
+        yield service

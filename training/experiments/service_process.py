@@ -1,4 +1,8 @@
-"""A server of our own: `python -m service serve` as a child process with a fresh state folder."""
+"""A service as a child process: `python -m service serve` on a free port, with a new label log.
+
+Load tests and replayed traffic start their servers here. The web service is started by its command
+and never imported.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,28 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from time import monotonic, sleep
 
+from service.core.errors import CommandFailed
+
 HOST = "127.0.0.1"
+READY_SECONDS = 120.0
 STOP_SECONDS = 30.0
 _LOG_TAIL_BYTES = 4_000
 _POLL_SECONDS = 0.02
 
 
-class ServerFailed(RuntimeError):
-    """The server died, never became ready, or would not stop; the message ends with its log."""
+class ServerFailed(CommandFailed):
+    """The server died, was not ready in time, or did not stop; the message ends with its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running, ready server."""
+    """A running, ready server; `seconds_to_ready` count from the start of its process."""
 
     process: subprocess.Popen[bytes]
     port: int
     state: Path
     log: Path
-    seconds_to_ready: float  # from the start of the process
+    seconds_to_ready: float
 
     @property
     def url(self) -> str:
@@ -41,20 +48,20 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process, for /proc."""
+        """The process id, for /proc."""
         return self.process.pid
 
 
 @contextmanager
 def running_server(
-    bundle: Path, *, options: Sequence[str] = (), ready_seconds: float = 120.0
+    bundle: Path, *, options: Sequence[str] = (), ready_seconds: float = READY_SECONDS
 ) -> Iterator[Server]:
-    """Serve `bundle` on a free port of loopback for the block; stop by SIGTERM in any case.
+    """Serve `bundle` on a free port of loopback for the block, then stop the server by SIGTERM.
 
-    `options` are further ones of `python -m service serve`. Raises `ServerFailed` as soon as the
-    process dies, when it is not ready in time, and when SIGTERM does not end it with status 0.
+    `options` are added to `python -m service serve`. Raises `ServerFailed` as soon as the process
+    dies, when it is not ready in time, and when it does not end with status 0 after SIGTERM.
     """
-    with tempfile.TemporaryDirectory(prefix="keymatch-load-") as folder:
+    with tempfile.TemporaryDirectory(prefix="keymatch-server-") as folder:
         port, log, state = free_port(), Path(folder) / "server.log", Path(folder) / "state"
         command = [sys.executable, "-m", "service", "serve", "--bundle", str(bundle)]
         command += ["--state", str(state), "--host", HOST, "--port", str(port), *options]
@@ -74,28 +81,20 @@ def running_server(
             _stop(process)
             raise
         if _stop(process) != 0:
-            raise ServerFailed(f"the server ended with {process.returncode}\n{_tail(log)}")
+            raise ServerFailed(
+                f"the server ended with status {process.returncode}\n{_log_tail(log)}"
+            )
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on right now."""
+    """A port of loopback that is free right now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(
-    process: subprocess.Popen[bytes], port: int, log: Path, deadline: float
-) -> None:
-    while not _ready(port):
-        if process.poll() is not None:
-            raise ServerFailed(f"the server died with {process.returncode}\n{_tail(log)}")
-        if monotonic() > deadline:
-            raise ServerFailed(f"the server is not ready in time\n{_tail(log)}")
-        sleep(_POLL_SECONDS)
-
-
-def _ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
+    """Whether a server answers queries on this port of loopback."""
     connection = HTTPConnection(HOST, port, timeout=2)
     try:
         connection.request("GET", "/health/ready")
@@ -106,8 +105,22 @@ def _ready(port: int) -> bool:
         connection.close()
 
 
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], port: int, log: Path, deadline: float
+) -> None:
+    while not is_ready(port):
+        if process.poll() is not None:
+            raise ServerFailed(
+                f"the server ended with status {process.returncode} before it was ready\n"
+                f"{_log_tail(log)}"
+            )
+        if monotonic() > deadline:
+            raise ServerFailed(f"the server was not ready in time\n{_log_tail(log)}")
+        sleep(_POLL_SECONDS)
+
+
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """SIGTERM, then the server's own grace period; SIGKILL only for one that hangs."""
+    """Send SIGTERM and return the exit status; kill a server that does not stop in time."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -117,5 +130,5 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def _tail(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     return log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")

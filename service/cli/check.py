@@ -1,0 +1,42 @@
+"""`python -m service check`: verify a bundle without serving it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
+from service.core.types import PredictOptions
+
+
+def check(*, bundle: Path) -> int:
+    """Verify the checksum of every file of a bundle and answer one query from it.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder.
+    """
+    opened = open_bundle(bundle)
+    facts = opened.manifest
+    predictor = Predictor(OnnxEncoder(bundle, facts.encoder), tau=facts.predictor.tau)
+    query = opened.label_texts[0]
+    options = PredictOptions(
+        top_k=1, memorization=facts.predictor.memorization, depth=facts.predictor.depth
+    )
+    answer = predictor.predict(KnowledgeMemory(opened).view, [query], options)
+    keywords = answer.predictions[0].keywords
+    Console().print(
+        f"{bundle}: format {facts.version}, {len(facts.files)} files verified;"
+        f" {facts.memory.instances:,} instances and {facts.memory.labels:,} labels of"
+        f" {facts.dataset}; encoder {facts.encoder.name}, {facts.encoder.quantization},"
+        f" d={facts.encoder.dimension}; {query!r} -> {keywords[0].text if keywords else None!r}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0

@@ -1,0 +1,78 @@
+"""`python -m service serve`: check the options, then run the server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from service.core.bundle import manifest
+from service.http.auth import Access, read_keys, require_keys_beyond_loopback
+from service.server.launcher import launch
+from service.server.serve_config import ServeConfig
+from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, load_settings
+
+
+def serve(
+    *,
+    bundle: Path,
+    state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
+    bundles: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    workers: int | None = None,
+    config: Path | None = None,
+    allow_anonymous: bool | None = None,
+    access_log: bool | None = None,
+) -> int:
+    """Serve a bundle until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder, as `python -m export bundle` writes it.
+    state
+        DIR|URL: the folder of the label log, created if it does not exist, or a postgresql:// URL.
+        Other users of the machine can read command lines: pass a password through PGPASSFILE,
+        PGPASSWORD or KEYMATCH_STATE.
+    bundles
+        Folder in which POST /admin/snapshot writes and from which POST /admin/reload opens by name;
+        default: the folder that contains --bundle.
+    host
+        Address to listen on; default 127.0.0.1. Any other address needs API keys (KEYMATCH_API_KEYS
+        names their file) or --allow-anonymous.
+    port
+        Port to listen on; default 8000, 0 for any free port.
+    workers
+        Worker processes, each with the whole memory and its share of the cores; default 1.
+    config
+        A TOML file with the tables [limits], [engine] and [server].
+    allow_anonymous
+        Serve every client without API keys.
+    access_log
+        Log one line per request; default yes.
+    """
+    options = {
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "allow_anonymous": allow_anonymous,
+        "access_log": access_log,
+    }
+    settings = load_settings(config, options)
+    keys = os.environ.get(API_KEYS_VARIABLE)
+    access = read_keys(Path(keys)) if keys else Access()
+    server = settings.server
+    require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
+    manifest.read(bundle)  # a folder that is no bundle is reported before a port is opened
+    return launch(
+        ServeConfig(
+            bundle=bundle,
+            bundles=bundles or Path(os.path.abspath(bundle)).parent,
+            state=state if "://" in state else Path(state),
+            settings=settings,
+            access=access,
+        )
+    )
