@@ -1,20 +1,22 @@
-# The online service alone: Python, `keymatch[cpu,postgres]`, nothing to build with, no torch, not root.
+# An image of the service alone: Python and `keymatch[cpu,postgres]`; no compiler, no torch, not root.
+# How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 \
 #     -v ./bundle:/bundle:ro -v keymatch-state:/state \
 #     -v ./api-keys:/run/secrets/api-keys:ro -e KEYMATCH_API_KEYS=/run/secrets/api-keys keymatch
 #
-# A container listens on every address, so it refuses to start without API keys. To serve everybody
-# behind a port that only you can reach, give the command again with --allow-anonymous, as
-# docker-compose.yml does.
+# A container listens on every address, so the service refuses to start without API keys. If only you
+# can reach the published port, override the command and add --allow-anonymous, as docker-compose.yml
+# does.
 ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build
 WORKDIR /source
-# The environment has no pip of its own: what installs stays behind in this stage.
+# The virtual environment has no pip: the one that installs into it stays in this build stage.
 RUN python -m venv --without-pip /opt/keymatch
-# Dependencies first, over empty packages, so that a change of the source installs only the source.
+# Install the dependencies with empty packages first, so that Docker caches them: a change of the
+# source then installs only the source.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
@@ -29,19 +31,20 @@ FROM docker.io/library/python:${PYTHON}
 LABEL org.opencontainers.image.title="keymatch" \
       org.opencontainers.image.description="Low-latency query-to-keyword matching" \
       org.opencontainers.image.licenses="Apache-2.0"
-# PYTHONSAFEPATH: `python -m service` must find the installed package, whatever the folder holds.
+# PYTHONSAFEPATH: `python -m service` finds the installed package, not a folder named service in the
+# working directory.
 ENV PATH=/opt/keymatch/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1
 COPY --from=build /opt/keymatch /opt/keymatch
 RUN install -d -o 10001 -g 10001 /state
-# A number, so that `runAsNonRoot` can be checked without reading /etc/passwd.
+# Numeric, because Kubernetes can check `runAsNonRoot` for numeric users only.
 USER 10001:10001
 WORKDIR /
 VOLUME /state
 EXPOSE 8000
-# The probe is the service's own; no proxy of the environment stands between.
+# The probe ignores the environment's proxy settings: it asks the service in this container.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-c", \
   "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/health/ready', timeout=4)"]
 ENTRYPOINT ["python", "-m", "service"]

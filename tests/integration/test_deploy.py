@@ -25,12 +25,12 @@ MANIFESTS = [
     if path.name != "kustomization.yaml"
     for document in yaml.safe_load_all(path.read_text())
 ]
-DEPLOYMENT = next(found for found in MANIFESTS if found["kind"] == "Deployment")
+DEPLOYMENT = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Deployment")
 (CONTAINER,) = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
 
 
 def exported_names() -> dict[str, str]:
-    """Every sample that /metrics can show, and the metric that it belongs to."""
+    """Name of every sample that /metrics can contain -> name of its metric."""
     suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
     return {
         family.name + suffix: family.name
@@ -56,7 +56,7 @@ def used_names(expressions: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("expressions", [dashboard_expressions, alert_expressions])
-def test_only_exported_metrics_are_asked_for(expressions: Any) -> None:
+def test_dashboard_and_alerts_use_only_exported_metrics(expressions: Any) -> None:
     used = used_names(expressions())
     assert used
     assert used <= set(exported_names())
@@ -68,7 +68,7 @@ def test_the_dashboard_shows_every_metric() -> None:
     assert shown == set(metric.values())
 
 
-def test_only_known_reasons_are_asked_for() -> None:
+def test_dashboard_and_alerts_use_only_known_rejection_reasons() -> None:
     text = " ".join(dashboard_expressions() + alert_expressions())
     assert set(re.findall(r'reason="(\w+)"', text)) <= set(REJECTIONS)
 
@@ -76,17 +76,17 @@ def test_only_known_reasons_are_asked_for() -> None:
 # Grafana --------------------------------------------------------------------------------------
 
 
-def test_every_panel_reads_the_one_provisioned_data_source() -> None:
+def test_every_panel_reads_the_provisioned_data_source() -> None:
     provisioned = yaml.safe_load(
         (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
     )
     (source,) = provisioned["datasources"]
     for panel in DASHBOARD["panels"]:
-        for asking in (panel, *panel["targets"]):
-            assert asking["datasource"] == {"type": source["type"], "uid": source["uid"]}
+        for reader in (panel, *panel["targets"]):
+            assert reader["datasource"] == {"type": source["type"], "uid": source["uid"]}
 
 
-def test_panels_have_names_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_different_names_and_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["title"] for panel in panels}) == len(panels)
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -103,7 +103,7 @@ def test_panels_have_names_of_their_own_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_the_dashboard_lies_where_grafana_is_told_to_look() -> None:
+def test_the_dashboard_is_mounted_where_grafana_looks() -> None:
     providers = yaml.safe_load(
         (DEPLOY / "grafana/provisioning/dashboards/keymatch.yml").read_text()
     )
@@ -127,7 +127,7 @@ def test_every_image_is_pinned() -> None:
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
 
 
-def test_the_image_of_the_demo_carries_the_project_version() -> None:
+def test_the_compose_file_uses_the_image_of_the_project_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
 
@@ -141,7 +141,7 @@ def test_every_mounted_path_and_named_volume_exists() -> None:
             assert (ROOT / source).exists() if source[0] == "." else source in COMPOSE["volumes"]
 
 
-def test_prometheus_scrapes_the_service_of_the_demo() -> None:
+def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
     assert job["job_name"] == "keymatch"
@@ -154,13 +154,13 @@ def test_prometheus_scrapes_the_service_of_the_demo() -> None:
 # Image ----------------------------------------------------------------------------------------
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    found = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (0, "")
+    result = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "")
 
 
-def test_the_image_runs_as_a_number_and_asks_for_keys_by_default() -> None:
+def test_the_image_has_a_numeric_user_and_requires_api_keys_by_default() -> None:
     final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
     command = json.loads(re.search(r"^CMD (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
@@ -169,7 +169,7 @@ def test_the_image_runs_as_a_number_and_asks_for_keys_by_default() -> None:
     assert "--allow-anonymous" not in command
 
 
-def test_the_health_check_is_an_expression_that_python_understands() -> None:
+def test_the_health_check_is_valid_python() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
     check = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
     assert check is not None
@@ -182,7 +182,7 @@ def test_the_health_check_is_an_expression_that_python_understands() -> None:
 # Kubernetes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda found: found["kind"])
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
 def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
@@ -195,12 +195,12 @@ def test_the_kustomization_lists_every_manifest() -> None:
     )
 
 
-def test_only_one_pod_ever_writes() -> None:
+def test_there_is_never_more_than_one_pod() -> None:
     assert DEPLOYMENT["spec"]["replicas"] == 1
     assert DEPLOYMENT["spec"]["strategy"]["type"] == "Recreate"
 
 
-def test_the_pod_is_confined() -> None:
+def test_the_pod_has_no_privileges() -> None:
     pod = DEPLOYMENT["spec"]["template"]["spec"]["securityContext"]
     user = re.search(r"^USER (\d+):", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert user is not None
@@ -213,22 +213,24 @@ def test_the_pod_is_confined() -> None:
     }
 
 
-def test_every_volume_and_selector_is_answered() -> None:
+def test_every_volume_mount_claim_and_selector_has_its_counterpart() -> None:
     pod = DEPLOYMENT["spec"]["template"]["spec"]
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
     claims = {
-        found["metadata"]["name"] for found in MANIFESTS if found["kind"] == "PersistentVolumeClaim"
+        manifest["metadata"]["name"]
+        for manifest in MANIFESTS
+        if manifest["kind"] == "PersistentVolumeClaim"
     }
     claimed = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
     assert {claim["claimName"] for claim in claimed if claim} == claims
-    service = next(found for found in MANIFESTS if found["kind"] == "Service")
+    service = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Service")
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
 
 
 def test_the_settings_of_the_pod_can_be_loaded(tmp_path: Path) -> None:
-    config = next(found for found in MANIFESTS if found["kind"] == "ConfigMap")
+    config = next(manifest for manifest in MANIFESTS if manifest["kind"] == "ConfigMap")
     path = tmp_path / "keymatch.toml"
     path.write_text(config["data"]["keymatch.toml"])
     settings = load_settings(path, {})
@@ -239,7 +241,7 @@ def test_the_settings_of_the_pod_can_be_loaded(tmp_path: Path) -> None:
     assert grace > settings.server.shutdown_seconds
 
 
-def test_the_probes_ask_for_routes_that_exist() -> None:
-    routes = (ROOT / "service/routes/operations.py").read_text()
+def test_the_probes_call_routes_that_exist() -> None:
+    routes = "".join(path.read_text() for path in (ROOT / "service/http/routes").glob("*.py"))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert f'"{CONTAINER[probe]["httpGet"]["path"]}"' in routes

@@ -1,4 +1,4 @@
-"""Prometheus: promtool on our files, and a real Prometheus that scrapes a real server."""
+"""Prometheus: promtool checks the rules, and a real Prometheus scrapes a real server."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -33,7 +34,7 @@ RULES = 7
 
 
 def tool(name: str) -> str:
-    """A program of Debian's package prometheus; its absence is a failure in CI only."""
+    """Path of a program of Debian's package prometheus; if it is missing, CI fails, others skip."""
     path = shutil.which(name)
     if path is None:
         message = f"{name} is not installed: apt-get install prometheus"
@@ -44,28 +45,28 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str | Path) -> None:
-    found = subprocess.run([tool("promtool"), *arguments], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
+    result = subprocess.run([tool("promtool"), *arguments], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_configuration_and_its_rules_are_valid() -> None:
     promtool("check", "config", FILES / "prometheus.yml")
 
 
-def test_alerts_are_raised_when_they_should_be() -> None:
+def test_the_alerts_pass_their_own_tests() -> None:
     promtool("test", "rules", FILES / "alerts_test.yml")
 
 
-def test_every_alert_is_tried_both_ways() -> None:
+def test_every_alert_is_tested_firing_and_not_firing() -> None:
     groups = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     tests = yaml.safe_load((FILES / "alerts_test.yml").read_text())["tests"]
-    tried = [case for test in tests for case in test["alert_rule_test"]]
-    assert {case["alertname"] for case in tried if case.get("exp_alerts")} == alerts
-    assert {case["alertname"] for case in tried if not case.get("exp_alerts")} == alerts
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == alerts
 
 
-def test_every_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
+def test_every_expression_of_the_dashboard_is_valid_promql(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expression}
         for number, expression in enumerate(EXPRESSIONS.values())
@@ -76,7 +77,7 @@ def test_every_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """The HTTP API of a running one."""
+    """The HTTP API of a running Prometheus."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://{HOST}:{port}"
@@ -87,9 +88,9 @@ class Prometheus:
         return result
 
     def value(self, expression: str) -> float:
-        """The only sample, NaN while there is none."""
-        found = self.query(expression)
-        return float(found[0]["value"][1]) if len(found) == 1 else float("nan")
+        """The value of the only sample; NaN where there is none or more than one."""
+        samples = self.query(expression)
+        return float(samples[0]["value"][1]) if len(samples) == 1 else float("nan")
 
     def rules(self) -> list[Any]:
         return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
@@ -103,7 +104,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """Our own configuration with another target, scraped every second."""
+    """Start Prometheus with our configuration but this target, scraped every second."""
     config = yaml.safe_load((FILES / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
@@ -136,7 +137,7 @@ def answers(prometheus: Prometheus) -> bool:
 def eventually(condition: Any, *, seconds: float = 30) -> None:
     deadline = monotonic() + seconds
     while not condition():
-        assert monotonic() < deadline, "did not come true in time"
+        assert monotonic() < deadline, f"the condition did not become true within {seconds} s"
         sleep(0.1)
 
 
@@ -162,9 +163,9 @@ def test_prometheus_counts_what_the_server_answered(server: Server, prometheus: 
         require(connection.ask(predict(query)))
     require(connection.ask(put_label("sled", "wooden sled")))
     connection.close()
-    wished = 3 + (before if before == before else 0)
-    asked = 'keymatch_requests_total{route="/predict", status="200"}'
-    eventually(lambda: prometheus.value(asked) == wished)
+    expected = 3 + (0 if isnan(before) else before)
+    answered = 'keymatch_requests_total{route="/predict", status="200"}'
+    eventually(lambda: prometheus.value(answered) == expected)
     eventually(lambda: prometheus.value("keymatch_memory_version") == 1)
     assert prometheus.value("keymatch_log_lag_events") == 0
     assert prometheus.value("keymatch_build_info") == 1
