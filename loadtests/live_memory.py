@@ -187,12 +187,12 @@ def attach_all(memory: Any, store: SegmentStore) -> None:
     """Put every segment that the server built in its place."""
     view = memory.view
     parameters = view.bundle.manifest.index.parameters()
-    for extent in list(view.unsealed()):
-        vectors = view.vectors(extent.rows)
+    for plan in list(view.unsealed_plans()):
+        vectors = view.vectors(plan.rows)
         segment = store.find(store.key(vectors, parameters), parameters, shape=vectors.shape)
         if segment is None:
             raise LookupError("the server has not built a segment that its log asks for")
-        memory.attach(extent, segment)
+        memory.attach(plan, segment)
 
 
 def bundle_depth(view: View) -> int:

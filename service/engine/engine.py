@@ -146,7 +146,7 @@ class Engine:
             self._telemetry.serves(version=library_version("keymatch"), bundle=serving.name)
         self._serving = serving
         self._published.announce()
-        if next(serving.memory.view.unsealed(), None) is not None:
+        if next(serving.memory.view.unsealed_plans(), None) is not None:
             self._sealer.wake()
 
     def close(self) -> None:
@@ -327,7 +327,7 @@ class Engine:
                 "live_rows": view.live_rows - view.sealed_rows,
                 "dead_rows": view.dead_rows,
                 "segments": sum(1 for part in view.parts) + 1,
-                "unsealed_segments": sum(1 for _ in view.unsealed()),
+                "unsealed_segments": sum(1 for _ in view.unsealed_plans()),
                 "labels": len(view.labels),
                 "live_labels": len(view.labels.live),
             },

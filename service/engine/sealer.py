@@ -9,7 +9,7 @@ from time import perf_counter
 
 from service.core.errors import BundleError, KeymatchError, SealError
 from service.core.index.protocol import Segment
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_store import SegmentStore
 from service.core.memory.view import View
 from service.engine.loaded_bundle import Serving
@@ -80,27 +80,27 @@ class Sealer:
     def _seal_all(self) -> None:
         while not self._stopping.is_set():
             serving = self._serving()
-            # The newest plan each time: a larger extent may have taken in the next.
-            extent = next(serving.memory.view.unsealed(), None)
-            if extent is None:
+            # The newest plan each time: a larger plan may have taken in the next.
+            plan = next(serving.memory.view.unsealed_plans(), None)
+            if plan is None:
                 self._store.prune(self._keys.values(), older_than=FORGOTTEN_SECONDS)
                 return
-            self._seal(serving, extent)
+            self._seal(serving, plan)
 
-    def _seal(self, serving: Serving, extent: Extent) -> None:
+    def _seal(self, serving: Serving, plan: SegmentPlan) -> None:
         start = perf_counter()
         view = serving.memory.view
-        key, segment = self._segment(view, extent) if len(extent.rows) else ("", None)
-        if not self._writer.attach(extent, segment, to=serving).result():
+        key, segment = self._segment(view, plan) if len(plan.rows) else ("", None)
+        if not self._writer.attach(plan, segment, to=serving).result():
             return
-        self._discard_replaced(extent, key)
+        self._discard_replaced(plan, key)
         seconds = perf_counter() - start
         self._telemetry.seal_seconds.observe(seconds)
-        log.info("sealed", extra={"rows": len(extent.rows), "seconds": round(seconds, 2)})
+        log.info("sealed", extra={"rows": len(plan.rows), "seconds": round(seconds, 2)})
 
-    def _segment(self, view: View, extent: Extent) -> tuple[str, Segment]:
+    def _segment(self, view: View, plan: SegmentPlan) -> tuple[str, Segment]:
         parameters = view.bundle.manifest.index.parameters()
-        vectors = view.vectors(extent.rows)
+        vectors = view.vectors(plan.rows)
         key = self._store.key(vectors, parameters)
         shape = (len(vectors), vectors.shape[1])
         segment = self._store.find(key, parameters, shape=shape)
@@ -111,11 +111,11 @@ class Sealer:
             raise SealError("a segment that was just built cannot be opened")
         return key, segment
 
-    def _discard_replaced(self, extent: Extent, key: str) -> None:
+    def _discard_replaced(self, plan: SegmentPlan, key: str) -> None:
         for (first, stop), old in list(self._keys.items()):
-            if extent.first <= first and stop <= extent.stop:
+            if plan.first <= first and stop <= plan.stop:
                 del self._keys[first, stop]
                 if old != key:
                     self._store.discard(old)
         if key:
-            self._keys[extent.first, extent.stop] = key
+            self._keys[plan.first, plan.stop] = key

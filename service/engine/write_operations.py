@@ -10,7 +10,7 @@ from service.core.encoding.representer import Made, Neighbour, Representer
 from service.core.errors import UnknownLabels
 from service.core.label_log import NewEvent
 from service.core.memory.changes import Change, DeleteLabel, PutInstance, PutLabel
-from service.core.memory.draft import Draft, as_posted
+from service.core.memory.draft import Draft
 from service.core.memory.label_table import LabelTable
 from service.core.replay import (
     Item,
@@ -120,7 +120,7 @@ class PutLabels:
         commit.require_room(changed(self.labels, commit.draft.labels))
         fates = []
         for label, own in zip(self.labels, made, strict=True):
-            known = as_posted(commit.draft.labels, label.id)
+            known = commit.draft.labels.as_posted(label.id)
             if known == label:
                 fates.append(WrittenLabel(id=label.id, status="unchanged"))
                 continue
@@ -184,7 +184,7 @@ class PutInstances:
 def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:
     """The items that are not in the memory as they are posted, as far as one can tell so soon."""
     return [
-        item for item in items if isinstance(item, NewInstance) or as_posted(table, item.id) != item
+        item for item in items if isinstance(item, NewInstance) or table.as_posted(item.id) != item
     ]
 
 

@@ -18,7 +18,7 @@ from service.core.encoding.representer import Made
 from service.core.errors import KeymatchError, KeyReused, LogCorrupt, LogError, NotReady
 from service.core.index.protocol import Segment
 from service.core.label_log import AnsweredRequest, Appending, LabelLog
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.replay import bundle_event
 from service.core.types import Event
 from service.engine.loaded_bundle import Serving
@@ -88,9 +88,9 @@ class Writer:
             with suppress(NotReady):  # who has stopped need not look
                 self._jobs.put(Errand(run=self._look))
 
-    def attach(self, extent: Extent, segment: Segment | None, *, to: Serving) -> Future[bool]:
+    def attach(self, plan: SegmentPlan, segment: Segment | None, *, to: Serving) -> Future[bool]:
         """Put a built segment in the place of its rows; false where it is no longer wanted."""
-        return self._errand(lambda: self._attach(extent, segment, to))
+        return self._errand(lambda: self._attach(plan, segment, to))
 
     def exchange(self, serving: Serving, *, configured: str = "") -> Future[bool]:
         """Publish to another bundle's memory from now on, once it holds all that is logged.
@@ -170,7 +170,9 @@ class Writer:
         with self._log.exclusive() as appending:
             self._catch_up(serving, appending)
             draft = serving.memory.draft()
-            commit = Commit(draft, representer=serving.representer, room=serving.memory.room)
+            commit = Commit(
+                draft, representer=serving.representer, room=serving.memory.require_room
+            )
             maker = serving.representer.fingerprint
             answers = [self._plan(job, job.made_by(maker), commit, appending) for job in jobs]
             appending.append(commit.events, encoder=maker)
@@ -244,8 +246,8 @@ class Writer:
         if wish is not None:
             self._wished(wish)
 
-    def _attach(self, extent: Extent, segment: Segment | None, to: Serving) -> bool:
-        attached = to.memory.attach(extent, segment)
+    def _attach(self, plan: SegmentPlan, segment: Segment | None, to: Serving) -> bool:
+        attached = to.memory.attach(plan, segment)
         if attached and to is self._serving:
             self._published(to)
         return attached

@@ -44,7 +44,7 @@ def post(service: LocalService, *labels: dict[str, Any], **headers: str) -> list
 
 def key_of(service: LocalService, label_id: str = "axe") -> Halves:
     view = service.engine.view
-    row = view.ledger.rows_of(view.labels.require(label_id).index, view.bundle)[0]
+    row = view.ownership.rows_of_label(view.labels.require(label_id).index, view.bundle)[0]
     return view.vectors(np.array([row]))[0]
 
 

@@ -1,7 +1,4 @@
-"""Changes of the memory as the writer makes them from events, and their segments without a child.
-
-Shapes: n rows, d dimensions.
-"""
+"""Changes of the memory as the writer makes them from events; segments without a child process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,10 +9,10 @@ from service.core.encoding.encoder import encode
 from service.core.index.libraries import load_library
 from service.core.index.protocol import Segment
 from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.types import Halves, NewInstance, NewLabel, Role
+from service.core.types import NewInstance, NewLabel, Role
 from tests.support.tiny_encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
@@ -36,26 +33,19 @@ def click(sequence: int, query: str, *labels: str) -> PutInstance:
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
 
 
-def vectors_of(view: View, extent: Extent) -> Halves:
-    """The vectors [n, d] of an extent's rows, from the parts that hold them now."""
-    rows = extent.rows
-    pieces = [(part, rows[(rows >= part.first) & (rows < part.stop)]) for part in view.parts]
-    return np.concatenate([part.vectors(own) for part, own in pieces if len(own)])
-
-
-def build(view: View, extent: Extent, folder: Path) -> Segment | None:
-    """The segment of an extent, built in this process; None for one without rows."""
-    if not len(extent.rows):
+def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:
+    """Build the segment of a plan in this process; None for a plan without rows."""
+    if not len(plan.rows):
         return None
     parameters = view.bundle.manifest.index.parameters()
     library = load_library(parameters.library)
-    vectors = vectors_of(view, extent)
-    path = folder / f"{extent.first}-{extent.stop}-{view.version}.index"
+    vectors = view.vectors(plan.rows)
+    path = folder / f"{plan.first}-{plan.stop}-{view.version}.index"
     library.build(vectors, parameters, path, lambda rows: None)
     return library.open(path, rows=len(vectors), dimension=vectors.shape[1])
 
 
-def seal(memory: KnowledgeMemory, folder: Path, extents: Iterable[Extent] | None = None) -> None:
-    """Build and attach planned extents, by default all that are not sealed yet."""
-    for extent in list(memory.view.unsealed()) if extents is None else extents:
-        assert memory.attach(extent, build(memory.view, extent, folder))
+def seal(memory: KnowledgeMemory, folder: Path, plans: Iterable[SegmentPlan] | None = None) -> None:
+    """Build and attach the segments of plans, by default of all that have none yet."""
+    for plan in list(memory.view.unsealed_plans()) if plans is None else plans:
+        assert memory.attach(plan, build(memory.view, plan, folder))

@@ -1,30 +1,31 @@
-"""What a view holds: all of it, without any search, or what a search finds."""
+"""What a view holds: read row by row without any search, or through a search.
+
+A row is described by its kind, its text and the ids of the labels that it votes for.
+"""
 
 from collections import Counter
 
 import numpy as np
 
 from service.core.encoding.encoder import encode
-from service.core.memory.part import living_places
 from service.core.memory.view import View
 from service.core.types import Label, Role, RowKind, Rows
 from tests.support.changes import ENCODER
 
 Row = tuple[RowKind, str, tuple[str, ...]]
-Plan = list[tuple[int, int, list[int]]]
+PlanValues = list[tuple[int, int, list[int]]]
 
 
-def living(view: View) -> Rows:
-    """The numbers of all living rows; each lies in one part only."""
-    base = living_places(view.base_alive, view.base_rows)
-    rows = np.concatenate([base, *(part.living() for part in view.parts)])
+def alive_rows(view: View) -> Rows:
+    """The numbers of all rows without a tombstone; fails if two parts hold the same row."""
+    rows = view.alive_rows()
     assert len(set(rows.tolist())) == len(rows)
     return rows
 
 
-def sayings(view: View) -> list[Row]:
-    """What every living row says, in order: kind, text, and the ids that it votes for."""
-    rows = living(view)
+def described_rows(view: View) -> list[Row]:
+    """The description of every alive row, in order of the row numbers."""
+    rows = alive_rows(view)
     columns, counts = view.votes(rows)
     votes = np.split(columns, np.cumsum(counts)[:-1]) if len(rows) else []
     return [
@@ -39,31 +40,31 @@ def sayings(view: View) -> list[Row]:
     ]
 
 
-def said(view: View) -> Counter[Row]:
-    """The sayings, whatever their order."""
-    return Counter(sayings(view))
+def row_counts(view: View) -> Counter[Row]:
+    """How many alive rows have each description, whatever their order."""
+    return Counter(described_rows(view))
 
 
-def found(view: View, query: str, **options: object) -> list[str]:
+def retrieved_texts(view: View, query: str, **options: object) -> list[str]:
     """The texts of all rows that a search returns, the nearest first."""
     vectors = encode(ENCODER, [query], role=Role.QUERY)
     rows = view.retrieve(vectors, depth=view.base_rows + view.live_rows, **options)[1][0]
     return [view.text(int(row)) for row in rows if row >= 0]
 
 
-def voters(view: View, label_id: str) -> list[str]:
-    """The texts of all living rows that vote for a label, in order of their row."""
-    return [text for _, text, voted in sayings(view) if label_id in voted]
+def voting_texts(view: View, label_id: str) -> list[str]:
+    """The texts of all alive rows that vote for a label, in order of the row numbers."""
+    return [text for _, text, voted in described_rows(view) if label_id in voted]
 
 
-def labels(view: View) -> dict[str, Label]:
+def labels_by_id(view: View) -> dict[str, Label]:
     """Every label by its id."""
     table = view.labels
     columns = np.arange(table.columns, dtype=np.int32)
-    found = [table.at(column) for column in columns[~table.is_deleted(columns)].tolist()]
-    return {label.id: label for label in found}
+    labels = [table.at(column) for column in columns[~table.is_deleted(columns)].tolist()]
+    return {label.id: label for label in labels}
 
 
-def plan(view: View) -> Plan:
-    """The extents as plain values: first, stop, rows."""
-    return [(extent.first, extent.stop, extent.rows.tolist()) for extent in view.extents]
+def plan_values(view: View) -> PlanValues:
+    """First row, stop and rows of every plan."""
+    return [(plan.first, plan.stop, plan.rows.tolist()) for plan in view.plans]

@@ -1,7 +1,7 @@
-"""`python -m service.core.memory.build_segment JOB`: the child process that builds one segment.
+"""`python -m service.core.memory.build_segment JOB`: build one segment in a child process.
 
-A graph built inside the service, even in a thread of low priority, takes search from 0.3 ms to 4 ms
-at the 99th percentile; a niced process leaves it alone.
+Building a graph inside the service, even in a thread of low priority, raises the 99th percentile of
+search from 0.3 ms to 4 ms. A child process of low priority (nice) does not slow search down.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from service.core.processes.low_priority import step_aside
 
 
 def main(job: Path) -> None:
-    """Build `segment.index` from `vectors.npy` and `parameters.json` in the folder `job`."""
+    """Build `segment.index` from `vectors.npy` and `parameters.json` in the folder `job`.
+
+    Exits with a message as soon as the parent process has ended.
+    """
     parent = os.getppid()
     step_aside()
 
-    def orphaned(_rows: int) -> None:
+    def exit_if_orphaned(_rows: int) -> None:
         if os.getppid() != parent:
-            sys.exit("the service that asked for this segment is gone")
+            sys.exit("the service that started this build has ended")
 
     parameters = IndexParameters(**orjson.loads((job / "parameters.json").read_bytes()))
     vectors = np.load(job / "vectors.npy")
-    load_library(parameters.library).build(vectors, parameters, job / INDEX, orphaned)
+    load_library(parameters.library).build(vectors, parameters, job / INDEX, exit_if_orphaned)
 
 
 if __name__ == "__main__":

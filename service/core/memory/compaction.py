@@ -1,10 +1,11 @@
-"""Which live rows belong together in a frozen segment: a pure function of the log.
+"""Which rows are sealed together into one segment: a pure function of the log.
 
-Full blocks become extents of level 0; `fan_out` neighbours of one level become one of the next, so
-that n blocks lie in about `fan_out * log(n)` segments and each row is indexed `log(n)` times (a
-log-structured merge). An extent lists the rows that were alive when it was planned: sealing leaves
-the others out. Since plans follow from the order of events alone, processes that have read the same
-log, and have built what is planned, hold the same segments and give the same answers.
+A full block of live rows becomes a plan of level 0; `fan_out` neighbouring plans of one level are
+merged into one plan of the next level. So n blocks lie in about `fan_out * log(n)` segments, and
+each row is indexed `log(n)` times (a log-structured merge). A plan lists the rows that had no
+tombstone when it was made; its segment holds no others. Plans follow from the order of events
+alone: processes that have read the same log and built all plans hold the same segments and give
+the same answers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from dataclasses import dataclass
 from service.core.types import Rows
 
 FAN_OUT = 4
-DECAYED = 0.5  # part of an extent's rows whose death makes it worth building anew
+REPLAN_DEAD_SHARE = 0.5  # a plan is made again once this share of its rows has a tombstone
 
-Living = Callable[[int, int], Rows]
+AliveRows = Callable[[int, int], Rows]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Extent:
-    """The rows `first` to `stop`, of which `rows` [n], ascending, are to be kept."""
+class SegmentPlan:
+    """A segment to be built over `rows` [n], ascending: what is to be kept of `first`..`stop`.
+
+    `stop` is the number after the last row. Two plans are equal only if they are the same object.
+    """
 
     first: int
     stop: int
@@ -30,39 +34,37 @@ class Extent:
     rows: Rows
 
 
-def extended(
-    extents: Sequence[Extent],
-    blocks: Sequence[tuple[int, int]],
+def plan_merges(
+    plans: Sequence[SegmentPlan],
+    full_blocks: Sequence[tuple[int, int]],
     *,
-    living: Living,
+    alive_rows: AliveRows,
     fan_out: int = FAN_OUT,
-) -> tuple[Extent, ...]:
-    """The plan when `blocks` (first, stop) have become full, in order.
+) -> tuple[SegmentPlan, ...]:
+    """Return the plans after `full_blocks`, each (first, stop), have become full, in order.
 
-    `living(first, stop)` gives the numbers of the rows alive in a range.
+    `alive_rows(first, stop)` returns the numbers of the rows without a tombstone in that range.
+    A plan that does not change is returned as the same object.
     """
-    plan = [_kept(extent, living) for extent in extents]
-    for first, stop in blocks:
-        plan.append(Extent(first=first, stop=stop, level=0, rows=living(first, stop)))
-        while len(plan) >= fan_out and len({extent.level for extent in plan[-fan_out:]}) == 1:
-            merged = plan[-fan_out:]
-            first, stop = merged[0].first, merged[-1].stop
-            plan[-fan_out:] = [
-                Extent(
-                    first=first,
-                    stop=stop,
-                    level=merged[0].level + 1,
-                    rows=living(first, stop),
-                )
-            ]
-    return tuple(plan)
+    updated = [_without_dead_rows(plan, alive_rows) for plan in plans]
+    for first, stop in full_blocks:
+        updated.append(SegmentPlan(first=first, stop=stop, level=0, rows=alive_rows(first, stop)))
+        while len(updated) >= fan_out and len({plan.level for plan in updated[-fan_out:]}) == 1:
+            updated[-fan_out:] = [_merged(updated[-fan_out:], alive_rows)]
+    return tuple(updated)
 
 
-def _kept(extent: Extent, living: Living) -> Extent:
-    """The extent, or one without its dead rows if those are many."""
-    if not len(extent.rows):
-        return extent
-    alive = living(extent.first, extent.stop)
-    if len(alive) > (1 - DECAYED) * len(extent.rows):
-        return extent
-    return Extent(first=extent.first, stop=extent.stop, level=extent.level, rows=alive)
+def _merged(neighbours: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:
+    first, stop = neighbours[0].first, neighbours[-1].stop
+    level = neighbours[0].level + 1
+    return SegmentPlan(first=first, stop=stop, level=level, rows=alive_rows(first, stop))
+
+
+def _without_dead_rows(plan: SegmentPlan, alive_rows: AliveRows) -> SegmentPlan:
+    """Return the same plan, or a new one if too many of its rows have a tombstone."""
+    if not len(plan.rows):
+        return plan
+    alive = alive_rows(plan.first, plan.stop)
+    if len(alive) > (1 - REPLAN_DEAD_SHARE) * len(plan.rows):
+        return plan
+    return SegmentPlan(first=plan.first, stop=plan.stop, level=plan.level, rows=alive)

@@ -1,7 +1,7 @@
 """The knowledge memory as a log-structured store: frozen segments, live rows, published views.
 
-Readers take `KnowledgeMemory.view` once a request and never lock; the one writer drafts the next
-view and publishes it by one reference swap.
+A reader takes `KnowledgeMemory.view` once per request and never locks. The single writer drafts the
+next view and publishes it by replacing one reference.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from service.core.bundle.bundle import Bundle
 from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
 from service.core.memory.changes import Change
-from service.core.memory.compaction import Extent
-from service.core.memory.draft import Draft, MemoryLimits, attached, covers
+from service.core.memory.compaction import SegmentPlan
+from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.label_table import LabelTable
+from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import seal
-from service.core.memory.view import Ledger, View
+from service.core.memory.view import View
 
 
 class KnowledgeMemory:
-    """Publishes views; everything but `view` belongs to the single writer."""
+    """Publishes views; only the single writer may use anything else than `view`."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
@@ -31,29 +32,29 @@ class KnowledgeMemory:
             version=version,
             bundle=bundle,
             base_alive=None,
-            base_dead=0,
+            base_dead_rows=0,
             parts=(),
-            extents=(),
+            plans=(),
             labels=LabelTable(
                 base_ids=bundle.label_ids,
                 base_texts=bundle.label_texts,
                 base_details=bundle.label_details,
                 columns=bundle.labels,
             ),
-            ledger=Ledger(),
+            ownership=RowOwnership(),
         )
 
     @property
     def view(self) -> View:
-        """The newest view; take it once a request."""
+        """The newest view; a reader takes it once per request."""
         return self._view
 
     def draft(self) -> Draft:
-        """A draft over the newest view."""
+        """Return a draft on top of the newest view."""
         return Draft(self._view, self.limits)
 
-    def room(self, draft: Draft, rows: int) -> None:
-        """Raise `MemoryFull` unless `rows` more live rows fit; asked before anything is logged."""
+    def require_room(self, draft: Draft, rows: int) -> None:
+        """Raise `MemoryFull` unless `rows` more rows fit; called before anything is logged."""
         if draft.live_rows + rows > self.limits.live_rows:
             raise MemoryFull(
                 f"the memory holds {draft.live_rows} live rows and takes at most"
@@ -66,18 +67,18 @@ class KnowledgeMemory:
         return self._view
 
     def apply(self, changes: Sequence[Change]) -> View:
-        """Apply changes in the order of the log and publish one new view, or none on failure."""
+        """Apply changes in the order of the log and publish them as one view, or fail entirely."""
         draft = self.draft()
         draft.apply(changes)
         return self.publish(draft)
 
-    def attach(self, extent: Extent, segment: Segment | None) -> bool:
-        """Put a built segment in the place of its rows; False where it is no longer planned."""
-        view = self._view
-        if not any(planned is extent for planned in view.extents):
+    def attach(self, plan: SegmentPlan, segment: Segment | None) -> bool:
+        """Replace the parts that hold a plan's rows by its segment.
+
+        Returns False, and changes nothing, if the plan was replaced by another one meanwhile.
+        """
+        if not any(current is plan for current in self._view.plans):
             return False
-        own = [part for part in view.parts if extent.first <= part.first < extent.stop]
-        sealed = seal(extent, own, segment)
-        assert all(covers(sealed, part) for part in own)
-        self._view = attached(view, sealed)
+        sealed = seal(plan, self._view.parts_within(plan.first, plan.stop), segment)
+        self._view = self._view.with_sealed(sealed)
         return True

@@ -1,7 +1,7 @@
-"""The label table of one memory view: the bundle's labels, and over them what came live.
+"""The label table of one view: the bundle's labels, and the labels posted since.
 
 The table is persistent: `put` and `delete` return a new table that shares all but a few nodes with
-the old one, so every view keeps its own labels at little cost.
+the old one, so each view keeps its own labels at little cost.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import UnknownLabel
 from service.core.files.text_store import TextStore
-from service.core.types import Bools, Indices, Label
+from service.core.types import Bools, Indices, Label, NewLabel
 
-_GONE = -1
+_DELETED = -1
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """Labels by id and by column of V; columns beyond the bundle's belong to new ids.
+    """Labels by id and by column of V; a label that is not in the bundle gets the next column.
 
-    A deleted label's column is never used again: posted once more, its id gets a new one, so that
-    old votes cannot come back. `deleted` holds such columns, ascending.
+    A deleted label's column is never used again: if its id is posted once more, it gets a new
+    column, so that old votes cannot come back. `deleted` holds the columns of deleted labels,
+    ascending. `live` holds the labels posted since the bundle by column, `column_by_id` their
+    columns by id.
     """
 
     base_ids: TextStore
@@ -35,34 +37,43 @@ class LabelTable:
     base_details: LabelDetails
     columns: int
     live: HashTrieMap[int, Label] = field(default_factory=HashTrieMap)
-    placed: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
+    column_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     deleted: Indices = field(default_factory=_NO_COLUMNS.copy)
 
     def __len__(self) -> int:
-        """How many labels there are."""
+        """Return the number of labels."""
         return self.columns - len(self.deleted)
 
     def column(self, label_id: str) -> int | None:
-        """The column of a label id; None if there is no such label (any more)."""
-        column = self.placed.get(label_id)
+        """Return the column of a label id, None if no label has it or the label was deleted."""
+        column = self.column_by_id.get(label_id)
         if column is None:
             return self.base_ids.find(label_id)
-        return None if column == _GONE else column
+        return None if column == _DELETED else column
 
     def get(self, label_id: str) -> Label | None:
-        """The label of this id, None if there is none (any more)."""
+        """Return the label with this id, None if there is none or it was deleted."""
         column = self.column(label_id)
         return None if column is None else self.at(column)
 
     def require(self, label_id: str) -> Label:
-        """As `get`, but raises `UnknownLabel`."""
+        """Return the label with this id; raises `UnknownLabel` if there is none."""
         label = self.get(label_id)
         if label is None:
             raise UnknownLabel(f"no label has the id {label_id!r}", field="id")
         return label
 
+    def as_posted(self, label_id: str) -> NewLabel | None:
+        """Return the label as a client would have to post it, None if there is none."""
+        label = self.get(label_id)
+        if label is None:
+            return None
+        return NewLabel(
+            id=label.id, text=label.text, queries=label.queries, metadata=label.metadata
+        )
+
     def at(self, column: int) -> Label:
-        """The label of a column."""
+        """Return the label of a column."""
         label = self.live.get(column)
         if label is not None:
             return label
@@ -78,31 +89,31 @@ class LabelTable:
         )
 
     def id_at(self, column: int) -> str:
-        """The id of a column."""
+        """Return the label id of a column."""
         label = self.live.get(column)
         return self.base_ids[column] if label is None else label.id
 
     def put(self, label: Label) -> LabelTable:
-        """A table that holds `label` at its column, an old one or the next."""
+        """Return a table that holds `label` at its column, a present one or the next."""
         return replace(
             self,
             columns=max(self.columns, label.index + 1),
             live=self.live.insert(label.index, label),
-            placed=self.placed.insert(label.id, label.index),
+            column_by_id=self.column_by_id.insert(label.id, label.index),
         )
 
     def delete(self, label: Label) -> LabelTable:
-        """A table without `label`."""
+        """Return a table without `label`."""
         place = int(np.searchsorted(self.deleted, label.index))
         return replace(
             self,
             live=self.live.discard(label.index),
-            placed=self.placed.insert(label.id, _GONE),
+            column_by_id=self.column_by_id.insert(label.id, _DELETED),
             deleted=np.insert(self.deleted, place, label.index),
         )
 
     def is_deleted(self, columns: Indices) -> Bools:
-        """Which of `columns` [n] belong to deleted labels."""
+        """Return which of `columns` [n] belong to deleted labels."""
         if not len(self.deleted):
             return np.zeros(len(columns), bool)
         places = np.searchsorted(self.deleted, columns)
@@ -110,11 +121,11 @@ class LabelTable:
         return np.asarray(self.deleted[places] == columns)
 
     def page(self, *, after: str, size: int) -> list[Label]:
-        """The first `size` live labels whose ids come after `after`, in order of their ids."""
+        """Return the first `size` labels posted since the bundle with ids after `after`, by id."""
         start = bisect_right(self._live_ids, after)
         return [self.require(label_id) for label_id in self._live_ids[start : start + size]]
 
     @cached_property
     def _live_ids(self) -> list[str]:
-        """Sorted once a table."""
+        """The ids of all labels posted since the bundle, sorted once per table."""
         return sorted(label.id for label in self.live.values())

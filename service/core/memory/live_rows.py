@@ -1,7 +1,7 @@
 """Live rows: what the memory learned last, searched exactly.
 
-Storage is append-only and has one writer. A view keeps a count; rows beyond it are not seen, so a
-row is written first and published after.
+Storage is append-only and has one writer. Each view keeps the number of rows that it sees, so a row
+is written first and published afterwards.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter
-from service.core.memory.part import Votes, dead_places, living_places, without
+from service.core.memory.part import Votes, alive_places, count_dead, set_tombstones
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewRow:
-    """A row to append: what it says, which columns of V it votes for, and its vector [d]."""
+    """A row to append: its text, the columns of V that it votes for, and its key, a vector [d]."""
 
     kind: RowKind
     text: str
@@ -28,10 +28,10 @@ class NewRow:
 
 
 class LiveStore:
-    """A block of rows: vectors, kinds, value rows and texts side by side."""
+    """Storage of one block of rows: keys, kinds, votes and texts, each at the same position."""
 
     def __init__(self, *, capacity: int, dimension: int) -> None:
-        """Reserve `capacity` rows of `dimension`."""
+        """Reserve `capacity` rows with keys of `dimension`."""
         self.capacity = capacity
         self.vectors = LiveVectors(capacity=capacity, dimension=dimension)
         self.is_instance: Bools = np.zeros(capacity, bool)
@@ -39,10 +39,10 @@ class LiveStore:
         self.texts: list[str] = []
 
     def write(self, start: int, rows: Sequence[NewRow]) -> None:
-        """Put rows at `start`, the count of the newest view.
+        """Write rows at `start`, the number of rows that the newest view counts.
 
-        Only the writer calls this. Rows from `start` on were never published; an earlier attempt
-        that failed half-way may have left some.
+        Only the writer calls this. It overwrites what a draft that was dropped has left behind
+        `start`; no published view counts those rows.
         """
         self.is_instance[start : start + len(rows)] = [row.kind is RowKind.INSTANCE for row in rows]
         self.votes[start:] = [row.votes for row in rows]
@@ -52,30 +52,31 @@ class LiveStore:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRows:
-    """The rows of one store that a view sees: `first` is the memory's number of the store's row 0.
+    """The part of the memory that holds the first `count` rows of one store.
 
-    `alive` is a bitmap over the store's capacity, None while no row was replaced or deleted.
+    `first` is the row number of the store's row 0. `alive` is a bitmap over the store's capacity,
+    None while no row is dead.
     """
 
     store: LiveStore
     first: int
     count: int
     alive: Bits | None = None
-    dead: int = 0
+    dead_rows: int = 0
 
     @property
     def stop(self) -> int:
-        """See `Part`."""
+        """The number after the last row."""
         return self.first + self.count
 
     @property
-    def stored(self) -> int:
-        """See `Part`."""
+    def stored_rows(self) -> int:
+        """How many rows are stored, dead ones included."""
         return self.count
 
     @property
     def full(self) -> bool:
-        """Whether nothing more can be appended."""
+        """Whether the store has no room for another row."""
         return self.count == self.store.capacity
 
     def search(
@@ -87,45 +88,49 @@ class LiveRows:
         kind: RowKind | None,
         above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
-        """See `Part`; exact and all at once, so `ef` and `above` change nothing."""
-        row_filter = RowFilter(start=0, stop=self.count, alive=self._selected(kind))
+        """Find the nearest rows exactly, as `Part.search` says; `ef` and `above` change nothing."""
+        row_filter = RowFilter(start=0, stop=self.count, alive=self._alive_of_kind(kind))
         similarities, rows = self.store.vectors.search(
             queries, count=min(count, self.count), row_filter=row_filter
         )
         return similarities, np.where(rows < 0, rows, rows + self.first)
 
     def is_instance(self, rows: Rows) -> Bools:
-        """See `Part`."""
+        """Return which of `rows` [b] are instance rows."""
         return self.store.is_instance[rows - self.first]
 
     def votes(self, rows: Rows) -> Votes:
-        """See `Part`."""
+        """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         pieces = [self.store.votes[row - self.first] for row in rows.tolist()]
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
 
     def text(self, row: int) -> str:
-        """See `Part`."""
+        """Return the text that was encoded as the row's key."""
         return self.store.texts[row - self.first]
 
     def vectors(self, rows: Rows) -> Halves:
-        """See `Part`."""
+        """Return the keys [b, d] of `rows` [b]."""
         return self.store.vectors.read(rows - self.first)
 
-    def living(self) -> Rows:
-        """See `Part`."""
-        return living_places(self.alive, self.count) + self.first
+    def alive_rows(self) -> Rows:
+        """Return the numbers of all rows without a tombstone, ascending."""
+        return alive_places(self.alive, self.count) + self.first
 
-    def bury(self, rows: Sequence[int]) -> LiveRows:
-        """See `Part`."""
-        alive = without(self.alive, [row - self.first for row in rows], self.store.capacity)
-        return replace(self, alive=alive, dead=dead_places(alive, self.count))
+    def with_tombstones(self, rows: Sequence[int]) -> LiveRows:
+        """Return the same part in which `rows` are dead as well."""
+        places = [row - self.first for row in rows]
+        alive = set_tombstones(self.alive, places, self.store.capacity)
+        return replace(self, alive=alive, dead_rows=count_dead(alive, self.count))
 
     def append(self, rows: Sequence[NewRow]) -> LiveRows:
-        """The same rows and more behind them, as many as the store has room for."""
+        """Write rows behind the present ones and return the part that counts them.
+
+        Raises `ValueError` if the store has no room for all of them.
+        """
         self.store.write(self.count, rows)
         return replace(self, count=self.count + len(rows))
 
-    def _selected(self, kind: RowKind | None) -> Bits | None:
+    def _alive_of_kind(self, kind: RowKind | None) -> Bits | None:
         if kind is None:
             return self.alive
         instance = self.store.is_instance[: self.count]

@@ -1,6 +1,9 @@
-"""What a view asks of a part of the memory: a range of row numbers, searched as one.
+"""The protocol of a part of the memory: a range of row numbers that is searched as a whole.
 
-Shapes: B queries, b rows asked for, n votes.
+A dead row is one with a tombstone: it was replaced or deleted. Bitmaps over rows are little-endian;
+a set bit means that the row is alive, and None in place of a bitmap that all rows are.
+
+Shapes: B queries, b rows, n votes, d dimensions.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ Votes = tuple[Indices, NDArray[np.int64]]
 
 
 class Part(Protocol):
-    """Rows numbered `first` to `stop`, some of which may be dead or no longer stored."""
+    """The rows numbered `first` to `stop`; some may be dead, some no longer stored."""
 
     @property
     def first(self) -> int:
@@ -26,17 +29,17 @@ class Part(Protocol):
 
     @property
     def stop(self) -> int:
-        """The number behind the last row."""
+        """The number after the last row."""
         ...
 
     @property
-    def stored(self) -> int:
-        """How many rows take up room."""
+    def stored_rows(self) -> int:
+        """How many rows are stored, dead ones included."""
         ...
 
     @property
-    def dead(self) -> int:
-        """How many of them were replaced or deleted."""
+    def dead_rows(self) -> int:
+        """How many of the stored rows have a tombstone."""
         ...
 
     def search(
@@ -48,63 +51,64 @@ class Part(Protocol):
         kind: RowKind | None,
         above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
-        """The nearest living rows [B, b] of a kind (None: both), by their numbers; -1 fills up.
+        """Find the `count` nearest alive rows of each query [B, d], of one kind or of both (None).
 
-        `ef` is the length of a graph's queue, None for an exact search. Rows that are not more
-        similar than `above` [B] may be left out: others have filled the depth already.
+        Returns similarities and row numbers, [B, at most `count`]; row -1 fills places for which
+        there is no row. `ef` is the length of a graph's queue, None for exact search. The caller
+        does not need rows with a similarity of at most `above` [B], so they may be missing.
         """
         ...
 
     def is_instance(self, rows: Rows) -> Bools:
-        """Which of `rows` [b], all of this part, are instance rows."""
+        """Return which of `rows` [b], all of this part, are instance rows."""
         ...
 
     def votes(self, rows: Rows) -> Votes:
-        """The columns [n] that `rows` [b] vote for, row after row, and how many each."""
+        """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         ...
 
     def text(self, row: int) -> str:
-        """The text that a row's key was made from."""
+        """Return the text that was encoded as the row's key."""
         ...
 
     def vectors(self, rows: Rows) -> Halves:
-        """The vectors [b, d] of `rows` [b]."""
+        """Return the keys [b, d] of `rows` [b]."""
         ...
 
-    def living(self) -> Rows:
-        """The numbers of all living rows, ascending."""
+    def alive_rows(self) -> Rows:
+        """Return the numbers of all rows without a tombstone, ascending."""
         ...
 
-    def bury(self, rows: Sequence[int]) -> Self:
-        """The same part with these rows dead."""
+    def with_tombstones(self, rows: Sequence[int]) -> Self:
+        """Return the same part in which `rows` are dead as well."""
         ...
 
 
-def without(alive: Bits | None, places: Sequence[int], size: int) -> Bits:
-    """A copy of the bitmap over `size` places (None: all alive) with some of them dead."""
+def set_tombstones(alive: Bits | None, places: Sequence[int], size: int) -> Bits:
+    """Return a copy of the bitmap over `size` places with the bits of `places` cleared."""
     bits = np.packbits(np.ones(size, bool), bitorder="little") if alive is None else alive.copy()
     dead = np.asarray(places, np.int64)
-    # Several may share a byte, so not by plain assignment.
+    # Several places may share a byte; plain assignment would apply only one of them.
     np.bitwise_and.at(bits, dead // 8, (0xFF ^ (1 << (dead % 8))).astype(np.uint8))
     return bits
 
 
-def dead_places(alive: Bits | None, size: int) -> int:
-    """How many of the first `size` places are dead."""
+def count_dead(alive: Bits | None, size: int) -> int:
+    """Return how many of the first `size` places are dead."""
     if alive is None:
         return 0
     return size - int(np.unpackbits(alive, bitorder="little", count=size).sum())
 
 
-def living_places(alive: Bits | None, size: int) -> Rows:
-    """The first `size` places but for the dead ones, ascending."""
+def alive_places(alive: Bits | None, size: int) -> Rows:
+    """Return those of the first `size` places that are alive, ascending."""
     if alive is None:
         return np.arange(size)
     return np.flatnonzero(np.unpackbits(alive, bitorder="little", count=size))
 
 
 def gather(indptr: NDArray[np.int64], indices: Indices, places: Rows) -> Votes:
-    """Rows `places` [b] of a CSR matrix: their entries [n], row after row, and how many each."""
+    """Return the entries [n] of rows `places` [b] of a CSR matrix, row by row, and counts [b]."""
     starts = indptr[places]
     counts = np.asarray(indptr[places + 1] - starts, np.int64)
     ends = np.cumsum(counts)

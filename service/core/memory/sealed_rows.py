@@ -1,4 +1,4 @@
-"""Sealed rows: an extent of live rows in a frozen segment of its own."""
+"""Sealed rows: live rows that were frozen into a segment, as one part of the memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 
 from service.core.index.exact import exact_search, pad
 from service.core.index.protocol import RowFilter, Segment
-from service.core.memory.compaction import Extent
-from service.core.memory.part import Part, Votes, dead_places, gather, living_places, without
+from service.core.memory.compaction import SegmentPlan
+from service.core.memory.part import (
+    Part,
+    Votes,
+    alive_places,
+    count_dead,
+    gather,
+    set_tombstones,
+)
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
-FIRST_ROWS = 96  # of the first, short walk through a segment, and the length of its queue
+# The first, short walk through a segment looks for this many rows with a queue of this length.
+FIRST_ROWS = 96
 FIRST_QUEUE = 128
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -23,34 +31,34 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, kw_only=True)
 class SealedRows:
-    """The rows of an extent; place p of its arrays, and of the segment, holds `extent.rows[p]`.
+    """The rows of a plan and their segment, which is None if the plan has no rows.
 
-    `segment` is None where no row is left.
+    Position p of the arrays, of the texts and of the segment belongs to row `plan.rows[p]`.
     """
 
-    extent: Extent
+    plan: SegmentPlan
     segment: Segment | None
-    instances: Bools  # [n]
-    indptr: NDArray[np.int64]  # [n + 1], rows of V
+    instances: Bools  # [n], which rows are instance rows
+    indptr: NDArray[np.int64]  # [n + 1], with `indices` the rows of V in CSR form
     indices: Indices
     texts: tuple[str, ...]
     alive: Bits | None = None
-    dead: int = 0
+    dead_rows: int = 0
 
     @property
     def first(self) -> int:
-        """See `Part`."""
-        return self.extent.first
+        """The number of the first row."""
+        return self.plan.first
 
     @property
     def stop(self) -> int:
-        """See `Part`."""
-        return self.extent.stop
+        """The number after the last row."""
+        return self.plan.stop
 
     @property
-    def stored(self) -> int:
-        """See `Part`."""
-        return len(self.extent.rows)
+    def stored_rows(self) -> int:
+        """How many rows are stored, dead ones included."""
+        return len(self.plan.rows)
 
     def search(
         self,
@@ -61,17 +69,17 @@ class SealedRows:
         kind: RowKind | None,
         above: Floats | None = None,
     ) -> tuple[Floats, Rows]:
-        """See `Part`.
+        """Find the nearest rows as `Part.search` says.
 
-        Of many segments most hold few of the nearest rows: a short walk finds those, and only
-        where its last row is still more similar than `above`, a long one follows.
+        Most of many segments hold few of the nearest rows. A short walk through the graph finds
+        those; a long walk follows only where the last row found is more similar than `above`.
         """
         if self.segment is None:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
-        count, row_filter = min(count, self.stored), self._row_filter(kind)
+        count, row_filter = min(count, self.stored_rows), self._filter_of_kind(kind)
         if ef is None:
-            keys = self.segment.vectors(np.arange(self.stored))
-            row_filter = row_filter or RowFilter(start=0, stop=self.stored)
+            keys = self.segment.vectors(np.arange(self.stored_rows))
+            row_filter = row_filter or RowFilter(start=0, stop=self.stored_rows)
             similarities, places = exact_search(keys, queries, count=count, row_filter=row_filter)
         elif above is None or count <= FIRST_ROWS:
             similarities, places = self.segment.search(
@@ -87,71 +95,73 @@ class SealedRows:
                 similarities[more], places[more] = self.segment.search(
                     queries[more], count=count, ef=ef, row_filter=row_filter
                 )
-        return similarities, np.where(places < 0, -1, self.extent.rows[places])
+        return similarities, np.where(places < 0, -1, self.plan.rows[places])
 
     def is_instance(self, rows: Rows) -> Bools:
-        """See `Part`."""
+        """Return which of `rows` [b] are instance rows."""
         return self.instances[self._places(rows)]
 
     def votes(self, rows: Rows) -> Votes:
-        """See `Part`."""
+        """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         return gather(self.indptr, self.indices, self._places(rows))
 
     def text(self, row: int) -> str:
-        """See `Part`."""
+        """Return the text that was encoded as the row's key."""
         return self.texts[int(self._places(np.array([row]))[0])]
 
     def vectors(self, rows: Rows) -> Halves:
-        """See `Part`."""
+        """Return the keys [b, d] of `rows` [b]."""
         if self.segment is None:
-            raise ValueError("an empty part holds no vectors")
+            raise ValueError("a sealed part without rows has no vectors")
         return self.segment.vectors(self._places(rows))
 
-    def living(self) -> Rows:
-        """See `Part`."""
-        return self.extent.rows[living_places(self.alive, self.stored)]
+    def alive_rows(self) -> Rows:
+        """Return the numbers of all rows without a tombstone, ascending."""
+        return self.plan.rows[alive_places(self.alive, self.stored_rows)]
 
-    def bury(self, rows: Sequence[int]) -> SealedRows:
-        """See `Part`."""
+    def with_tombstones(self, rows: Sequence[int]) -> SealedRows:
+        """Return the same part in which `rows` are dead as well."""
         places = self._places(np.asarray(rows, np.int64)).tolist()
-        alive = without(self.alive, places, self.stored)
-        return replace(self, alive=alive, dead=dead_places(alive, self.stored))
+        alive = set_tombstones(self.alive, places, self.stored_rows)
+        return replace(self, alive=alive, dead_rows=count_dead(alive, self.stored_rows))
 
     def _places(self, rows: Rows) -> Rows:
-        return np.searchsorted(self.extent.rows, rows)
+        """Return the positions of `rows` in the arrays and in the segment."""
+        return np.searchsorted(self.plan.rows, rows)
 
-    def _row_filter(self, kind: RowKind | None) -> RowFilter | None:
+    def _filter_of_kind(self, kind: RowKind | None) -> RowFilter | None:
         if kind is None and self.alive is None:
             return None
         alive = self.alive
         if kind is not None:
             of_kind = np.packbits(self.instances == (kind is RowKind.INSTANCE), bitorder="little")
             alive = of_kind if alive is None else of_kind & alive
-        return RowFilter(start=0, stop=self.stored, alive=alive)
+        return RowFilter(start=0, stop=self.stored_rows, alive=alive)
 
 
-def seal(extent: Extent, parts: Sequence[Part], segment: Segment | None) -> SealedRows:
-    """The extent's rows, gathered from the parts that hold them now, with their segment.
+def seal(plan: SegmentPlan, parts: Sequence[Part], segment: Segment | None) -> SealedRows:
+    """Gather a plan's rows from the `parts` that hold them now, and return them with their segment.
 
-    Rows that died since the extent was planned are in the segment, and dead. Raises `ValueError`
-    when a row of the extent lies in none of `parts`, which may not reach beyond it.
+    Rows that were replaced or deleted since the plan was made are in the segment, with a tombstone.
+    No part may reach beyond the plan. Raises `ValueError` if a row of the plan is in none of
+    `parts`.
     """
-    pieces = list(_pieces(extent.rows, parts))
-    if sum(len(piece) for _, piece in pieces) != len(extent.rows):
-        raise ValueError("the parts do not hold all rows of the extent")
+    pieces = list(_pieces(plan.rows, parts))
+    if sum(len(piece) for _, piece in pieces) != len(plan.rows):
+        raise ValueError("the parts do not hold all rows of the plan")
     votes = [part.votes(rows) for part, rows in pieces if len(rows)]
     counts = np.concatenate([np.zeros(1, np.int64), *(counts for _, counts in votes)])
     sealed = SealedRows(
-        extent=extent,
+        plan=plan,
         segment=segment,
         instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
         indptr=np.cumsum(counts),
         indices=_joined([columns for columns, _ in votes], np.int32),
         texts=tuple(part.text(row) for part, rows in pieces for row in rows.tolist()),
     )
-    alive = _joined([part.living() for part in parts], np.int64)
-    dead = np.setdiff1d(extent.rows, alive)
-    return sealed.bury(dead.tolist()) if len(dead) else sealed
+    alive = _joined([part.alive_rows() for part in parts], np.int64)
+    dead = np.setdiff1d(plan.rows, alive)
+    return sealed.with_tombstones(dead.tolist()) if len(dead) else sealed
 
 
 def _pieces(rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[Part, Rows]]:

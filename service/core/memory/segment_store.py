@@ -1,12 +1,13 @@
-"""Built segments of live rows on disk: shared by the processes of a machine and by restarts.
+"""Segments of live rows on disk, shared by the processes of a machine and kept across restarts.
 
 | file                 | content                                                           |
 |----------------------|-------------------------------------------------------------------|
 | `KEY/segment.index`  | HNSW in the index library's own format                            |
-| `KEY/segment.json`   | its size and SHA-256                                              |
+| `KEY/segment.json`   | size and SHA-256 of `segment.index`                               |
 
-KEY is the SHA-256 over library, parameters and vectors: equal rows need be built only once, and a
-folder that was left behind can do no harm. A segment can always be built again from the log.
+KEY is the SHA-256 over library, parameters and vectors: a segment over the same rows is built only
+once, and a folder that was left behind is never mistaken for another segment. A segment can always
+be built again from the log.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ log = logging.getLogger("keymatch")
 
 
 class SegmentStore:
-    """The segments below one folder."""
+    """The segments in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Use `folder`, which is made when the first segment is built."""
+        """Use `folder`, which is created when the first segment is built."""
         self._folder = folder
         self._child = NicedChild()
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
-        """The name of the segment over vectors [n, d]."""
+        """Return the name of the segment over vectors [n, d]."""
         digest = hashlib.sha256(orjson.dumps([asdict(parameters), list(vectors.shape)]))
         digest.update(np.ascontiguousarray(vectors).data)
         return digest.hexdigest()[:32]
@@ -57,7 +58,10 @@ class SegmentStore:
     def find(
         self, key: str, parameters: IndexParameters, *, shape: tuple[int, int]
     ) -> Segment | None:
-        """Open a built segment over [n, d] vectors; None where there is none, or a damaged one."""
+        """Open the segment of this key over vectors of `shape` [n, d].
+
+        Returns None if it was not built yet or is damaged; a damaged one is deleted.
+        """
         folder = self._folder / key
         try:
             facts = FileFacts(**orjson.loads((folder / FACTS).read_bytes()))
@@ -69,41 +73,47 @@ class SegmentStore:
         except FileNotFoundError:
             return None
         except (BundleError, OSError, TypeError, ValueError) as error:
-            log.warning("a damaged segment is built again", extra={"cause": str(error)})
+            log.warning(
+                "a segment on disk is damaged; it is deleted and built again",
+                extra={"cause": str(error)},
+            )
             shutil.rmtree(folder, ignore_errors=True)
             return None
 
     def build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
-        """Build the segment over vectors [n, d] in a niced child process and keep it as `key`.
+        """Build the segment over vectors [n, d] in a child process of low priority.
 
-        Processes of one machine build one at a time; what another has built meanwhile is taken.
-        Raises `SealError` when the child fails or the folder cannot be written.
+        Processes that share the folder build one segment at a time, and do not build what another
+        one has built meanwhile. Raises `SealError` if the child fails or the folder cannot be
+        written.
         """
         try:
-            with self._alone():
+            with self._build_lock():
                 if not (self._folder / key / FACTS).exists():
                     self._build(key, vectors, parameters)
         except InvalidData as error:
             raise SealError(str(error)) from error
         except OSError as error:
-            raise SealError(f"{self._folder} cannot be written: {error.strerror}") from error
+            raise SealError(
+                f"segments cannot be built: {self._folder} cannot be written: {error.strerror}"
+            ) from error
 
     def interrupt(self) -> None:
-        """Kill the child that is building, and start no other."""
+        """Kill the child that is building, and refuse to start another."""
         self._child.stop()
 
     def discard(self, key: str) -> None:
-        """Forget a segment that a larger one has replaced; who has mapped it keeps it."""
+        """Delete a segment that a larger one has replaced; processes that have it open keep it."""
         shutil.rmtree(self._folder / key, ignore_errors=True)
 
     def prune(self, keep: Collection[str], *, older_than: float) -> None:
-        """Forget segments but for `keep` that nobody has built for `older_than` seconds.
+        """Delete the segments that are older than `older_than` seconds and not in `keep`.
 
-        A process that was killed between a merge's plan and its end leaves the small ones behind.
-        Who still wants one builds it again.
+        A process that is killed before a merge is complete leaves the merged segments behind. A
+        process that still needs a deleted one builds it again.
         """
         for facts in self._folder.glob(f"*/{FACTS}"):
-            with suppress(OSError):  # another process may be as quick
+            with suppress(OSError):  # another process may delete the same folder
                 if facts.parent.name not in keep and facts.stat().st_mtime < time() - older_than:
                     shutil.rmtree(facts.parent)
 
@@ -114,16 +124,16 @@ class SegmentStore:
             (job / "parameters.json").write_bytes(orjson.dumps(asdict(parameters)))
             self._child.run([sys.executable, "-m", "service.core.memory.build_segment", str(job)])
             facts = file_facts(job)[INDEX]
-            self.discard(key)  # a folder that has lost its facts
+            self.discard(key)  # remove a folder without `segment.json`
             with new_folder(self._folder / key) as folder:
                 (job / INDEX).rename(folder / INDEX)
                 (folder / FACTS).write_bytes(orjson.dumps(asdict(facts)))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _build_lock(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "build.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for abandoned in self._folder.glob(".*-*"):
-                shutil.rmtree(abandoned, ignore_errors=True)  # of a builder that was killed
+                shutil.rmtree(abandoned, ignore_errors=True)  # left by a process that was killed
             yield

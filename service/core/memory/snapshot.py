@@ -1,7 +1,7 @@
-"""A view as a new bundle that contains everything: what was learned becomes base rows.
+"""A snapshot: a view written as a new bundle, in which the learned rows are bundle rows.
 
-Dead rows and deleted labels are left out, so columns and rows are numbered anew; label details keep
-what a label has beyond its text.
+Dead rows and deleted labels are left out, so rows and columns get new numbers. Label details keep
+what a label has besides its id and text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from service.core.bundle.bundle import BundleContent, write_bundle
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
-from service.core.memory.part import living_places
 from service.core.memory.view import View
 from service.core.types import Indices, Label, Rows
 
@@ -24,21 +23,25 @@ from service.core.types import Indices, Label, Rows
 def write_snapshot(
     view: View, target: Path, *, name: str, log: str, progress: Progress = lambda rows: None
 ) -> None:
-    """Write the bundle of a view; `log` is the id of the log that the view was read from."""
+    """Write a view as the bundle `name` into the new folder `target`.
+
+    `log` is the id of the label log that the view reflects. `progress` is called with the number
+    of indexed rows. Raises `InvalidInput` if `target` exists.
+    """
     content = snapshot(view, name=name, log=log)
     write_bundle(content, target, progress=progress)
 
 
 def snapshot(view: View, *, name: str, log: str) -> BundleContent:
-    """Everything that a view holds, as the content of a bundle."""
+    """Return all that a view holds as the content of a bundle."""
     bundle, facts = view.bundle, view.bundle.manifest
-    rows, columns = _living(view), _columns(view)
+    rows, columns = view.alive_rows(), _columns(view)
     instances = rows[view.is_instance(rows)]
     votes, counts = view.votes(instances)
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
-    places = {row: place for place, row in enumerate(instances.tolist())}
+    new_row = {row: place for place, row in enumerate(instances.tolist())}
     return BundleContent(
         name=name,
         dataset=facts.dataset,
@@ -54,40 +57,37 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         predictor=facts.predictor,
         index=facts.index.parameters(),
         metrics=facts.metrics,
-        label_details=_details(view, labels, places),
+        label_details=_details(view, labels, new_row),
         version=view.version,
         log=log,
         novel=_novel(view, new_column),
     )
 
 
-def _living(view: View) -> Rows:
-    base = living_places(view.base_alive, view.base_rows)
-    return np.concatenate([base, *(part.living() for part in view.parts)])
-
-
 def _columns(view: View) -> Indices:
+    """Return the columns of all labels that were not deleted, ascending."""
     columns = np.arange(view.labels.columns, dtype=np.int32)
     return columns[~view.labels.is_deleted(columns)]
 
 
 def _label_rows(view: View, columns: Indices) -> Rows:
     return np.array(
-        [view.ledger.rows_of(column, view.bundle)[0] for column in columns.tolist()], np.int64
+        [view.ownership.rows_of_label(column, view.bundle)[0] for column in columns.tolist()],
+        np.int64,
     )
 
 
 def _novel(view: View, new_column: Indices) -> NovelFiles | None:
-    """The classifiers of labels that are as they were exported, at their new columns.
+    """Return the classifiers of the labels that were not posted again, with their new columns.
 
-    Who posts a label again may have given it another text, which its classifier knows nothing of.
+    A label that was posted again may have another text than the one its classifier was trained on.
     """
     files = view.bundle.novel
     if files is None:
         return None
     kept = np.array(
         [
-            new_column[column] >= 0 and view.ledger.own_rows.get(column) is None
+            new_column[column] >= 0 and view.ownership.label_rows.get(column) is None
             for column in files.columns.tolist()
         ],
         bool,
@@ -99,7 +99,8 @@ def _novel(view: View, new_column: Indices) -> NovelFiles | None:
     )
 
 
-def _details(view: View, labels: Sequence[Label], places: dict[int, int]) -> list[str]:
+def _details(view: View, labels: Sequence[Label], new_row: dict[int, int]) -> list[str]:
+    """Return the details text of each label, or no texts if no label has details."""
     details = [
         dump(
             Details(
@@ -108,7 +109,8 @@ def _details(view: View, labels: Sequence[Label], places: dict[int, int]) -> lis
                 novel=label.novel,
                 version=label.version,
                 rows=tuple(
-                    places[row] for row in view.ledger.rows_of(label.index, view.bundle)[1:]
+                    new_row[row]
+                    for row in view.ownership.rows_of_label(label.index, view.bundle)[1:]
                 ),
             )
         )

@@ -1,73 +1,46 @@
 """One version of the knowledge memory (Eq. 3 and 4 of RAE-XMC): what readers see.
 
-Rows are numbered once and for all: the bundle's N instance rows, its L label rows, then what came
-live, in the order of the log. Frozen segments are searched through their graphs, live rows exactly.
+Rows keep their numbers: first the bundle's N instance rows, then its L label rows, then the rows
+learned since, in the order of the log. Frozen segments are searched through their graphs, live rows
+exactly.
 
-Shapes: B queries, b keys a query, N instances, L labels, d dimensions.
+Shapes: B queries, b keys per query, n votes, N instances, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
-from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
 from service.core.index.exact import exact_search, nearest, pad
 from service.core.index.protocol import RowFilter
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
-from service.core.memory.part import Part, Votes, dead_places, gather
+from service.core.memory.part import Part, Votes, alive_places, gather
+from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import SealedRows
 from service.core.types import Bits, Bools, Floats, Halves, RowKind, Rows
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Click:
-    """A posted query's row and the columns that it votes for."""
-
-    row: int
-    columns: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """Which rows belong to what; only the writer asks.
-
-    `own_rows` are the rows of each label that was put, by its column: those that its next form
-    replaces. `clicks` are the posted queries, `clickers` those that vote for a column.
-    """
-
-    own_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
-    clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
-    clickers: HashTrieMap[int, HashTrieSet[str]] = field(default_factory=HashTrieMap)
-
-    def rows_of(self, column: int, bundle: Bundle) -> tuple[int, ...]:
-        """A label's own row, then those of its queries."""
-        own = self.own_rows.get(column)
-        if own is not None:
-            return own
-        return (bundle.instances + column, *bundle.label_details.at(column).rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
     """The memory at one version; nothing in it ever changes.
 
-    `parts` hold what came live, in order of their rows; `extents` say which of those rows are to
-    lie in one sealed part.
+    `base_alive` is a bitmap over the bundle's rows (None: all are alive). `parts` hold the rows
+    learned since, in order of their numbers; `plans` say which of them belong in one segment.
     """
 
     version: int
     bundle: Bundle
     base_alive: Bits | None
-    base_dead: int
+    base_dead_rows: int
     parts: tuple[Part, ...]
-    extents: tuple[Extent, ...]
+    plans: tuple[SegmentPlan, ...]
     labels: LabelTable
-    ledger: Ledger
+    ownership: RowOwnership
 
     @property
     def base_rows(self) -> int:
@@ -76,71 +49,92 @@ class View:
 
     @property
     def next_row(self) -> int:
-        """The number that the next live row gets."""
+        """The number of the next row that is learned."""
         return self.parts[-1].stop if self.parts else self.base_rows
 
     @property
     def sealed_rows(self) -> int:
-        """Rows in sealed parts, dead ones included."""
-        return sum(part.stored for part in self.parts if isinstance(part, SealedRows))
+        """The number of rows in segments built since the bundle, dead ones included."""
+        return sum(part.stored_rows for part in self.parts if isinstance(part, SealedRows))
 
     @property
     def live_rows(self) -> int:
-        """Rows that came live and are still stored, sealed and dead ones included."""
-        return sum(part.stored for part in self.parts)
+        """The number of rows learned since the bundle, sealed and dead ones included."""
+        return sum(part.stored_rows for part in self.parts)
 
     @property
     def dead_rows(self) -> int:
-        """Rows that were replaced or deleted and are still stored."""
-        return self.base_dead + sum(part.dead for part in self.parts)
+        """The number of rows that were replaced or deleted and are still stored."""
+        return self.base_dead_rows + sum(part.dead_rows for part in self.parts)
 
-    def unsealed(self) -> Iterator[Extent]:
-        """The extents that are planned and not sealed yet."""
-        sealed = {id(part.extent) for part in self.parts if isinstance(part, SealedRows)}
-        return (extent for extent in self.extents if id(extent) not in sealed)
+    def alive_rows(self) -> Rows:
+        """Return the numbers of all rows without a tombstone, ascending."""
+        base = alive_places(self.base_alive, self.base_rows)
+        return np.concatenate([base, *(part.alive_rows() for part in self.parts)])
+
+    def alive_rows_within(self, first: int, stop: int) -> Rows:
+        """Return the rows without a tombstone of the parts that lie in [first, stop)."""
+        rows = [part.alive_rows() for part in self.parts_within(first, stop)]
+        return np.concatenate([np.zeros(0, np.int64), *rows])
+
+    def parts_within(self, first: int, stop: int) -> list[Part]:
+        """Return the parts whose rows all lie in [first, stop)."""
+        return [part for part in self.parts if first <= part.first and part.stop <= stop]
+
+    def unsealed_plans(self) -> Iterator[SegmentPlan]:
+        """Yield the plans whose segment is not attached yet."""
+        sealed = {id(part.plan) for part in self.parts if isinstance(part, SealedRows)}
+        return (plan for plan in self.plans if id(plan) not in sealed)
+
+    def with_sealed(self, sealed: SealedRows) -> View:
+        """Return the view with a sealed part in place of the parts that held its rows."""
+        before = [part for part in self.parts if part.stop <= sealed.first]
+        after = [part for part in self.parts if part.first >= sealed.stop]
+        return replace(self, parts=(*before, sealed, *after))
 
     def retrieve(
         self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
     ) -> tuple[Floats, Rows]:
         """Find the `depth` nearest keys of each query [B, d].
 
-        Returns similarities [B, b], descending, and row numbers [B, b]; row -1 fills places for
-        which the memory has no row. `kind` searches one block of K only; `exact` scans all
-        keys in place of the graphs.
+        `kind` restricts the search to one block of K; `exact` scans all keys in place of the
+        graphs. Returns similarities [B, b], descending, and row numbers [B, b]; row -1 fills the
+        places for which the memory has no row.
         """
-        found = [self._search_base(queries, depth=depth, kind=kind, exact=exact)]
+        base = self._search_base(queries, depth=depth, kind=kind, exact=exact)
         ef = None if exact else self.bundle.manifest.index.ef
-        least = found[0][0][:, -1]  # of the base, -inf where it could not fill the depth
-        found += [
-            part.search(queries, count=depth, ef=ef, kind=kind, above=least) for part in self.parts
+        # A row of a part matters only above the base's last row: -inf if the base has too few.
+        above = base[0][:, -1]
+        results = [base] + [
+            part.search(queries, count=depth, ef=ef, kind=kind, above=above) for part in self.parts
         ]
-        similarities = np.hstack([part[0] for part in found])
-        rows = np.hstack([part[1] for part in found])
+        similarities = np.hstack([part_similarities for part_similarities, _ in results])
+        rows = np.hstack([part_rows for _, part_rows in results])
         similarities = np.where(rows < 0, np.float32(-np.inf), similarities)
         return pad(*nearest(similarities, rows, count=depth), count=depth)
 
     def is_instance(self, rows: Rows) -> Bools:
-        """Which of `rows` [b] are instance rows."""
-        answer = rows < self.bundle.instances
+        """Return which of `rows` [b] are instance rows."""
+        instance = rows < self.bundle.instances
         for part, places in self._by_part(rows):
-            answer[places] = part.is_instance(rows[places])
-        return np.asarray(answer)
+            instance[places] = part.is_instance(rows[places])
+        return np.asarray(instance)
 
     def votes(self, rows: Rows) -> Votes:
-        """The value rows of `rows` [b]: columns [n] one row after the other, and how many each.
+        """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b].
 
         Votes for deleted labels are left out.
         """
         instances = np.flatnonzero(rows < self.bundle.instances)
         labels = np.flatnonzero((rows >= self.bundle.instances) & (rows < self.base_rows))
-        found = [
+        votes = [
             (instances, *gather(self.bundle.indptr, self.bundle.indices, rows[instances])),
             # The identity block: a label's row votes for its own column.
             (labels, rows[labels] - self.bundle.instances, np.ones(len(labels), np.int64)),
         ]
-        found += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
-        key_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in found])
-        columns = np.concatenate([columns for _, columns, _ in found]).astype(np.int32)
+        votes += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
+        key_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in votes])
+        columns = np.concatenate([columns for _, columns, _ in votes]).astype(np.int32)
         in_order = np.argsort(key_of_vote, kind="stable")
         key_of_vote, columns = key_of_vote[in_order], columns[in_order]
         if len(self.labels.deleted):
@@ -149,7 +143,7 @@ class View:
         return columns, np.bincount(key_of_vote, minlength=len(rows))
 
     def vectors(self, rows: Rows) -> Halves:
-        """The keys [b, d] of `rows` [b]."""
+        """Return the keys [b, d] of `rows` [b]."""
         vectors = np.empty((len(rows), self.bundle.keys.shape[1]), np.float16)
         base = rows < self.base_rows
         vectors[base] = self.bundle.keys[rows[base]]
@@ -158,7 +152,7 @@ class View:
         return vectors
 
     def text(self, row: int) -> str:
-        """The text that a row's key was made from."""
+        """Return the text that was encoded as the row's key."""
         if row < self.bundle.instances:
             return self.bundle.instance_texts[row]
         if row < self.base_rows:
@@ -168,9 +162,10 @@ class View:
     def _search_base(
         self, queries: Floats, *, depth: int, kind: RowKind | None, exact: bool
     ) -> tuple[Floats, Rows]:
-        instances, rows = self.bundle.instances, self.base_rows
+        """Search the bundle's rows; see `retrieve`."""
+        instances, base_rows = self.bundle.instances, self.base_rows
         start = instances if kind is RowKind.LABEL else 0
-        stop = instances if kind is RowKind.INSTANCE else rows
+        stop = instances if kind is RowKind.INSTANCE else base_rows
         row_filter = RowFilter(start=start, stop=stop, alive=self.base_alive)
         if exact:
             return exact_search(self.bundle.keys, queries, count=depth, row_filter=row_filter)
@@ -182,15 +177,10 @@ class View:
         )
 
     def _by_part(self, rows: Rows) -> Iterator[tuple[Part, Rows]]:
-        """The places in `rows` [b] of each part's own rows, where it has any."""
+        """Yield each part that holds some of `rows` [b], with their positions in `rows`."""
         if not self.parts or not (rows >= self.base_rows).any():
             return
         for part in self.parts:
             places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
             if len(places):
                 yield part, places
-
-
-def base_dead(alive: Bits | None, bundle: Bundle) -> int:
-    """How many of the bundle's rows are dead."""
-    return dead_places(alive, bundle.instances + bundle.labels)

@@ -59,7 +59,7 @@ def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     # The pipe is closed by its last holder, so the child has ended too.
-    assert b"the service that asked for this segment is gone" in done.stderr
+    assert b"the service that started this build has ended" in done.stderr
     assert (tmp_path / "ended").exists()
     assert (tmp_path / INDEX).read_text() == "started"
 

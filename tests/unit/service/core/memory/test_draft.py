@@ -8,13 +8,13 @@ import pytest
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import MemoryFull
-from service.core.memory.draft import MemoryLimits, as_posted
+from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.live_rows import LiveRows
 from service.core.memory.sealed_rows import SealedRows
 from service.core.types import NewLabel
 from tests.support.changes import build, click, delete, put, seal
-from tests.support.views import labels, living, plan, sayings, voters
+from tests.support.views import alive_rows, described_rows, labels_by_id, plan_values, voting_texts
 
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
 TENT = NewLabel(id="tent", text="dome tent")
@@ -40,8 +40,8 @@ def test_a_draft_knows_what_it_will_publish(memory: KnowledgeMemory) -> None:
     assert (draft.version, draft.live_rows) == (3, 4)
     assert draft.votes_of("rowing") == (6,)
     assert draft.votes_of("unheard of") == ()
-    assert as_posted(draft.labels, "kayak") == KAYAK
-    assert as_posted(draft.labels, "tent") is None
+    assert draft.labels.as_posted("kayak") == KAYAK
+    assert draft.labels.as_posted("tent") is None
     view = memory.publish(draft)
     assert memory.view is view
     assert (view.version, view.live_rows) == (3, 4)
@@ -50,22 +50,35 @@ def test_a_draft_knows_what_it_will_publish(memory: KnowledgeMemory) -> None:
 def test_a_dropped_draft_changes_nothing(memory: KnowledgeMemory) -> None:
     """However far it got: rows in the last block, new blocks, burials and plans."""
     before = memory.apply([put(1, KAYAK), one_row(2)])
-    remembered = sayings(before), labels(before), plan(before), living(before).tolist()
+    remembered = (
+        described_rows(before),
+        labels_by_id(before),
+        plan_values(before),
+        alive_rows(before).tolist(),
+    )
     dropped = memory.draft()
     dropped.apply([delete(3, "kayak"), put(4, TENT), click(5, "rowing", "lamp"), one_row(6)])
     dropped.view()
     assert memory.view is before
-    now = sayings(before), labels(before), plan(before), living(before).tolist()
+    now = (
+        described_rows(before),
+        labels_by_id(before),
+        plan_values(before),
+        alive_rows(before).tolist(),
+    )
     assert now == remembered
     view = memory.apply([one_row(3, "axe", "hand axe"), click(4, "sled", "tent")])
-    assert sayings(view)[-2:] == [sayings(view)[-2], (sayings(view)[-1][0], "sled", ("tent",))]
-    assert voters(view, "axe") == ["hand axe"]
-    assert voters(view, "kayak") == ["sea kayak", "paddle", "boat for one"]
+    assert described_rows(view)[-2:] == [
+        described_rows(view)[-2],
+        (described_rows(view)[-1][0], "sled", ("tent",)),
+    ]
+    assert voting_texts(view, "axe") == ["hand axe"]
+    assert voting_texts(view, "kayak") == ["sea kayak", "paddle", "boat for one"]
     assert memory.draft().votes_of("rowing") == ()
 
 
 def test_a_change_that_nobody_knows_is_an_error(memory: KnowledgeMemory) -> None:
-    with pytest.raises(TypeError, match="no change of the memory"):
+    with pytest.raises(TypeError, match="the memory knows no change of type str"):
         memory.apply(["delete everything"])
 
 
@@ -82,16 +95,16 @@ def test_vectors_that_are_too_few_are_an_error(memory: KnowledgeMemory) -> None:
 def test_a_full_memory_says_so_before_anything_is_applied(trigram_bundle: Bundle) -> None:
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=4, seal_rows=3))
     draft = memory.draft()
-    memory.room(draft, 4)
+    memory.require_room(draft, 4)
     with pytest.raises(MemoryFull, match="holds 0 live rows and takes at most 4"):
-        memory.room(draft, 5)
+        memory.require_room(draft, 5)
     draft.apply([put(1, KAYAK)])
-    memory.room(draft, 1)
+    memory.require_room(draft, 1)
     with pytest.raises(MemoryFull, match="holds 3 live rows"):
-        memory.room(draft, 2)
+        memory.require_room(draft, 2)
     memory.publish(draft)
     with pytest.raises(MemoryFull, match="holds 3 live rows"):
-        memory.room(memory.draft(), 2)
+        memory.require_room(memory.draft(), 2)
 
 
 def test_dead_rows_take_up_room_until_they_are_sealed_away(
@@ -99,22 +112,22 @@ def test_dead_rows_take_up_room_until_they_are_sealed_away(
 ) -> None:
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=6, seal_rows=3))
     memory.apply([one_row(n, "axe", f"axe {n}") for n in (1, 2, 3)])
-    memory.room(memory.draft(), 3)
+    memory.require_room(memory.draft(), 3)
     with pytest.raises(MemoryFull):
-        memory.room(memory.draft(), 4)
+        memory.require_room(memory.draft(), 4)
     seal(memory, tmp_path)
     assert (memory.view.live_rows, memory.view.dead_rows) == (1, 0)
-    memory.room(memory.draft(), 5)
+    memory.require_room(memory.draft(), 5)
 
 
 # Blocks and plans ---------------------------------------------------------------------------
 
 
 def test_a_block_is_planned_as_soon_as_it_is_full(memory: KnowledgeMemory) -> None:
-    assert plan(memory.apply([one_row(1), one_row(2)])) == []
-    assert plan(memory.apply([one_row(3)])) == [(14, 17, [14, 15, 16])]
-    assert plan(memory.apply([one_row(4), one_row(5)])) == [(14, 17, [14, 15, 16])]
-    assert plan(memory.apply([one_row(6)])) == [(14, 20, list(range(14, 20)))]
+    assert plan_values(memory.apply([one_row(1), one_row(2)])) == []
+    assert plan_values(memory.apply([one_row(3)])) == [(14, 17, [14, 15, 16])]
+    assert plan_values(memory.apply([one_row(4), one_row(5)])) == [(14, 17, [14, 15, 16])]
+    assert plan_values(memory.apply([one_row(6)])) == [(14, 20, list(range(14, 20)))]
 
 
 def test_what_lies_in_a_block_is_decided_by_the_change_that_filled_it(
@@ -127,7 +140,7 @@ def test_what_lies_in_a_block_is_decided_by_the_change_that_filled_it(
         memory = KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3))
         for start, stop in zip([0, *cuts], cuts, strict=False):
             memory.apply(changes[start:stop])
-        plans.append((plan(memory.view), living(memory.view).tolist()))
+        plans.append((plan_values(memory.view), alive_rows(memory.view).tolist()))
     assert plans[0] == ([(14, 17, [14, 15, 16])], [*range(14), 14, 16, 17, 18])
     assert all(one == plans[0] for one in plans)
 
@@ -135,9 +148,9 @@ def test_what_lies_in_a_block_is_decided_by_the_change_that_filled_it(
 def test_a_change_that_fills_several_blocks_plans_them_all(memory: KnowledgeMemory) -> None:
     queries = tuple(f"query {number}" for number in range(9))
     view = memory.apply([put(1, NewLabel(id="x", text="many", queries=queries))])
-    assert plan(view) == [(14, 20, list(range(14, 20))), (20, 23, [20, 21, 22])]
+    assert plan_values(view) == [(14, 20, list(range(14, 20))), (20, 23, [20, 21, 22])]
     assert [type(part) for part in view.parts] == [LiveRows] * 4
-    assert voters(view, "x") == ["many", *queries]
+    assert voting_texts(view, "x") == ["many", *queries]
 
 
 def test_sealed_parts_take_the_place_of_live_ones(memory: KnowledgeMemory, tmp_path: Path) -> None:
@@ -146,10 +159,10 @@ def test_sealed_parts_take_the_place_of_live_ones(memory: KnowledgeMemory, tmp_p
     view = memory.view
     assert [type(part) for part in view.parts] == [SealedRows, LiveRows]
     assert (view.version, view.next_row, view.sealed_rows) == (8, 22, 6)
-    assert sayings(view) == sayings(before)
-    assert list(view.unsealed()) == []
+    assert described_rows(view) == described_rows(before)
+    assert list(view.unsealed_plans()) == []
     later = memory.apply([one_row(9), one_row(10)])
-    assert [part.stored for part in later.parts] == [6, 3, 1]
+    assert [part.stored_rows for part in later.parts] == [6, 3, 1]
 
 
 def test_rows_that_die_after_sealing_are_buried_in_their_segment(
@@ -158,8 +171,8 @@ def test_rows_that_die_after_sealing_are_buried_in_their_segment(
     memory.apply([one_row(n) for n in range(1, 7)])
     seal(memory, tmp_path)
     view = memory.apply([delete(7, "l2"), one_row(8, "l5", "another text")])
-    assert [(part.stored, part.dead) for part in view.parts] == [(6, 2), (1, 0)]
-    assert voters(view, "l5") == ["another text"]
+    assert [(part.stored_rows, part.dead_rows) for part in view.parts] == [(6, 2), (1, 0)]
+    assert voting_texts(view, "l5") == ["another text"]
 
 
 def test_an_extent_that_died_leaves_an_empty_part(memory: KnowledgeMemory, tmp_path: Path) -> None:
@@ -168,14 +181,14 @@ def test_an_extent_that_died_leaves_an_empty_part(memory: KnowledgeMemory, tmp_p
     memory.apply([delete(2, "kayak"), one_row(3), one_row(4), one_row(5)])
     seal(memory, tmp_path)
     view = memory.view
-    assert [(part.first, part.stop, part.stored) for part in view.parts] == [(14, 20, 3)]
+    assert [(part.first, part.stop, part.stored_rows) for part in view.parts] == [(14, 20, 3)]
     gone = memory.apply([delete(n + 3, f"l{n}") for n in (3, 4, 5)])
     last = memory.apply([one_row(n) for n in (9, 10, 11)])
-    assert (gone.dead_rows, plan(last)) == (3, [(14, 20, []), (20, 23, [20, 21, 22])])
+    assert (gone.dead_rows, plan_values(last)) == (3, [(14, 20, []), (20, 23, [20, 21, 22])])
     seal(memory, tmp_path)
-    assert [part.stored for part in memory.view.parts] == [0, 3]
+    assert [part.stored_rows for part in memory.view.parts] == [0, 3]
     assert memory.view.dead_rows == 0
-    assert sayings(memory.view) == sayings(last)
+    assert described_rows(memory.view) == described_rows(last)
 
 
 def test_a_segment_that_is_no_longer_planned_is_not_attached(
@@ -183,24 +196,24 @@ def test_a_segment_that_is_no_longer_planned_is_not_attached(
 ) -> None:
     """Two blocks became one extent while the first was being built."""
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
-    (extent,) = view.unsealed()
+    (extent,) = view.unsealed_plans()
     segment = build(view, extent, tmp_path)
     later = memory.apply([one_row(n) for n in (4, 5, 6)])
     assert not memory.attach(extent, segment)
     assert memory.view is later
-    (wider,) = later.unsealed()
+    (wider,) = later.unsealed_plans()
     assert memory.attach(wider, build(later, wider, tmp_path))
-    assert sayings(memory.view) == sayings(later)
+    assert described_rows(memory.view) == described_rows(later)
 
 
 def test_rows_that_died_while_a_segment_was_built_stay_dead(
     memory: KnowledgeMemory, tmp_path: Path
 ) -> None:
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
-    (extent,) = view.unsealed()
+    (extent,) = view.unsealed_plans()
     segment = build(view, extent, tmp_path)
     later = memory.apply([delete(4, "l2")])
     assert memory.attach(extent, segment)
     assert (memory.view.version, memory.view.dead_rows) == (4, 1)
-    assert sayings(memory.view) == sayings(later)
-    assert np.array_equal(living(memory.view), living(later))
+    assert described_rows(memory.view) == described_rows(later)
+    assert np.array_equal(alive_rows(memory.view), alive_rows(later))

@@ -16,7 +16,7 @@ from service.core.types import NewLabel, Role, RowKind
 from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
-from tests.support.views import found, living, voters
+from tests.support.views import alive_rows, retrieved_texts, voting_texts
 
 BASE = len(INSTANCES) + len(LABELS)
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
@@ -61,8 +61,8 @@ def test_a_memory_of_labels_only_votes_by_its_identity_block(
     columns, counts = view.votes(np.arange(len(LABELS)))
     assert columns.tolist() == list(range(len(LABELS)))
     assert counts.tolist() == [1] * len(LABELS)
-    assert found(view, "tent", kind=RowKind.INSTANCE) == []
-    assert len(found(view, "tent")) == len(LABELS)
+    assert retrieved_texts(view, "tent", kind=RowKind.INSTANCE) == []
+    assert len(retrieved_texts(view, "tent")) == len(LABELS)
 
 
 # Creating and replacing -------------------------------------------------------------------
@@ -73,8 +73,8 @@ def test_a_new_label_is_found_by_its_text_and_by_its_queries(memory: KnowledgeMe
     assert memory.view is view
     assert (view.version, view.live_rows, view.dead_rows) == (7, 3, 0)
     for text in ("sea kayak", "paddle", "boat for one"):
-        assert found(view, text)[0] == text
-    assert voters(view, "kayak") == ["sea kayak", "paddle", "boat for one"]
+        assert retrieved_texts(view, text)[0] == text
+    assert voting_texts(view, "kayak") == ["sea kayak", "paddle", "boat for one"]
     kayak = view.labels.require("kayak")
     assert (kayak.index, kayak.novel, kayak.version) == (len(LABELS), True, 7)
     assert view.is_instance(np.arange(BASE, BASE + 3)).tolist() == [False, True, True]
@@ -82,8 +82,8 @@ def test_a_new_label_is_found_by_its_text_and_by_its_queries(memory: KnowledgeMe
 
 def test_the_kinds_of_live_rows_are_kept_apart(memory: KnowledgeMemory) -> None:
     view = memory.apply([put(1, KAYAK)])
-    instances = found(view, "kayak", kind=RowKind.INSTANCE)
-    labels = found(view, "kayak", kind=RowKind.LABEL)
+    instances = retrieved_texts(view, "kayak", kind=RowKind.INSTANCE)
+    labels = retrieved_texts(view, "kayak", kind=RowKind.LABEL)
     assert sorted(instances) == sorted([*INSTANCES, "paddle", "boat for one"])
     assert sorted(labels) == sorted([*LABELS.values(), "sea kayak"])
 
@@ -92,8 +92,8 @@ def test_replacing_a_label_replaces_its_text_and_its_queries(memory: KnowledgeMe
     memory.apply([put(1, KAYAK)])
     view = memory.apply([put(2, replace(KAYAK, text="river kayak", queries=("white water",)))])
     assert (view.live_rows, view.dead_rows) == (5, 3)
-    assert voters(view, "kayak") == ["river kayak", "white water"]
-    assert not {"sea kayak", "paddle", "boat for one"} & set(found(view, "sea kayak"))
+    assert voting_texts(view, "kayak") == ["river kayak", "white water"]
+    assert not {"sea kayak", "paddle", "boat for one"} & set(retrieved_texts(view, "sea kayak"))
     assert view.labels.columns == len(LABELS) + 1
 
 
@@ -102,8 +102,8 @@ def test_replacing_a_label_of_the_bundle_keeps_the_votes_of_the_bundles_instance
 ) -> None:
     view = memory.apply([put(1, TENT)])
     assert view.dead_rows == 1
-    assert "camping tent" not in found(view, "camping tent")
-    assert voters(view, "tent") == [
+    assert "camping tent" not in retrieved_texts(view, "camping tent")
+    assert voting_texts(view, "tent") == [
         "shelter for two",
         "light for a tent",
         "dome tent",
@@ -119,23 +119,23 @@ def test_a_label_that_changes_twice_within_one_apply_leaves_only_its_last_form(
     last = replace(KAYAK, text="folding kayak", queries=())
     view = memory.apply([put(1, KAYAK), put(2, TENT), put(3, last)])
     assert view.version == 3
-    assert voters(view, "kayak") == ["folding kayak"]
+    assert voting_texts(view, "kayak") == ["folding kayak"]
 
 
 def test_a_label_with_more_queries_than_a_block_spans_several(memory: KnowledgeMemory) -> None:
     queries = tuple(f"query number {number}" for number in range(7))
     view = memory.apply([put(1, NewLabel(id="x", text="many", queries=queries))])
-    assert [part.stored for part in view.parts] == [3, 3, 2]
-    assert voters(view, "x") == ["many", *queries]
+    assert [part.stored_rows for part in view.parts] == [3, 3, 2]
+    assert voting_texts(view, "x") == ["many", *queries]
     again = memory.apply([put(2, NewLabel(id="x", text="one"))])
-    assert voters(again, "x") == ["one"]
-    assert [part.dead for part in again.parts] == [3, 3, 2]
+    assert voting_texts(again, "x") == ["one"]
+    assert [part.dead_rows for part in again.parts] == [3, 3, 2]
 
 
 def test_two_labels_of_equal_text_both_stand(memory: KnowledgeMemory) -> None:
     twins = [put(n, NewLabel(id=f"twin-{n}", text="the same words")) for n in (1, 2)]
     view = memory.apply(twins)
-    assert found(view, "the same words")[:2] == ["the same words"] * 2
+    assert retrieved_texts(view, "the same words")[:2] == ["the same words"] * 2
 
 
 def test_new_metadata_alone_keep_the_rows(memory: KnowledgeMemory) -> None:
@@ -146,20 +146,20 @@ def test_new_metadata_alone_keep_the_rows(memory: KnowledgeMemory) -> None:
             put(3, NewLabel(id="tent", text=LABELS["tent"], metadata={"bid": "0.10"})),
         ]
     )
-    assert living(view).tolist() == living(before).tolist()
+    assert alive_rows(view).tolist() == alive_rows(before).tolist()
     assert (view.live_rows, view.dead_rows) == (3, 0)
     kayak, tent = view.labels.require("kayak"), view.labels.require("tent")
     assert (kayak.metadata, kayak.version, kayak.novel) == ({"bid": "0.30"}, 2, True)
     assert (tent.metadata, tent.version, tent.novel) == ({"bid": "0.10"}, 3, False)
     assert before.labels.require("kayak").metadata == {}
     later = memory.apply([put(4, NewLabel(id="tent", text="dome tent"))])
-    assert "camping tent" not in voters(later, "tent")
+    assert "camping tent" not in voting_texts(later, "tent")
 
 
 def test_other_queries_of_the_same_text_are_a_new_form(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK)])
     view = memory.apply([put(2, replace(KAYAK, queries=("paddle",)))])
-    assert voters(view, "kayak") == ["sea kayak", "paddle"]
+    assert voting_texts(view, "kayak") == ["sea kayak", "paddle"]
     assert (view.live_rows, view.dead_rows) == (5, 3)
 
 
@@ -187,9 +187,9 @@ def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory
     assert memory.view is before
     memory.apply([put(2, NewLabel(id="axe", text="hand axe")), put(3, TENT)])
     view = memory.apply([put(4, replace(KAYAK, queries=("rowing",)))])
-    assert voters(view, "axe") == ["hand axe"]
-    assert voters(view, "kayak") == ["sea kayak", "rowing"]
-    assert "camping tent" not in found(view, "tent")
+    assert voting_texts(view, "axe") == ["hand axe"]
+    assert voting_texts(view, "kayak") == ["sea kayak", "rowing"]
+    assert "camping tent" not in retrieved_texts(view, "tent")
     assert view.dead_rows == 1 + 3
 
 
@@ -208,12 +208,12 @@ def test_an_old_view_answers_as_on_its_first_day(memory: KnowledgeMemory, tmp_pa
     for change in changes:
         view = memory.apply([change])
         seal(memory, tmp_path)
-        remembered.append((view, *view.retrieve(vectors, depth=30), voters(view, "kayak")))
+        remembered.append((view, *view.retrieve(vectors, depth=30), voting_texts(view, "kayak")))
     for view, similarities, rows, kayak in remembered:
         again = view.retrieve(vectors, depth=30)
         assert np.array_equal(again[0], similarities)
         assert np.array_equal(again[1], rows)
-        assert voters(view, "kayak") == kayak
+        assert voting_texts(view, "kayak") == kayak
 
 
 def test_exact_search_finds_what_the_graph_finds(memory: KnowledgeMemory) -> None:

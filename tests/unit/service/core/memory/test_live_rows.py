@@ -40,8 +40,8 @@ def test_rows_are_numbered_as_the_memory_does(rows: LiveRows) -> None:
     similarities, numbers = rows.search(queries, count=1, ef=8, kind=None)
     assert numbers.tolist() == [[FIRST + 2]]
     assert similarities.tolist() == [[1.0]]
-    assert (rows.first, rows.stop, rows.stored) == (FIRST, FIRST + 4, 4)
-    assert rows.living().tolist() == [100, 101, 102, 103]
+    assert (rows.first, rows.stop, rows.stored_rows) == (FIRST, FIRST + 4, 4)
+    assert rows.alive_rows().tolist() == [100, 101, 102, 103]
 
 
 def test_what_rows_say_is_asked_in_any_order(rows: LiveRows) -> None:
@@ -61,9 +61,9 @@ def test_a_search_keeps_to_the_kind(rows: LiveRows) -> None:
 
 def test_rows_behind_the_count_are_not_seen(rows: LiveRows) -> None:
     fewer = LiveRows(store=rows.store, first=FIRST, count=2)
-    assert found(fewer) == fewer.living().tolist() == [100, 101]
+    assert found(fewer) == fewer.alive_rows().tolist() == [100, 101]
     assert found(fewer, RowKind.INSTANCE) == [101]
-    assert fewer.bury([101]).dead == 1
+    assert fewer.with_tombstones([101]).dead_rows == 1
 
 
 def test_an_old_value_does_not_see_what_is_appended(rows: LiveRows) -> None:
@@ -80,22 +80,22 @@ def test_a_store_is_full_at_its_capacity() -> None:
 
 
 def test_buried_rows_are_gone_from_the_new_value_only(rows: LiveRows) -> None:
-    later = rows.bury([101])
-    assert found(later) == later.living().tolist() == [100, 102, 103]
+    later = rows.with_tombstones([101])
+    assert found(later) == later.alive_rows().tolist() == [100, 102, 103]
     assert found(later, RowKind.INSTANCE) == [102]
-    assert found(rows) == rows.living().tolist() == [100, 101, 102, 103]
-    assert (rows.dead, later.dead, later.stored) == (0, 1, 4)
-    assert later.bury([101, 103]).dead == 2
+    assert found(rows) == rows.alive_rows().tolist() == [100, 101, 102, 103]
+    assert (rows.dead_rows, later.dead_rows, later.stored_rows) == (0, 1, 4)
+    assert later.with_tombstones([101, 103]).dead_rows == 2
 
 
 def test_nothing_is_found_where_all_rows_of_a_kind_are_dead(rows: LiveRows) -> None:
-    assert found(rows.bury([101, 102]), RowKind.INSTANCE) == []
+    assert found(rows.with_tombstones([101, 102]), RowKind.INSTANCE) == []
 
 
 def test_a_row_appended_after_a_burial_is_alive(rows: LiveRows) -> None:
-    later = rows.bury([103]).append([row(1, RowKind.INSTANCE, "later")])
+    later = rows.with_tombstones([103]).append([row(1, RowKind.INSTANCE, "later")])
     assert found(later) == [100, 101, 102, 104]
-    assert (later.dead, later.stored) == (1, 5)
+    assert (later.dead_rows, later.stored_rows) == (1, 5)
 
 
 def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first(rows: LiveRows) -> None:

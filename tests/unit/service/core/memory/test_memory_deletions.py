@@ -9,7 +9,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel, RowKind
 from tests.support.bundles import LABELS
 from tests.support.changes import click, delete, put
-from tests.support.views import found, sayings, voters
+from tests.support.views import described_rows, retrieved_texts, voting_texts
 
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
 TENT = NewLabel(id="tent", text="dome tent", queries=("tent for winter",))
@@ -24,9 +24,9 @@ def test_a_deleted_label_leaves_with_its_own_rows(memory: KnowledgeMemory) -> No
     memory.apply([put(1, KAYAK)])
     view = memory.apply([delete(2, "kayak")])
     assert view.labels.get("kayak") is None
-    assert sayings(view) == sayings(KnowledgeMemory(view.bundle).view)
+    assert described_rows(view) == described_rows(KnowledgeMemory(view.bundle).view)
     assert (view.version, view.live_rows, view.dead_rows) == (2, 3, 3)
-    assert found(view, "sea kayak", kind=RowKind.LABEL)[0] != "sea kayak"
+    assert retrieved_texts(view, "sea kayak", kind=RowKind.LABEL)[0] != "sea kayak"
 
 
 def test_a_deleted_label_of_the_bundle_takes_the_instances_along_that_voted_for_it_alone(
@@ -34,13 +34,13 @@ def test_a_deleted_label_of_the_bundle_takes_the_instances_along_that_voted_for_
 ) -> None:
     """ "light for a tent" voted for the lamp too; "nothing was clicked" never had a vote."""
     view = memory.apply([delete(1, "tent")])
-    texts = [text for _, text, _ in sayings(view)]
+    texts = [text for _, text, _ in described_rows(view)]
     assert not {"camping tent", "shelter for two"} & set(texts)
     assert {"light for a tent", "nothing was clicked"} <= set(texts)
-    assert voters(view, "lamp") == ["light for a tent", "head lamp"]
+    assert voting_texts(view, "lamp") == ["light for a tent", "head lamp"]
     assert (view.dead_rows, len(view.labels)) == (2, len(LABELS) - 1)
     last = memory.apply([delete(2, "lamp")])
-    assert "light for a tent" not in found(last, "light for a tent")
+    assert "light for a tent" not in retrieved_texts(last, "light for a tent")
     assert last.dead_rows == 4
 
 
@@ -50,17 +50,17 @@ def test_a_deleted_label_that_is_posted_again_starts_anew(memory: KnowledgeMemor
     view = memory.apply([put(3, TENT)])
     tent = view.labels.require("tent")
     assert (tent.index, tent.novel, tent.version) == (len(LABELS), True, 3)
-    assert voters(view, "tent") == ["dome tent", "tent for winter"]
-    assert voters(view, "lamp") == ["light for a tent", "head lamp", "igloo"]
+    assert voting_texts(view, "tent") == ["dome tent", "tent for winter"]
+    assert voting_texts(view, "lamp") == ["light for a tent", "head lamp", "igloo"]
     again = memory.apply([delete(4, "tent"), put(5, NewLabel(id="tent", text="tarp"))])
     assert again.labels.require("tent").index == len(LABELS) + 1
-    assert voters(again, "tent") == ["tarp"]
+    assert voting_texts(again, "tent") == ["tarp"]
 
 
 def test_a_label_can_come_and_go_within_one_apply(memory: KnowledgeMemory) -> None:
-    before = sayings(memory.view)
+    before = described_rows(memory.view)
     view = memory.apply([put(1, KAYAK), click(2, "rowing", "kayak"), delete(3, "kayak")])
-    assert sayings(view) == before
+    assert described_rows(view) == before
     assert (view.live_rows, view.dead_rows) == (4, 4)
 
 

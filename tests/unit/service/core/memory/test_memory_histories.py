@@ -26,7 +26,7 @@ from tests.support.bundles import LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
 from tests.support.tiny_encoder import TrigramEncoder
-from tests.support.views import Row, labels, living, plan, said
+from tests.support.views import Row, alive_rows, labels_by_id, plan_values, row_counts
 
 TAU = 0.1
 QUERIES = ("tent for the trail", "light boots")
@@ -102,8 +102,8 @@ class Histories(RuleBasedStateMachine):
         known, _ = self.details.get(label_id, (NewLabel(id=label_id, text=text), True))
         view = self.memory.view
         self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
-        if label_id in labels(view):
-            assert living(view).tolist() == living(self.memory.view).tolist()
+        if label_id in labels_by_id(view):
+            assert alive_rows(view).tolist() == alive_rows(self.memory.view).tolist()
 
     @rule(label_id=ids)
     def delete(self, label_id: str) -> None:
@@ -122,18 +122,18 @@ class Histories(RuleBasedStateMachine):
 
     # What is no change ----------------------------------------------------------------------
 
-    @precondition(lambda self: any(self.memory.view.unsealed()))
+    @precondition(lambda self: any(self.memory.view.unsealed_plans()))
     @rule(data=st.data())
     def seal_one(self, data: st.DataObject) -> None:
-        extent = data.draw(st.sampled_from(list(self.memory.view.unsealed())))
+        extent = data.draw(st.sampled_from(list(self.memory.view.unsealed_plans())))
         seal(self.memory, self.folder, [extent])
         self.keep()
 
-    @precondition(lambda self: any(self.memory.view.unsealed()))
+    @precondition(lambda self: any(self.memory.view.unsealed_plans()))
     @rule()
     def seal_all(self) -> None:
         seal(self.memory, self.folder)
-        assert list(self.memory.view.unsealed()) == []
+        assert list(self.memory.view.unsealed_plans()) == []
         self.keep()
 
     @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
@@ -145,9 +145,9 @@ class Histories(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 seal(again, self.folder)
         assert again.view.version == self.memory.view.version
-        assert said(again.view) == said(self.memory.view)
-        assert labels(again.view) == labels(self.memory.view)
-        assert plan(again.view) == plan(self.memory.view)
+        assert row_counts(again.view) == row_counts(self.memory.view)
+        assert labels_by_id(again.view) == labels_by_id(self.memory.view)
+        assert plan_values(again.view) == plan_values(self.memory.view)
         seal(again, self.folder)
         seal(self.memory, self.folder)
         assert answers(again.view) == answers(self.memory.view)
@@ -159,12 +159,12 @@ class Histories(RuleBasedStateMachine):
     def snapshot_and_reopen(self) -> None:
         folder = self.folder / f"snapshot-{len(self.kept)}"
         write_snapshot(self.memory.view, folder, name="snapshot", log="log")
-        before = labels(self.memory.view)
+        before = labels_by_id(self.memory.view)
         self.oracle.reopen()
         self.open(open_bundle(folder))
         after = self.memory.view
         assert (after.live_rows, after.dead_rows) == (0, 0)
-        assert list(labels(after)) == list(before)
+        assert list(labels_by_id(after)) == list(before)
 
     # Questions ----------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Histories(RuleBasedStateMachine):
         vectors = encode(ENCODER, QUERIES, role=Role.QUERY)
         for exact in (False, True):
             found, rows = self.memory.view.retrieve(vectors, depth=depth, kind=kind, exact=exact)
-            assert set(rows.ravel().tolist()) <= {-1, *living(self.memory.view).tolist()}
+            assert set(rows.ravel().tolist()) <= {-1, *alive_rows(self.memory.view).tolist()}
             for query, similarities in zip(QUERIES, found, strict=True):
                 expected = self.oracle.similarities(query, kind)[:depth]
                 assert similarities[: len(expected)] == pytest.approx(expected, abs=1e-5)
@@ -194,18 +194,18 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def every_view_still_says_what_it_said(self) -> None:
         for view, expected in self.kept:
-            assert said(view) == expected
+            assert row_counts(view) == expected
 
     @invariant()
     def dead_and_living_rows_are_all_rows(self) -> None:
         view = self.memory.view
-        assert len(living(view)) + view.dead_rows == view.base_rows + view.live_rows
+        assert len(alive_rows(view)) + view.dead_rows == view.base_rows + view.live_rows
 
     @invariant()
     def every_label_is_as_it_was_posted_last(self) -> None:
         found = {
             label.id: (label.text, label.queries, label.metadata, label.novel)
-            for label in labels(self.memory.view).values()
+            for label in labels_by_id(self.memory.view).values()
         }
         assert found == {
             new.id: (new.text, new.queries, new.metadata, novel)

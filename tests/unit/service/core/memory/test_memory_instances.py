@@ -10,7 +10,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel, RowKind
 from tests.support.bundles import LABELS
 from tests.support.changes import click, delete, put
-from tests.support.views import found, living, sayings, voters
+from tests.support.views import alive_rows, described_rows, retrieved_texts, voting_texts
 
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
 TENT = NewLabel(id="tent", text="dome tent", queries=("tent for winter",))
@@ -23,40 +23,40 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
 
 def test_a_posted_instance_votes_for_all_its_labels_by_one_row(memory: KnowledgeMemory) -> None:
     view = memory.apply([click(1, "igloo", "tent", "lamp")])
-    assert sayings(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
+    assert described_rows(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
     assert view.live_rows == 1
-    assert found(view, "igloo")[0] == "igloo"
-    assert "igloo" not in found(view, "igloo", kind=RowKind.LABEL)
+    assert retrieved_texts(view, "igloo")[0] == "igloo"
+    assert "igloo" not in retrieved_texts(view, "igloo", kind=RowKind.LABEL)
 
 
 def test_a_query_that_is_posted_again_joins_the_labels(memory: KnowledgeMemory) -> None:
     memory.apply([click(1, "igloo", "tent")])
     view = memory.apply([click(2, "igloo", "lamp")])
-    assert sayings(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
+    assert described_rows(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
     assert (view.live_rows, view.dead_rows) == (2, 1)
 
 
 def test_a_post_that_adds_nothing_changes_nothing(memory: KnowledgeMemory) -> None:
     before = memory.apply([click(1, "igloo", "tent", "lamp")])
     view = memory.apply([click(2, "igloo", "lamp"), click(3, "sled", "unheard of")])
-    assert living(view).tolist() == living(before).tolist()
+    assert alive_rows(view).tolist() == alive_rows(before).tolist()
     assert (view.version, view.live_rows, view.dead_rows) == (3, 1, 0)
 
 
 def test_a_clicks_row_goes_with_its_last_label(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK), click(2, "sports", "kayak", "tent")])
     view = memory.apply([delete(3, "tent")])
-    assert voters(view, "kayak")[-1] == "sports"
+    assert voting_texts(view, "kayak")[-1] == "sports"
     assert memory.draft().votes_of("sports") == (len(LABELS),)
     view = memory.apply([delete(4, "kayak")])
-    assert "sports" not in found(view, "sports")
+    assert "sports" not in retrieved_texts(view, "sports")
     assert memory.draft().votes_of("sports") == ()
 
 
 def test_a_click_after_a_deletion_does_not_bring_the_deleted_back(memory: KnowledgeMemory) -> None:
     memory.apply([click(1, "sports", "boots", "tent"), delete(2, "tent"), put(3, TENT)])
     view = memory.apply([click(4, "sports", "lamp")])
-    assert sayings(view)[-1] == (RowKind.INSTANCE, "sports", ("boots", "lamp"))
+    assert described_rows(view)[-1] == (RowKind.INSTANCE, "sports", ("boots", "lamp"))
 
 
 def test_replacing_a_label_keeps_its_clicks_and_not_its_own_queries(
@@ -64,4 +64,4 @@ def test_replacing_a_label_keeps_its_clicks_and_not_its_own_queries(
 ) -> None:
     memory.apply([put(1, KAYAK), click(2, "paddle", "kayak")])
     view = memory.apply([put(3, replace(KAYAK, text="river kayak", queries=()))])
-    assert voters(view, "kayak") == ["paddle", "river kayak"]
+    assert voting_texts(view, "kayak") == ["paddle", "river kayak"]

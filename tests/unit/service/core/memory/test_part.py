@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.memory.part import dead_places, gather, living_places, without
+from service.core.memory.part import alive_places, count_dead, gather, set_tombstones
 
 value_rows = st.lists(st.lists(st.integers(min_value=0, max_value=9), max_size=4), max_size=8)
 
@@ -15,22 +15,22 @@ def test_a_bitmap_forgets_exactly_the_dead(size: int, data: st.DataObject) -> No
     alive, dead = None, set()
     for burial in data.draw(st.lists(st.lists(place), max_size=4)):
         before = None if alive is None else alive.copy()
-        later = without(alive, burial, size)
+        later = set_tombstones(alive, burial, size)
         assert before is None or np.array_equal(alive, before)
         alive, dead = later, dead | set(burial)
-    assert dead_places(alive, size) == len(dead)
-    assert living_places(alive, size).tolist() == sorted(set(range(size)) - dead)
+    assert count_dead(alive, size) == len(dead)
+    assert alive_places(alive, size).tolist() == sorted(set(range(size)) - dead)
 
 
 def test_dead_places_counts_only_the_first() -> None:
-    alive = without(None, [1, 7], 12)
-    assert [dead_places(alive, size) for size in (1, 2, 8, 12)] == [0, 1, 2, 2]
-    assert living_places(alive, 3).tolist() == [0, 2]
+    alive = set_tombstones(None, [1, 7], 12)
+    assert [count_dead(alive, size) for size in (1, 2, 8, 12)] == [0, 1, 2, 2]
+    assert alive_places(alive, 3).tolist() == [0, 2]
 
 
 def test_nothing_is_dead_without_a_bitmap() -> None:
-    assert dead_places(None, 3) == 0
-    assert living_places(None, 3).tolist() == [0, 1, 2]
+    assert count_dead(None, 3) == 0
+    assert alive_places(None, 3).tolist() == [0, 1, 2]
 
 
 @given(value_rows, st.data())

@@ -8,7 +8,7 @@ import pytest
 
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Segment
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
 from service.core.memory.part import Part
 from service.core.memory.sealed_rows import SealedRows, seal
@@ -35,7 +35,7 @@ def block(first: int, seed: int) -> LiveRows:
     ]
     store = LiveStore(capacity=BLOCK, dimension=DIMENSION)
     full = LiveRows(store=store, first=first, count=0).append(rows)
-    return full.bury((first + drawn.choice(BLOCK, BLOCK // 5, replace=False)).tolist())
+    return full.with_tombstones((first + drawn.choice(BLOCK, BLOCK // 5, replace=False)).tolist())
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def within(part: Part, rows: Rows) -> Rows:
     return rows[(rows >= part.first) & (rows < part.stop)]
 
 
-def living(parts: list[Part]) -> Rows:
-    return np.concatenate([part.living() for part in parts])
+def alive_rows(parts: list[Part]) -> Rows:
+    return np.concatenate([part.alive_rows() for part in parts])
 
 
-def planned(parts: list[Part]) -> Extent:
-    return Extent(first=parts[0].first, stop=parts[-1].stop, level=0, rows=living(parts))
+def planned(parts: list[Part]) -> SegmentPlan:
+    return SegmentPlan(first=parts[0].first, stop=parts[-1].stop, level=0, rows=alive_rows(parts))
 
 
 def found(parts: list[Part], queries: np.ndarray, count: int, kind: RowKind | None) -> list:
@@ -89,9 +89,9 @@ def found(parts: list[Part], queries: np.ndarray, count: int, kind: RowKind | No
 
 
 def assert_equal(one: list[Part], other: list[Part]) -> None:
-    """Both say the same of their living rows, and find them alike."""
-    rows = living(one)
-    assert living(other).tolist() == rows.tolist()
+    """Both say the same of their alive_rows rows, and find them alike."""
+    rows = alive_rows(one)
+    assert alive_rows(other).tolist() == rows.tolist()
     for mine, yours in zip(said(one, rows), said(other, rows), strict=True):
         assert np.array_equal(mine, yours)
     drawn = np.random.default_rng(3).standard_normal((8, DIMENSION))
@@ -117,12 +117,12 @@ def test_a_sealed_part_equals_the_live_parts_that_it_came_from(
     live: list[Part], sealed: SealedRows
 ) -> None:
     assert (sealed.first, sealed.stop) == (FIRST, FIRST + 2 * BLOCK)
-    assert (sealed.stored, sealed.dead) == (2 * BLOCK * 4 // 5, 0)
+    assert (sealed.stored_rows, sealed.dead_rows) == (2 * BLOCK * 4 // 5, 0)
     assert_equal(live, [sealed])
 
 
 def test_rows_are_asked_in_any_order(live: list[Part], sealed: SealedRows) -> None:
-    rows = live[0].living()[[5, 1, 9, 1]]
+    rows = live[0].alive_rows()[[5, 1, 9, 1]]
     assert sealed.is_instance(rows).tolist() == live[0].is_instance(rows).tolist()
     for mine, yours in zip(sealed.votes(rows), live[0].votes(rows), strict=True):
         assert mine.tolist() == yours.tolist()
@@ -132,14 +132,16 @@ def test_rows_are_asked_in_any_order(live: list[Part], sealed: SealedRows) -> No
 def test_buried_rows_are_found_no_more_and_the_old_value_keeps_them(
     live: list[Part], sealed: SealedRows
 ) -> None:
-    rows = sealed.living()
+    rows = sealed.alive_rows()
     buried = rows[::3].tolist()
-    later = sealed.bury(buried)
-    assert (later.dead, sealed.dead) == (len(buried), 0)
-    assert sealed.living().tolist() == rows.tolist()
-    assert_equal([later], [part.bury(within(part, np.array(buried)).tolist()) for part in live])
+    later = sealed.with_tombstones(buried)
+    assert (later.dead_rows, sealed.dead_rows) == (len(buried), 0)
+    assert sealed.alive_rows().tolist() == rows.tolist()
+    assert_equal(
+        [later], [part.with_tombstones(within(part, np.array(buried)).tolist()) for part in live]
+    )
     assert_equal([sealed], live)
-    assert later.bury(buried[:2]).dead == len(buried)
+    assert later.with_tombstones(buried[:2]).dead_rows == len(buried)
 
 
 def test_rows_that_died_between_plan_and_seal_are_dead(
@@ -148,9 +150,9 @@ def test_rows_that_died_between_plan_and_seal_are_dead(
     extent = planned(live)
     segment = build(live, extent.rows)
     dying = extent.rows[[0, 7, len(extent.rows) - 1]]
-    later = [part.bury(within(part, dying).tolist()) for part in live]
+    later = [part.with_tombstones(within(part, dying).tolist()) for part in live]
     sealed = seal(extent, later, segment)
-    assert (sealed.stored, sealed.dead) == (len(extent.rows), 3)
+    assert (sealed.stored_rows, sealed.dead_rows) == (len(extent.rows), 3)
     assert_equal([sealed], later)
 
 
@@ -160,24 +162,29 @@ def test_sealed_parts_are_sealed_again_in_one(
     """Also one beside a block that is still live, and with rows that died since."""
     first = planned(live[:1])
     half: Part = seal(first, live[:1], build(live[:1], first.rows))
-    half = half.bury(half.living()[:4].tolist())
+    half = half.with_tombstones(half.alive_rows()[:4].tolist())
     parts = [half, live[1]]
     whole = planned(parts)
     again = seal(whole, parts, build(parts, whole.rows))
-    assert again.stored == sealed.stored - 4
+    assert again.stored_rows == sealed.stored_rows - 4
     assert_equal([again], parts)
 
 
 def test_an_empty_extent_takes_its_place_and_holds_nothing(live: list[Part]) -> None:
-    empty = Extent(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
+    empty = SegmentPlan(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
     sealed = seal(empty, live[:1], None)
-    assert (sealed.first, sealed.stop, sealed.stored, sealed.dead) == (FIRST, FIRST + BLOCK, 0, 0)
-    assert sealed.living().tolist() == []
+    assert (sealed.first, sealed.stop, sealed.stored_rows, sealed.dead_rows) == (
+        FIRST,
+        FIRST + BLOCK,
+        0,
+        0,
+    )
+    assert sealed.alive_rows().tolist() == []
     queries = np.ones((3, DIMENSION), np.float32)
     for kind in KINDS:
         similarities, rows = sealed.search(queries, count=5, ef=EF, kind=kind)
         assert similarities.shape == rows.shape == (3, 0)
-    assert sealed.bury([]).dead == 0
+    assert sealed.with_tombstones([]).dead_rows == 0
     with pytest.raises(ValueError, match="no vectors"):
         sealed.vectors(empty.rows)
 

@@ -5,7 +5,7 @@ import pytest
 
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import RowFilter, Segment
-from service.core.memory.compaction import Extent
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.sealed_rows import FIRST_ROWS, SealedRows
 
 ROWS, DIMENSION, EF = 20_000, 16, 300
@@ -34,7 +34,7 @@ def queries() -> np.ndarray:
 @pytest.fixture
 def sealed(segment: Segment) -> SealedRows:
     return SealedRows(
-        extent=Extent(first=FIRST, stop=FIRST + ROWS, level=0, rows=FIRST + np.arange(ROWS)),
+        plan=SegmentPlan(first=FIRST, stop=FIRST + ROWS, level=0, rows=FIRST + np.arange(ROWS)),
         segment=segment,
         instances=np.zeros(ROWS, bool),
         indptr=np.arange(ROWS + 1),

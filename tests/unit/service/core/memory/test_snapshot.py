@@ -20,7 +20,7 @@ from service.core.types import NewLabel, PredictOptions, RowKind
 from tests.support.bundles import LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
-from tests.support.views import labels, said, sayings, voters
+from tests.support.views import described_rows, labels_by_id, row_counts, voting_texts
 
 LOG = "0f" * 16
 QUERIES = ("a tent for two", "winter trail boots", "paddle", "")
@@ -91,7 +91,7 @@ def assert_same_answers(one: View, other: View) -> None:
 
 def test_a_snapshot_answers_as_the_view_did(memory: KnowledgeMemory, bundle: Bundle) -> None:
     view = opened(bundle).view
-    assert said(view) == said(memory.view)
+    assert row_counts(view) == row_counts(memory.view)
     assert_same_answers(view, memory.view)
 
 
@@ -107,7 +107,7 @@ def test_a_snapshot_has_nothing_live_and_nothing_dead(
 def test_labels_keep_what_they_have_beyond_their_text(
     memory: KnowledgeMemory, bundle: Bundle
 ) -> None:
-    before, after = labels(memory.view), labels(opened(bundle).view)
+    before, after = labels_by_id(memory.view), labels_by_id(opened(bundle).view)
     assert list(after) == list(before)
     assert {label.id: replace(label, index=0) for label in after.values()} == {
         label.id: replace(label, index=0) for label in before.values()
@@ -121,9 +121,11 @@ def test_labels_keep_what_they_have_beyond_their_text(
 def test_deleted_labels_are_gone_with_all_their_votes(bundle: Bundle) -> None:
     view = opened(bundle).view
     assert "axe" not in list(bundle.label_ids)
-    assert not {"hand axe", "chop wood", "warm winter boots"} & {text for _, text, _ in said(view)}
-    assert voters(view, "boots") == ["rubber boots"]
-    assert voters(view, "shoes") == ["shoes for running", "trail footwear", "running shoes"]
+    assert not {"hand axe", "chop wood", "warm winter boots"} & {
+        text for _, text, _ in row_counts(view)
+    }
+    assert voting_texts(view, "boots") == ["rubber boots"]
+    assert voting_texts(view, "shoes") == ["shoes for running", "trail footwear", "running shoes"]
 
 
 def test_a_snapshot_says_where_it_comes_from(
@@ -170,31 +172,31 @@ def test_the_reopened_memory_goes_on_as_the_old_one_does(
     for change in changes:
         old, new = memory.apply([change]), after.apply([change])
         assert new.version == old.version == change.sequence
-        assert said(new) == said(old)
-        assert {one.id: replace(one, index=0) for one in labels(new).values()} == {
-            one.id: replace(one, index=0) for one in labels(old).values()
+        assert row_counts(new) == row_counts(old)
+        assert {one.id: replace(one, index=0) for one in labels_by_id(new).values()} == {
+            one.id: replace(one, index=0) for one in labels_by_id(old).values()
         }
     assert_same_answers(after.view, memory.view)
-    assert voters(after.view, "kayak") == ["rowing", "sea kayak"]
+    assert voting_texts(after.view, "kayak") == ["rowing", "sea kayak"]
 
 
 def test_new_metadata_keep_the_rows_of_a_label_that_the_snapshot_brought(bundle: Bundle) -> None:
     memory = opened(bundle)
-    before = sayings(memory.view)
+    before = described_rows(memory.view)
     changed = replace(KAYAK, text="river kayak", metadata={})
     view = memory.apply([put(11, changed)])
-    assert sayings(view) == before
+    assert described_rows(view) == before
     assert view.labels.require("kayak").metadata == {}
     assert memory.apply([delete(12, "kayak")]).dead_rows == 3
     assert not {"river kayak", "paddle", "boat for one"} & {
-        text for _, text, _ in said(memory.view)
+        text for _, text, _ in row_counts(memory.view)
     }
 
 
 def test_a_click_of_the_snapshot_goes_with_its_last_label(bundle: Bundle) -> None:
     memory = opened(bundle)
-    assert voters(memory.apply([delete(11, "bottle")]), "kayak")[0] == "rowing"
-    texts = {text for _, text, _ in said(memory.apply([delete(12, "kayak")]))}
+    assert voting_texts(memory.apply([delete(11, "bottle")]), "kayak")[0] == "rowing"
+    texts = {text for _, text, _ in row_counts(memory.apply([delete(12, "kayak")]))}
     assert not {"rowing", "paddle"} & texts
 
 
@@ -208,7 +210,7 @@ def test_a_snapshot_of_a_snapshot(memory: KnowledgeMemory, bundle: Bundle, tmp_p
         one.apply(changes)
     third = opened(snapshot(after.view, tmp_path / "third")).view
     assert third.version == 12
-    assert said(third) == said(memory.view)
+    assert row_counts(third) == row_counts(memory.view)
     assert_same_answers(third, memory.view)
 
 
@@ -227,9 +229,9 @@ def test_a_memory_whose_labels_were_all_deleted_can_be_kept_too(
     memory = KnowledgeMemory(trigram_bundle)
     memory.apply([delete(number, label_id) for number, label_id in enumerate(LABELS, start=1)])
     after = opened(snapshot(memory.view, tmp_path / "snapshot"))
-    assert [text for _, text, _ in sayings(after.view)] == ["nothing was clicked"]
+    assert [text for _, text, _ in described_rows(after.view)] == ["nothing was clicked"]
     view = after.apply([put(7, TENT)])
-    assert voters(view, "tent") == ["dome tent", "igloo"]
+    assert voting_texts(view, "tent") == ["dome tent", "igloo"]
 
 
 def test_a_memory_without_a_row_can_be_kept_and_filled(
@@ -238,7 +240,11 @@ def test_a_memory_without_a_row_can_be_kept_and_filled(
     catalogue = Catalogue(labels={"tent": "tent"}, instances={"igloo": ("tent",)})
     memory = KnowledgeMemory(open_bundle(make_bundle(catalogue, encoder=ENCODER)))
     after = opened(snapshot(memory.apply([delete(1, "tent")]), tmp_path / "snapshot"))
-    assert (after.view.base_rows, sayings(after.view), labels(after.view)) == (0, [], {})
+    assert (after.view.base_rows, described_rows(after.view), labels_by_id(after.view)) == (
+        0,
+        [],
+        {},
+    )
     predictor = Predictor(ENCODER, tau=0.1)
     for exact in (False, True):
         options = PredictOptions(exact=exact)

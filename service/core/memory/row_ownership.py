@@ -1,0 +1,99 @@
+"""Which rows belong to which label and to which posted query; only the writer needs to know.
+
+All maps are persistent: a change returns a new `RowOwnership` that shares all but a few nodes with
+the old one, so each view keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from rpds import HashTrieMap, HashTrieSet
+
+from service.core.bundle.bundle import Bundle
+from service.core.memory.label_table import LabelTable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Click:
+    """A posted query's row, and the columns that it votes for."""
+
+    row: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOwnership:
+    """The rows of labels and of posted queries.
+
+    `label_rows` holds, by column, the rows of each label that was posted: those that the label's
+    next version replaces. `clicks` holds the posted queries, `queries_by_column` the posted queries
+    that vote for a column.
+    """
+
+    label_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
+    clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
+    queries_by_column: HashTrieMap[int, HashTrieSet[str]] = field(default_factory=HashTrieMap)
+
+    def rows_of_label(self, column: int, bundle: Bundle) -> tuple[int, ...]:
+        """Return the row of a label's text, followed by the rows of its queries."""
+        posted = self.label_rows.get(column)
+        if posted is not None:
+            return posted
+        return (bundle.instances + column, *bundle.label_details.at(column).rows)
+
+    def votes_of(self, query: str) -> tuple[int, ...]:
+        """Return the columns that a posted query votes for."""
+        click = self.clicks.get(query)
+        return click.columns if click else ()
+
+    def with_label_rows(self, column: int, rows: Sequence[int]) -> RowOwnership:
+        """Return the ownership in which the label at `column` has these rows."""
+        return replace(self, label_rows=self.label_rows.insert(column, tuple(rows)))
+
+    def with_click(self, query: str, click: Click) -> RowOwnership:
+        """Return the ownership in which a posted query has this row and these votes."""
+        by_column = self.queries_by_column
+        for column in click.columns:
+            queries = by_column.get(column, HashTrieSet()).insert(query)
+            by_column = by_column.insert(column, queries)
+        return replace(self, clicks=self.clicks.insert(query, click), queries_by_column=by_column)
+
+    def without_label(self, column: int) -> tuple[RowOwnership, list[int]]:
+        """Return the ownership without a label, and the rows of queries that voted for it alone.
+
+        The rows of the label itself are not among them.
+        """
+        clicks, voteless = self.clicks, []
+        for query in self.queries_by_column.get(column, HashTrieSet()):
+            click = clicks[query]
+            remaining = tuple(voted for voted in click.columns if voted != column)
+            if remaining:
+                clicks = clicks.insert(query, replace(click, columns=remaining))
+            else:
+                clicks = clicks.remove(query)
+                voteless.append(click.row)
+        ownership = RowOwnership(
+            label_rows=self.label_rows.discard(column),
+            clicks=clicks,
+            queries_by_column=self.queries_by_column.discard(column),
+        )
+        return ownership, voteless
+
+
+def voteless_bundle_instances(bundle: Bundle, labels: LabelTable, column: int) -> list[int]:
+    """Return the bundle's instance rows that voted for `column` and have no vote left.
+
+    `labels` no longer holds the label at `column`. Such rows would only take up retrieval depth.
+    """
+    if column >= bundle.labels:
+        return []
+    voteless = []
+    entries = np.flatnonzero(bundle.indices == column)
+    for row in (np.searchsorted(bundle.indptr, entries, side="right") - 1).tolist():
+        voted = bundle.indices[bundle.indptr[row] : bundle.indptr[row + 1]]
+        if labels.is_deleted(voted).all():
+            voteless.append(row)
+    return voteless
