@@ -24,10 +24,11 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import Checksums, EncoderFacts, FileFacts, NovelFacts, file_facts
+from service.core.bundle.manifest import EncoderFacts, NovelFacts
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, InvalidInput
 from service.core.files.atomic import write_file
+from service.core.files.checksums import FileFacts, file_facts, verify_files
 from service.core.files.text_store import mapped
 from service.core.files.versioned_json import checked, read_document
 from service.core.types import Halves
@@ -196,5 +197,5 @@ def open_exported(folder: Path) -> ExportedEncoder:
     for name in (GRAPH, TOKENIZER):
         if name not in description.files:
             raise BundleAltered(f"{path}: files: {name} is missing")
-    Checksums(folder=folder, files=description.files).verify()
+    verify_files(folder, description.files)
     return ExportedEncoder(folder=folder, description=description)

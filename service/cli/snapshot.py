@@ -15,7 +15,7 @@ from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
 from service.core.memory.snapshot import write_snapshot
-from service.core.processes.low_priority import step_aside
+from service.core.processes.low_priority import lower_priority
 from service.engine.loaded_bundle import open_serving
 from service.settings import STATE_VARIABLE, EngineSettings
 
@@ -47,7 +47,7 @@ def snapshot(
         Take only what processor time nobody else wants.
     """
     if nice:
-        step_aside()
+        lower_priority()
         parent = os.getppid()
     refuse_existing(out)
     label_log = open_log(state, create=False)

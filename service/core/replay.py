@@ -91,8 +91,8 @@ _REPLAY: Mapping[str, Callable[[Event, Representer], Change]] = {
 def _vectors(event: Event, representer: Representer, item: Item) -> Halves:
     if event.vectors is not None and event.encoder == representer.fingerprint:
         return event.vectors.reshape(rows_of(item), representer.dimension)
-    [made] = representer.make([texts_of(item)])
-    return made.rows
+    [encoded] = representer.encode([texts_of(item)])
+    return encoded.rows
 
 
 def _nothing() -> Halves:

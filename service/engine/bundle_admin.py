@@ -16,7 +16,7 @@ from service.core.bundle import manifest
 from service.core.errors import Busy, InvalidInput, KeymatchError, SealError
 from service.core.files.atomic import discard_partial
 from service.core.label_log import USE_BUNDLE, LabelLog
-from service.core.processes.low_priority import NicedChild
+from service.core.processes.low_priority import LowPriorityChild
 from service.core.types import Event
 from service.engine.loaded_bundle import Serving, open_serving
 from service.engine.writer import Writer
@@ -84,7 +84,7 @@ class Administration:
         self._shelf, self._state, self._log = shelf, state, label_log
         self._writer, self._pool = writer, pool
         self._settings, self._telemetry = settings, telemetry
-        self._child = NicedChild()
+        self._child = LowPriorityChild()
         self._snapshotting, self._reloading = threading.Lock(), threading.Lock()
 
     def snapshot(self, serving: Serving, name: str | None) -> tuple[str, int]:

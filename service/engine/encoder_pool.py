@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from service.core.encoding.child import receive, send
-from service.core.encoding.representer import Made, Neighbour
+from service.core.encoding.representer import EncodedItem, Neighbour
 from service.core.errors import NotReady
 from service.core.replay import Item, texts_of
 
@@ -36,7 +36,7 @@ class EncodingChild:
             stderr=subprocess.DEVNULL,
         )
 
-    def make(self, items: Sequence[Item], *, dimension: int) -> list[Made]:
+    def make(self, items: Sequence[Item], *, dimension: int) -> list[EncodedItem]:
         """The rows of each item; raises `OSError` where the child has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -48,7 +48,7 @@ class EncodingChild:
         rows = np.frombuffer(vectors, np.float16).reshape(-1, dimension)
         pieces = np.split(rows, np.cumsum([len(own) for own in texts])[:-1])
         return [
-            Made(
+            EncodedItem(
                 rows=own,
                 neighbours=tuple(Neighbour(**one) for one in near),
             )
@@ -77,7 +77,7 @@ class EncodingChildren:
         self._idle.put(EncodingChild(folder))
         self._more = most - 1  # that may still be started
 
-    def make(self, items: Sequence[Item], *, dimension: int) -> list[Made]:
+    def make(self, items: Sequence[Item], *, dimension: int) -> list[EncodedItem]:
         """The rows of each item; waits for a free child, and replaces one that has died.
 
         Raises `NotReady` where the new one dies as well.

@@ -268,13 +268,15 @@ class Engine:
         serving = self._serving
         try:
             new = {id(item) for item in changed(items, self.view.labels)}
-            made = await self._learner.make(serving, items, [id(item) in new for item in items])
+            encoded_items = await self._learner.make(
+                serving, items, [id(item) in new for item in items]
+            )
         finally:
             self._encoding -= len(items)
         job = Job(
             operation=operation,
-            made=made,
-            maker=serving.representer.fingerprint,
+            encoded_items=encoded_items,
+            encoder_fingerprint=serving.representer.fingerprint,
             request=request,
         )
         future = self._writer.submit(job)

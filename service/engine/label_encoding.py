@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from service.core.encoding.representer import Made
+from service.core.encoding.representer import EncodedItem
 from service.core.replay import Item
 from service.engine.encoder_pool import EncodingChildren
 from service.engine.loaded_bundle import Serving
@@ -26,13 +26,13 @@ class Learner:
 
     async def make(
         self, serving: Serving, items: Sequence[Item], wanted: Sequence[bool]
-    ) -> list[Made | None]:
+    ) -> list[EncodedItem | None]:
         """The rows of each item, None where they are not wanted.
 
         Work is handed on in small chunks, a few at a time: a thousand labels of one request must
         not keep a single label of another waiting. Raises `NotReady` where children keep dying.
         """
-        made: list[Made | None] = [None] * len(items)
+        encoded_items: list[EncodedItem | None] = [None] * len(items)
         places = [place for place, want in enumerate(wanted) if want]
         turn = asyncio.Semaphore(self._processes)
         loop, children = asyncio.get_running_loop(), self._children_for(serving)
@@ -46,11 +46,11 @@ class Learner:
                 for place, own in zip(
                     chunk, await loop.run_in_executor(self._pool, work), strict=True
                 ):
-                    made[place] = own
+                    encoded_items[place] = own
 
         chunks = [places[i : i + CHUNK_ITEMS] for i in range(0, len(places), CHUNK_ITEMS)]
         await asyncio.gather(*(run(chunk) for chunk in chunks))
-        return made
+        return encoded_items
 
     def close(self) -> None:
         """Finish what was begun."""

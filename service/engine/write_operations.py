@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
-from service.core.encoding.representer import Made, Neighbour, Representer
+from service.core.encoding.representer import EncodedItem, Neighbour, Representer
 from service.core.errors import UnknownLabels
 from service.core.label_log import NewEvent
 from service.core.memory.changes import Change, DeleteLabel, PutInstance, PutLabel
@@ -60,27 +60,27 @@ class Commit:
         """Raise `MemoryFull` unless the rows of `items` fit."""
         self._room(self.draft, sum(rows_of(item) for item in items))
 
-    def put_label(self, label: NewLabel, made: Made | None) -> tuple[Neighbour, ...]:
-        """Create or replace a label; its rows are made here if that was not done before."""
-        made = made or self._make(label)
-        change = PutLabel(sequence=self.version + 1, label=label, vectors=made.rows)
-        self._add(label_event(label, made.rows), change)
-        return tuple(self._named(made.neighbours))
+    def put_label(self, label: NewLabel, encoded: EncodedItem | None) -> tuple[Neighbour, ...]:
+        """Create or replace a label; encodes it here unless that was done before."""
+        encoded = encoded or self._encode(label)
+        change = PutLabel(sequence=self.version + 1, label=label, vectors=encoded.rows)
+        self._add(label_event(label, encoded.rows), change)
+        return tuple(self._named(encoded.neighbours))
 
-    def put_instance(self, instance: NewInstance, made: Made | None) -> None:
+    def put_instance(self, instance: NewInstance, encoded: EncodedItem | None) -> None:
         """Add a query with its labels."""
-        made = made or self._make(instance)
-        change = PutInstance(sequence=self.version + 1, instance=instance, vectors=made.rows)
-        self._add(instance_event(instance, made.rows), change)
+        encoded = encoded or self._encode(instance)
+        change = PutInstance(sequence=self.version + 1, instance=instance, vectors=encoded.rows)
+        self._add(instance_event(instance, encoded.rows), change)
 
     def delete_label(self, label_id: str) -> None:
         """Delete a label."""
         change = DeleteLabel(sequence=self.version + 1, id=label_id)
         self._add(deletion_event(label_id), change)
 
-    def _make(self, item: Item) -> Made:
-        [made] = self._representer.make([texts_of(item)])
-        return made
+    def _encode(self, item: Item) -> EncodedItem:
+        [encoded] = self._representer.encode([texts_of(item)])
+        return encoded
 
     def _named(self, neighbours: Sequence[Neighbour]) -> Iterator[Neighbour]:
         """Those that are still there: a deleted label's classifier goes on to enrich, unnamed."""
@@ -99,8 +99,8 @@ class Operation(Protocol):
         """What has to be encoded."""
         ...
 
-    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
-        """Add events to the commit; `made` stand beside the items, None where nothing was made."""
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add events to the commit; one encoded item or None for each item."""
         ...
 
 
@@ -115,17 +115,17 @@ class PutLabels:
         """The labels."""
         return self.labels
 
-    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """See `Operation`; a label that is there as posted is left alone."""
         commit.require_room(changed(self.labels, commit.draft.labels))
         fates = []
-        for label, own in zip(self.labels, made, strict=True):
+        for label, encoded in zip(self.labels, encoded_items, strict=True):
             known = commit.draft.labels.as_posted(label.id)
             if known == label:
                 fates.append(WrittenLabel(id=label.id, status="unchanged"))
                 continue
             status = "created" if known is None else "updated"
-            neighbours = commit.put_label(label, own)
+            neighbours = commit.put_label(label, encoded)
             fates.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
         return Written(version=commit.version, labels=tuple(fates))
 
@@ -137,7 +137,7 @@ class RemoveLabel:
     id: str
     items: Sequence[Item] = ()
 
-    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """See `Operation`; raises `UnknownLabel`."""
         commit.draft.labels.require(self.id)
         commit.delete_label(self.id)
@@ -155,13 +155,13 @@ class PutInstances:
         """The instances."""
         return self.instances
 
-    def plan(self, commit: Commit, made: Sequence[Made | None]) -> Written:
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """See `Operation`; raises `UnknownLabels`, naming every label that is not there."""
         self._require_labels(commit.draft.labels)
         commit.require_room(self.instances)
-        for instance, own in zip(self.instances, made, strict=True):
+        for instance, encoded in zip(self.instances, encoded_items, strict=True):
             if not self._known(commit.draft, instance):
-                commit.put_instance(instance, own)
+                commit.put_instance(instance, encoded)
         return Written(version=commit.version, accepted=len(self.instances))
 
     def _require_labels(self, table: LabelTable) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from service.core.encoding.representer import Made
+from service.core.encoding.representer import EncodedItem
 from service.core.errors import NotReady, Overloaded
 from service.engine.write_operations import Operation, Written
 
@@ -25,20 +25,27 @@ class RequestKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One operation with what was made for it, and who waits for it.
+    """One operation with its encoded items, and the future that gets its result.
 
-    `maker` is the fingerprint of what made it.
+    `encoder_fingerprint` names the encoder that encoded the items.
     """
 
     operation: Operation
-    made: Sequence[Made | None]
-    maker: str
+    encoded_items: Sequence[EncodedItem | None]
+    encoder_fingerprint: str
     request: RequestKey | None = None
     future: Future[Written] = field(default_factory=Future)
 
-    def made_by(self, maker: str) -> Sequence[Made | None]:
-        """What was made where `maker` made it, else nothing: a reload may have come between."""
-        return self.made if self.maker == maker else [None] * len(self.made)
+    def encoded_by(self, encoder_fingerprint: str) -> Sequence[EncodedItem | None]:
+        """Return the encoded items if that encoder encoded them, else as many None.
+
+        A reload between encoding and writing may have exchanged the encoder.
+        """
+        return (
+            self.encoded_items
+            if self.encoder_fingerprint == encoder_fingerprint
+            else [None] * len(self.encoded_items)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from time import perf_counter
 
-from service.core.encoding.representer import Made
+from service.core.encoding.representer import EncodedItem
 from service.core.errors import KeymatchError, KeyReused, LogCorrupt, LogError, NotReady
 from service.core.index.protocol import Segment
 from service.core.label_log import AnsweredRequest, Appending, LabelLog
@@ -173,9 +173,12 @@ class Writer:
             commit = Commit(
                 draft, representer=serving.representer, room=serving.memory.require_room
             )
-            maker = serving.representer.fingerprint
-            answers = [self._plan(job, job.made_by(maker), commit, appending) for job in jobs]
-            appending.append(commit.events, encoder=maker)
+            encoder_fingerprint = serving.representer.fingerprint
+            answers = [
+                self._plan(job, job.encoded_by(encoder_fingerprint), commit, appending)
+                for job in jobs
+            ]
+            appending.append(commit.events, encoder=encoder_fingerprint)
         committed = perf_counter()
         if commit.events:
             self._note(unreadable="", unwritable="")
@@ -195,7 +198,7 @@ class Writer:
     def _plan(
         self,
         job: Job,
-        made: Sequence[Made | None],
+        encoded_items: Sequence[EncodedItem | None],
         commit: Commit,
         appending: Appending,
     ) -> Written | KeymatchError:
@@ -207,7 +210,7 @@ class Writer:
                 return KeyReused("this idempotency key came with another request before")
             return from_document(known.version, known.answer)
         try:
-            written = job.operation.plan(commit, made)
+            written = job.operation.plan(commit, encoded_items)
         except KeymatchError as error:  # this job's own fault, found before it changed anything
             return error
         if request:

@@ -56,7 +56,7 @@ def after_writes(bundle: Bundle) -> View:
     representer = representer_of(bundle)
 
     def rows(*item: tuple[Role, str]) -> Halves:
-        return representer.make([item])[0].rows
+        return representer.encode([item])[0].rows
 
     def label_rows(label: NewLabel) -> Halves:
         return rows((Role.LABEL, label.text), *((Role.QUERY, query) for query in label.queries))
@@ -93,7 +93,7 @@ def predictions(bundle: Bundle, *, exact: bool = False) -> list[dict[str, Any]]:
 
 def novel_label(bundle: Bundle) -> dict[str, Any]:
     """The key that IRENE gives a novel label, and the ids of the labels that enriched it."""
-    [item] = representer_of(bundle).make([NOVEL_LABEL])
+    [item] = representer_of(bundle).encode([NOVEL_LABEL])
     return {
         "key": item.rows[0].astype(np.float32).tolist(),
         "neighbours": {neighbour.id: neighbour.similarity for neighbour in item.neighbours},

@@ -60,7 +60,7 @@ def test_a_childs_vectors_are_those_of_the_service(
     found = children.make(ITEMS, dimension=DIMENSION)
 
     assert [len(made.rows) for made in found] == [3, 1, 1]
-    expected = Representer(encoder).make([texts_of(item) for item in ITEMS])
+    expected = Representer(encoder).encode([texts_of(item) for item in ITEMS])
     for made, own in zip(found, expected, strict=True):
         assert np.array_equal(made.rows, own.rows)
 

@@ -12,6 +12,7 @@ import orjson
 from service.core.bundle.bundle import BundleContent, manifest, write_bundle
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
+from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
@@ -128,7 +129,7 @@ def sign_again(folder: Path) -> None:
     path.unlink()
     document["files"] = {
         name: {"bytes": facts.bytes, "sha256": facts.sha256}
-        for name, facts in manifest.file_facts(folder).items()
+        for name, facts in file_facts(folder).items()
     }
     write_document(folder, document)
 
@@ -136,5 +137,5 @@ def sign_again(folder: Path) -> None:
 def write_document(folder: Path, document: dict[str, Any]) -> None:
     """Write a manifest as it stands, with a checksum of its own that holds."""
     document.pop("sha256", None)
-    document["sha256"] = manifest._own_digest(document)
+    document["sha256"] = manifest.digest_of(document)
     (folder / manifest.FILE_NAME).write_bytes(orjson.dumps(document))

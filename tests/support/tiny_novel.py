@@ -7,8 +7,7 @@ from onnx import TensorProto, checker, helper, numpy_helper, save_model
 
 from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import NovelFacts
-from service.core.encoding.irene import Refinement
+from service.core.bundle.manifest import NovelFacts, Refinement
 from service.core.types import Halves, Rows
 from tests.support.tiny_encoder import DIMENSION
 

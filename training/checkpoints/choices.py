@@ -19,8 +19,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.bundle.manifest import Refinement
 from service.core.config import STRICT
-from service.core.encoding.irene import Refinement
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
 

@@ -124,7 +124,7 @@ def _represented(
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     rows: list[Floats] = []
     with ThreadPoolExecutor(threads) as pool:
-        for made in pool.map(representer.make, chunks):
-            rows += [own.rows[0].astype(np.float32) for own in made]
+        for encoded_items in pool.map(representer.encode, chunks):
+            rows += [encoded.rows[0].astype(np.float32) for encoded in encoded_items]
             report(what, len(rows), len(items))
     return np.stack(rows)

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix, identity
 
+from service.core.bundle.manifest import Refinement
 from service.core.encoding.irene import (
     Combine,
     NovelLabels,
-    Refinement,
     Shortlisted,
     keys_from,
 )

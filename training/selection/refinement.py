@@ -23,7 +23,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from service.core.encoding.irene import Refinement
+from service.core.bundle.manifest import Refinement
 from service.core.types import Floats
 from training.selection.hidden_label_folds import DEEPEST, METRICS, Figures, Fold, HeldOut, folds
 

@@ -35,10 +35,11 @@ from numpy.typing import NDArray
 from service.core.bundle import irene_files, manifest
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import LabelDetails
-from service.core.bundle.manifest import Checksums, EncoderFacts, Manifest, PredictorFacts
+from service.core.bundle.manifest import EncoderFacts, Manifest, PredictorFacts
 from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
+from service.core.files.checksums import file_facts, verify_files
 from service.core.files.text_store import TextStore
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Progress, Segment
@@ -133,7 +134,7 @@ def open_bundle(folder: Path, *, verify: bool = True) -> Bundle:
     """
     facts = manifest.read(folder)
     if verify:
-        Checksums(folder=folder, files=facts.files).verify()
+        verify_files(folder, facts.files)
     instances, labels = facts.memory.instances, facts.memory.labels
     bundle = Bundle(
         folder=folder,
@@ -184,7 +185,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         predictor=content.predictor,
         metrics=content.metrics,
         libraries={"python": platform.python_version(), **_library_versions()},
-        files=manifest.file_facts(folder),
+        files=file_facts(folder),
         log=content.log,
         novel=novel,
     )

@@ -1,11 +1,13 @@
-"""The bundle's manifest: what the bundle holds, and the checksums that hold it together."""
+"""The bundle's manifest, `manifest.json`: facts about the bundle, and the checksums of its files.
+
+The manifest also holds a checksum of its own content, so an edit of any value is noticed.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
-from service.core.encoding.irene import Refinement
 from service.core.errors import BundleAltered, BundleMissing
+from service.core.files.checksums import FileFacts
 from service.core.files.versioned_json import checked, read_document
 from service.core.index.libraries import IndexParameters
 
@@ -26,11 +28,11 @@ FILE_NAME = "manifest.json"
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class EncoderFacts:
-    """The encoder: where it came from and how it is called.
+    """The encoder's name, its limits, and the prompts that it puts before each text.
 
-    `fingerprint` is the SHA-256 over graph and tokenizer. `batch_invariant` is false where a
-    text's vector would depend on its neighbours in a batch by more than the last bits (dynamic
-    int8: one activation scale spans the whole batch); such an encoder never runs batches.
+    `fingerprint` is the SHA-256 over graph, tokenizer, limits and prompts. `batch_invariant` is
+    false if a text's vector depends on the other texts of its batch by more than rounding (dynamic
+    int8 uses one activation scale for the whole batch); such an encoder encodes texts one by one.
     """
 
     name: str
@@ -45,9 +47,9 @@ class EncoderFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class MemoryFacts:
-    """Sizes: N instances, L labels, and the votes in V's instance rows.
+    """Sizes of the memory: N instances, L labels, and the votes in V's instance rows.
 
-    `version` is the last event of the label log that a snapshot holds, 0 for an export.
+    `version` is the sequence number of the last write in a snapshot, 0 for an exported bundle.
     """
 
     instances: int
@@ -58,7 +60,7 @@ class MemoryFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class IndexFacts:
-    """The index library and its parameters, see `IndexParameters`."""
+    """The index library and its parameters; the fields are those of `IndexParameters`."""
 
     library: str
     m: int
@@ -66,13 +68,13 @@ class IndexFacts:
     ef: int
 
     def parameters(self) -> IndexParameters:
-        """The same as the index adapter wants them."""
+        """Return these facts as the parameters of the index library."""
         return IndexParameters(**asdict(self))
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorFacts:
-    """Temperature tau and the defaults of b (`depth`) and lambda (`memorization`)."""
+    """Temperature tau, and the defaults of b (`depth`) and lambda (`memorization`)."""
 
     tau: float
     depth: int
@@ -80,8 +82,37 @@ class PredictorFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class Refinement:
+    """The numbers of IRENE's Algorithm 1, and of our extensions; see `encoding.irene`.
+
+    `shortlist` is K, the number of similar seen labels to look at. A seen label survives if its
+    classifier scores the new label's text at least `text_threshold` (tau0); if it also scores the
+    query at least `query_threshold` (tau1), it counts twice.
+
+    The other numbers are extensions, with defaults that reproduce the paper:
+
+    - `pooling`: a temperature above 0 replaces the three best survivors by the weighted mean of
+      all survivors' classifiers;
+    - `residual`: share of each survivor's own text vector that is subtracted before pooling;
+    - `strength`: how far the key moves from E(z_u), at 0, to C(u), at 1;
+    - `query_weight`: weight with which the query's vector is added to the key;
+    - `length`, `query_length`: length of the key without and with a query.
+    """
+
+    shortlist: int
+    text_threshold: float
+    query_threshold: float
+    pooling: float = 0.0
+    residual: float = 0.0
+    strength: float = 1.0
+    query_weight: float = 0.0
+    length: float = 1.0
+    query_length: float = 1.0
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class NovelFacts:
-    """How novel labels are represented: by which combiner, and with which numbers.
+    """How the keys of novel labels are computed: the kind of combiner, and Algorithm 1's numbers.
 
     `fingerprint` is the SHA-256 over these numbers, the combiner and the classifiers.
     """
@@ -92,16 +123,8 @@ class NovelFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class FileFacts:
-    """Size and SHA-256 of one file."""
-
-    bytes: int
-    sha256: str
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
-    """Everything `manifest.json` says, but for its own checksum."""
+    """The content of `manifest.json`, except its own checksum."""
 
     format: str
     version: int
@@ -116,60 +139,16 @@ class Manifest:
     libraries: dict[str, str]
     files: dict[str, FileFacts]
     log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
-    novel: NovelFacts | None = None  # without it, a novel label is its text
+    novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
 
 
 _ADAPTER = TypeAdapter(Manifest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checksums:
-    """Checks files against the manifest's facts, several at once."""
-
-    folder: Path
-    files: Mapping[str, FileFacts] = field(default_factory=dict)
-
-    def verify(self) -> None:
-        """Raise `BundleMissing` or `BundleAltered` for the first file that is not as written."""
-        for name, facts in self.files.items():
-            path = self.folder / name
-            if not path.is_file():
-                raise BundleMissing(f"{path} is missing")
-            size = path.stat().st_size
-            if size != facts.bytes:
-                raise BundleAltered(f"{path} has {size} bytes; the manifest says {facts.bytes}")
-        for name, digest in digests(self.folder, self.files).items():
-            if digest != self.files[name].sha256:
-                raise BundleAltered(f"{self.folder / name} differs from the manifest's SHA-256")
-
-
-def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files below `folder`; hashing releases the interpreter lock, so in threads."""
-
-    def digest(name: str) -> tuple[str, str]:
-        try:
-            with (folder / name).open("rb") as file:
-                return name, hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise BundleMissing(f"{folder / name} cannot be read: {error.strerror}") from error
-
-    with ThreadPoolExecutor() as pool:
-        return dict(pool.map(digest, names))
-
-
-def file_facts(folder: Path) -> dict[str, FileFacts]:
-    """Size and checksum of every file below `folder`."""
-    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {
-        name: FileFacts(bytes=(folder / name).stat().st_size, sha256=digest)
-        for name, digest in digests(folder, names).items()
-    }
-
-
 def write(manifest: Manifest, folder: Path) -> None:
     """Write `manifest.json` with the checksum of its own content."""
     content = as_document(manifest)
-    document = {"sha256": _own_digest(content), **content}
+    document = {"sha256": digest_of(content), **content}
     (folder / FILE_NAME).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -182,22 +161,22 @@ def read(folder: Path) -> Manifest:
     if not path.exists():
         raise BundleMissing(f"{path} is missing: {folder} is not a bundle")
     content = read_document(path, format_name=FORMAT, version=VERSION)
-    if content.pop("sha256", None) != _own_digest(content):
+    if content.pop("sha256", None) != digest_of(content):
         raise BundleAltered(f"{path} differs from its own checksum")
     return checked(_ADAPTER, content, path=path)
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as plain JSON values; facts that are None are left out."""
+    """Return the manifest as plain JSON values; facts that are None are left out."""
     document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json", exclude_none=True)
     return document
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """SHA-256 over all that the manifest says, every file's checksum included."""
-    return _own_digest(as_document(manifest))
+    """Return the SHA-256 over the manifest, and so over the checksums of all files."""
+    return digest_of(as_document(manifest))
 
 
-def _own_digest(content: Mapping[str, Any]) -> str:
-    canonical = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(canonical).hexdigest()
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over the content in canonical form: compact JSON with sorted keys."""
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,16 +1,16 @@
-"""`python -m service.core.encoding.child BUNDLE`: the child process that encodes what is learned.
+"""`python -m service.core.encoding.child BUNDLE`: a child process that encodes new items.
 
-A thread for it inside the service shares the interpreter's lock with those that answer: at equal
-priority it takes their time, and at a lower one it is put aside while it holds the lock, and they
-with it. A process of lowest priority does neither.
+Encoding in a thread of the service would slow its answers down, because all threads share the
+interpreter's lock. At equal priority the thread takes their processor time; at lower priority it
+may be suspended while it holds the lock. A process of lowest priority avoids both.
 
-| stream | message, each behind its length (4 bytes, little-endian)          |
+| stream | message, each preceded by its length (4 bytes, little-endian)     |
 |--------|-------------------------------------------------------------------|
 | stdin  | JSON, a list of items, each a list of [role, text]                |
-| stdout | the rows of all items in fp16 [n, d], one after the other         |
+| stdout | the rows of all items in order, fp16 [n, d]                       |
 | stdout | JSON, a list of neighbours for each item                          |
 
-The end of stdin, also by the service's death, ends the child.
+The child ends when stdin ends, so also when the service dies.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from service.core.processes.low_priority import step_aside
+from service.core.processes.low_priority import lower_priority
 
 LENGTH_BYTES = 4
 
 
 def main(folder: Path) -> None:
-    """Encode one message after the other."""
-    # What was admitted is still encoded; the service ends its children by itself.
+    """Answer messages until stdin ends."""
+    # A signal to the whole process group must not end the child: the service still waits for
+    # items that it has admitted, and closes stdin afterwards.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
-    step_aside()  # before the imports: they take a second of a core while the service starts
+    lower_priority()  # before the imports: they take a second of a core while the service starts
     import orjson
 
     from service.core.bundle import manifest
@@ -43,14 +44,14 @@ def main(folder: Path) -> None:
     encoder = OnnxEncoder(folder, facts.encoder)
     if facts.novel is None:
         representer = Representer(encoder)
-    else:  # the service has verified what it serves
+    else:  # the service has verified the bundle already
         representer = open_representer(encoder, open_bundle(folder, verify=False))
     while (message := receive(sys.stdin.buffer)) is not None:
-        made = representer.make(
+        encoded_items = representer.encode(
             [[(Role(role), text) for role, text in item] for item in orjson.loads(message)]
         )
-        send(sys.stdout.buffer, b"".join(own.rows.tobytes() for own in made))
-        send(sys.stdout.buffer, orjson.dumps([own.neighbours for own in made]))
+        send(sys.stdout.buffer, b"".join(encoded.rows.tobytes() for encoded in encoded_items))
+        send(sys.stdout.buffer, orjson.dumps([encoded.neighbours for encoded in encoded_items]))
 
 
 def send(stream: IO[bytes], message: bytes) -> None:
@@ -60,7 +61,7 @@ def send(stream: IO[bytes], message: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> bytes | None:
-    """Read one message; None at the end of the stream, also within a message."""
+    """Read one message; return None if the stream ends before the message is complete."""
     head = stream.read(LENGTH_BYTES)
     size = int.from_bytes(head, "little")
     message = stream.read(size) if len(head) == LENGTH_BYTES else b""

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass as checked_dataclass
 
-from service.core.config import STRICT
+from service.core.bundle.manifest import Refinement
 from service.core.index.protocol import batches
 from service.core.types import Bools, Floats, Rows
 
@@ -34,27 +33,6 @@ _BLOCK = 1_024  # labels whose shortlists' classifiers are looked at together
 Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
 KeysOf = Callable[[Rows], NDArray[np.floating]]
 Combine = Callable[[Floats, Floats, Bools], Floats]
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class Refinement:
-    """K of the shortlist, and what a classifier must give a text (tau0) and a query (tau1).
-
-    Ours: at a `pooling` temperature above 0 all survivors join the combiner as their weighted mean,
-    less the share `residual` of their own texts; a key goes the share `strength` of the way from
-    E(z_u) to C(u), leans towards E(x_u) by `query_weight`, and is `length` long, or with a query
-    `query_length`. The paper's are 0, 0, 1, 0, 1 and 1.
-    """
-
-    shortlist: int
-    text_threshold: float
-    query_threshold: float
-    pooling: float = 0.0
-    residual: float = 0.0
-    strength: float = 1.0
-    query_weight: float = 0.0
-    length: float = 1.0
-    query_length: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,7 +1,11 @@
-"""Texts to learn as rows of the memory: what children encode, commits write and replays repeat.
+"""From the texts of new labels and instances to the rows that the memory stores for them.
 
-An item is a label, its text and then its queries, or an instance, its query alone. A label's own
-row is E(z_u), or C(u) where the bundle has a combiner (see `novel`); the rows of queries are E(x).
+Encoding children compute these rows before a write, commits write them to the log, and a replay
+computes them again if the encoder has changed since.
+
+An item is either a label (its text, then its queries) or an instance (its query alone). A query's
+row is its vector E(x). A label's own row is the vector E(z_u) of its text, or IRENE's C(u) if the
+bundle has a combiner (see `irene`).
 """
 
 from __future__ import annotations
@@ -19,14 +23,14 @@ from service.core.encoding.onnx_combiner import OnnxCombiner
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Halves, Role, Rows
 
-LEAST_QUEUE = 64  # of a shortlist's search, which three labels are to be left of
+MIN_SHORTLIST_EF = 64  # minimum ef: three labels must survive refinement
 
 ItemTexts = Sequence[tuple[Role, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A seen label whose classifier enriched a novel one, and <E(z_l), E(z_u)>."""
+    """A seen label whose classifier enriched a novel label, and <E(z_l), E(z_u)>."""
 
     id: str
     text: str
@@ -34,18 +38,18 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Made:
-    """An item's rows in fp16, [1 + queries, d] or [1, d], and what enriched a label."""
+class EncodedItem:
+    """The rows of an item, fp16 [1 + queries, d] or [1, d], and the neighbours of a label."""
 
     rows: Halves
     neighbours: tuple[Neighbour, ...] = ()
 
 
 class Representer:
-    """Makes rows; equal fingerprints mean equal rows."""
+    """Computes the rows of items; two representers of equal fingerprint compute equal rows."""
 
     def __init__(self, encoder: Encoder, novel: NovelPart | None = None) -> None:
-        """Without a novel part, a label's row is its text's vector."""
+        """Use `encoder`, and `novel` for the own rows of labels; None: their texts' vectors."""
         self._encoder, self._novel = encoder, novel
         self.dimension = encoder.dimension
         self.fingerprint = encoder.fingerprint
@@ -53,58 +57,66 @@ class Representer:
             both = f"{encoder.fingerprint}\0{novel.fingerprint}"
             self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
 
-    def make(self, items: Sequence[ItemTexts]) -> list[Made]:
-        """The rows of each item; each text is encoded alone, as it is served."""
+    def encode(self, items: Sequence[ItemTexts]) -> list[EncodedItem]:
+        """Return the rows of each item; texts are encoded one by one, as queries are served."""
         vectors = [
             np.concatenate([encode(self._encoder, [text], role=role) for role, text in item])
             for item in items
         ]
-        made = [Made(rows=own.astype(np.float16)) for own in vectors]
+        encoded_items = [EncodedItem(rows=rows.astype(np.float16)) for rows in vectors]
         labels = [place for place, item in enumerate(items) if item[0][0] is Role.LABEL]
         if self._novel is not None and labels:
-            represented = self._novel.represent([vectors[place] for place in labels])
-            for place, own in zip(labels, represented, strict=True):
-                made[place] = own
-        return made
+            enriched = self._novel.encode_labels([vectors[place] for place in labels])
+            for place, encoded in zip(labels, enriched, strict=True):
+                encoded_items[place] = encoded
+        return encoded_items
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelPart:
-    """A bundle's way to represent novel labels; `columns` [S] are those of its classifiers."""
+    """IRENE's part of a representer; `columns` [S] are the label columns of its classifiers."""
 
     labels: NovelLabels
     columns: Rows
     bundle: Bundle
     fingerprint: str
 
-    def represent(self, vectors: Sequence[Floats]) -> list[Made]:
-        """Labels from the vectors of their texts and queries, [1 + queries, d] each."""
-        texts = np.stack([own[0] for own in vectors])
-        none = np.full(texts.shape[1], np.nan, np.float32)
-        queries = np.stack([own[1:].mean(axis=0) if len(own) > 1 else none for own in vectors])
-        found = self.labels.represent(texts, queries)
+    def encode_labels(self, vectors: Sequence[Floats]) -> list[EncodedItem]:
+        """Return labels' rows, from the vectors of their texts and queries, [1 + queries, d]."""
+        texts = np.stack([label_vectors[0] for label_vectors in vectors])
+        no_query = np.full(texts.shape[1], np.nan, np.float32)
+        mean_queries = np.stack(
+            [
+                label_vectors[1:].mean(axis=0) if len(label_vectors) > 1 else no_query
+                for label_vectors in vectors
+            ]
+        )
+        represented = self.labels.represent(texts, mean_queries)
         return [
-            Made(
-                rows=np.concatenate([found.vectors[place][None], own[1:]]).astype(np.float16),
-                neighbours=self._neighbours(found.associated[place], found.similarities[place]),
+            EncodedItem(
+                rows=np.concatenate([represented.vectors[place][None], label_vectors[1:]]).astype(
+                    np.float16
+                ),
+                neighbours=self._neighbours(
+                    represented.associated[place], represented.similarities[place]
+                ),
             )
-            for place, own in enumerate(vectors)
+            for place, label_vectors in enumerate(vectors)
         ]
 
-    def _neighbours(self, places: Rows, similarities: Floats) -> tuple[Neighbour, ...]:
+    def _neighbours(self, rows: Rows, similarities: Floats) -> tuple[Neighbour, ...]:
+        """Name the labels at these rows of W; row -1 is empty."""
         ids, texts = self.bundle.label_ids, self.bundle.label_texts
-        columns = self.columns[places].tolist()
+        columns = self.columns[rows].tolist()
         return tuple(
             Neighbour(id=ids[column], text=texts[column], similarity=round(similarity, 6))
-            for place, column, similarity in zip(
-                places, columns, similarities.tolist(), strict=True
-            )
-            if place >= 0
+            for row, column, similarity in zip(rows, columns, similarities.tolist(), strict=True)
+            if row >= 0
         )
 
 
 def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
-    """What makes rows for a bundle's memory."""
+    """Return the representer for a bundle, with IRENE's part if the bundle has its files."""
     files = bundle.novel
     if files is None:
         return Representer(encoder)
@@ -127,16 +139,20 @@ def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
 
 
 def label_shortlist(bundle: Bundle, columns: Rows) -> Shortlist:
-    """Search a bundle's label keys for those that have a classifier; `columns` [S] are theirs."""
-    place_of = np.full(bundle.labels, -1, np.int64)
-    place_of[columns] = np.arange(len(columns))
+    """Return a search over the bundle's label keys, for labels that have a classifier.
+
+    `columns` [S] are their label columns. The search returns similarities [n, K] and rows of W
+    [n, K]; -1 is a label without a classifier, or an empty place.
+    """
+    row_of = np.full(bundle.labels, -1, np.int64)  # label column -> row of W
+    row_of[columns] = np.arange(len(columns))
     first = bundle.instances
     row_filter = RowFilter(start=first, stop=first + bundle.labels)
 
     def shortlist(texts: Floats, count: int) -> tuple[Floats, Rows]:
-        ef = max(LEAST_QUEUE, 2 * count)
-        similarities, rows = bundle.segment.search(texts, count=count, ef=ef, row_filter=row_filter)
-        found: Rows = np.where(rows < 0, -1, place_of[np.maximum(rows - first, 0)])
-        return similarities, found
+        ef = max(MIN_SHORTLIST_EF, 2 * count)
+        similarities, keys = bundle.segment.search(texts, count=count, ef=ef, row_filter=row_filter)
+        rows: Rows = np.where(keys < 0, -1, row_of[np.maximum(keys - first, 0)])
+        return similarities, rows
 
     return shortlist

@@ -15,7 +15,7 @@ import orjson
 
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory.segment_store import INDEX
-from service.core.processes.low_priority import step_aside
+from service.core.processes.low_priority import lower_priority
 
 
 def main(job: Path) -> None:
@@ -24,7 +24,7 @@ def main(job: Path) -> None:
     Exits with a message as soon as the parent process has ended.
     """
     parent = os.getppid()
-    step_aside()
+    lower_priority()
 
     def exit_if_orphaned(_rows: int) -> None:
         if os.getppid() != parent:

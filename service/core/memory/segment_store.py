@@ -27,12 +27,12 @@ from time import time
 import numpy as np
 import orjson
 
-from service.core.bundle.manifest import Checksums, FileFacts, file_facts
 from service.core.errors import BundleError, InvalidData, SealError
 from service.core.files.atomic import new_folder
+from service.core.files.checksums import FileFacts, file_facts, verify_files
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Segment
-from service.core.processes.low_priority import NicedChild
+from service.core.processes.low_priority import LowPriorityChild
 from service.core.types import Halves
 
 INDEX = "segment.index"
@@ -47,7 +47,7 @@ class SegmentStore:
     def __init__(self, folder: Path) -> None:
         """Use `folder`, which is created when the first segment is built."""
         self._folder = folder
-        self._child = NicedChild()
+        self._child = LowPriorityChild()
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
         """Return the name of the segment over vectors [n, d]."""
@@ -65,7 +65,7 @@ class SegmentStore:
         folder = self._folder / key
         try:
             facts = FileFacts(**orjson.loads((folder / FACTS).read_bytes()))
-            Checksums(folder=folder, files={INDEX: facts}).verify()
+            verify_files(folder, {INDEX: facts})
             rows, dimension = shape
             return load_library(parameters.library).open(
                 folder / INDEX, rows=rows, dimension=dimension

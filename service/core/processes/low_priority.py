@@ -1,4 +1,4 @@
-"""Child processes for long work beside the service: one thread, lowest priority."""
+"""Child processes for long work next to the service: one thread each, lowest priority."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from collections.abc import Mapping, Sequence
 from service.core.errors import SealError
 
 
-def step_aside() -> None:
-    """Give this process what processor time nobody else wants.
+def lower_priority() -> None:
+    """Let this process run only when no other process needs the processor.
 
-    Linux lets a process of lowest niceness finish its time slice when another wakes up, some
-    milliseconds; one that is scheduled as idle makes way at once.
+    Niceness alone is not enough: on Linux, a process of lowest niceness finishes its time slice
+    (some milliseconds) when another wakes up. The idle scheduling class yields at once.
     """
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-class NicedChild:
-    """Runs one child at a time; `stop` may be called from any thread."""
+class LowPriorityChild:
+    """Runs one child process at a time. `stop` may be called from any thread."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Start no process yet."""
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
     def run(self, command: Sequence[str], *, secrets: Mapping[str, str] | None = None) -> str:
-        """Run a command to its end; returns what it printed.
+        """Run a command to its end and return what it printed on stdout.
 
-        `secrets` are environment variables, for what others must not read on a command line.
+        `secrets` are passed as environment variables, because other users can read command lines.
+        The command must call `lower_priority` itself: a hook between fork and exec would run
+        Python code in a copy of a process with threads, which may deadlock.
 
-        The command makes itself nice: what runs between fork and exec must not be Python. Raises
-        `SealError` with the last line of its stderr when it fails or is killed.
+        Raises `SealError` with the last line of stderr if the command fails, is killed, or if
+        `stop` was called before.
         """
         with self._lock:
             if self._stopped:
@@ -50,17 +52,17 @@ class NicedChild:
             )
             self._running = child
         try:
-            printed, complaint = child.communicate()
+            stdout, stderr = child.communicate()
         finally:
             with self._lock:
                 self._running = None
         if child.returncode != 0:
-            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+            last = stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise SealError(f"the child process ended with {child.returncode}: {' '.join(last)}")
-        return printed.decode()
+        return stdout.decode()
 
     def stop(self) -> None:
-        """Kill the child and run no other."""
+        """Kill the running child, and refuse to start another."""
         with self._lock:
             self._stopped = True
             if self._running is not None:

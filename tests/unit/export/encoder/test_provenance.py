@@ -8,8 +8,8 @@ import pytest
 from export.encoder import model_card
 from export.encoder.provenance import predictor_defaults, read_origin
 from export.exported_encoder import Description, Origin, PredictorDefaults
-from service.core.bundle.manifest import FileFacts
 from service.core.errors import InvalidData
+from service.core.files.checksums import FileFacts
 from tests.support.tiny_encoder import tiny_facts
 from training.checkpoints.choices import Choices, write_choices
 from training.evaluation import results

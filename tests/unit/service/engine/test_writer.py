@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.representer import Made, Representer
+from service.core.encoding.representer import EncodedItem, Representer
 from service.core.errors import (
     KeyReused,
     LogError,
@@ -79,7 +79,9 @@ class Desk:
 
     def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
         nothing = [None] * len(operation.items)
-        job = Job(operation=operation, made=nothing, maker="trigrams", request=key)
+        job = Job(
+            operation=operation, encoded_items=nothing, encoder_fingerprint="trigrams", request=key
+        )
         return self.writer.submit(job)
 
     def hold(self) -> None:
@@ -127,11 +129,11 @@ def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
 def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
     """A reload may come between encoding and writing."""
     encoder = desk.serving.encoder
-    [right] = Representer(encoder).make([texts_of(AXE)])
-    wrong = Made(rows=np.full((1, encoder.dimension), 0.25, np.float16))
+    [right] = Representer(encoder).encode([texts_of(AXE)])
+    wrong = EncodedItem(rows=np.full((1, encoder.dimension), 0.25, np.float16))
     for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
         operation = PutLabels(labels=(replace(AXE, id=fingerprint),))
-        job = Job(operation=operation, made=[wrong], maker=fingerprint)
+        job = Job(operation=operation, encoded_items=[wrong], encoder_fingerprint=fingerprint)
         desk.writer.submit(job).result(60)
         row = desk.memory.view.next_row - 1
         assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored.rows)
@@ -287,9 +289,9 @@ def test_what_another_process_wrote_is_applied_before_and_when_woken(desk: Desk)
         for number, name in enumerate(("a", "b")):
             with other.exclusive() as appending:
                 label = NewLabel(id=name, text=name)
-                [made] = desk.serving.representer.make([texts_of(label)])
+                [encoded] = desk.serving.representer.encode([texts_of(label)])
                 fingerprint = desk.serving.representer.fingerprint
-                appending.append([label_event(label, made.rows)], encoder=fingerprint)
+                appending.append([label_event(label, encoded.rows)], encoder=fingerprint)
             if number == 0:
                 assert desk.submit([AXE]).result(60).version == 2
             else:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle import manifest
-from service.core.bundle.manifest import Checksums, FileFacts, Manifest
+from service.core.bundle.manifest import Manifest
 from service.core.errors import BundleAltered, BundleError, BundleMissing, BundleUnsupported
 from tests.support.bundles import write_document
 from tests.support.tiny_encoder import tiny_facts
@@ -190,41 +190,3 @@ def test_a_manifest_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read"):
         manifest.read(tmp_path)
-
-
-def test_a_file_that_cannot_be_read_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another user's file, for example; the superuser may read any, so the refusal is played."""
-    checksums = Checksums(folder=folder, files=manifest.file_facts(folder))
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(manifest.hashlib, "file_digest", refuse)
-    with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read: Permission denied"):
-        checksums.verify()
-
-
-def test_checksums_by_hand(tmp_path: Path) -> None:
-    """SHA-256 of "abc", from FIPS 180-2."""
-    (tmp_path / "file").write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert manifest.file_facts(tmp_path) == {"file": FileFacts(bytes=3, sha256=digest)}
-
-
-def test_checksums_name_the_file_and_what_is_wrong_with_it(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    file = tmp_path / "inner/file"
-    file.write_bytes(b"abc")
-    checksums = Checksums(folder=tmp_path, files=manifest.file_facts(tmp_path))
-    checksums.verify()
-    file.write_bytes(b"abd")
-    with pytest.raises(BundleAltered, match="inner/file differs from the manifest's SHA-256"):
-        checksums.verify()
-    file.write_bytes(b"ab")
-    with pytest.raises(BundleAltered, match="inner/file has 2 bytes; the manifest says 3"):
-        checksums.verify()
-    file.unlink()
-    with pytest.raises(BundleMissing, match="inner/file is missing"):
-        checksums.verify()

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from service.core.bundle.manifest import Refinement
 from service.core.encoding.irene import (
     ASSOCIATED,
     NovelLabels,
-    Refinement,
     Shortlisted,
     leaning,
     most_voted,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.manifest import Refinement
 from service.core.encoding.encoder import OnnxEncoder, encode
-from service.core.encoding.irene import Refinement
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleAltered
 from service.core.types import Role
@@ -36,18 +36,18 @@ def opened(tmp_path: Path) -> Opened:
 def test_without_a_combiner_a_label_is_its_text(opened: Opened) -> None:
     bundle, encoder, representer = opened(novel=None)
     assert bundle.manifest.novel is None
-    [made] = representer.make([CLICKED])
+    [encoded] = representer.encode([CLICKED])
     texts = [text for _, text in CLICKED]
-    assert np.array_equal(made.rows, encode(encoder, texts, role=Role.LABEL).astype(np.float16))
-    assert (made.neighbours, representer.fingerprint) == ((), encoder.fingerprint)
+    assert np.array_equal(encoded.rows, encode(encoder, texts, role=Role.LABEL).astype(np.float16))
+    assert (encoded.neighbours, representer.fingerprint) == ((), encoder.fingerprint)
 
 
 def test_a_label_is_enriched_and_its_queries_are_not(opened: Opened) -> None:
     bundle, encoder, representer = opened()
     assert bundle.manifest.novel is not None
     plain = encode(encoder, [text for _, text in CLICKED], role=Role.LABEL)
-    zero, one, click = representer.make([AXE, CLICKED, CLICK])
-    assert [len(made.rows) for made in (zero, one, click)] == [1, 3, 1]
+    zero, one, click = representer.encode([AXE, CLICKED, CLICK])
+    assert [len(encoded.rows) for encoded in (zero, one, click)] == [1, 3, 1]
     assert not np.allclose(zero.rows[0], plain[0], atol=0.01)
     assert np.linalg.norm(zero.rows[0].astype(np.float32)) == pytest.approx(1.0, abs=1e-3)
     assert np.array_equal(one.rows[1:], plain[1:].astype(np.float16))
@@ -58,19 +58,23 @@ def test_a_label_is_enriched_and_its_queries_are_not(opened: Opened) -> None:
 def test_a_posted_query_draws_the_key_near(opened: Opened) -> None:
     _, encoder, representer = opened()
     query = encode(encoder, ["glacier tool", "ice"], role=Role.QUERY).mean(axis=0)
-    zero, one = (made.rows[0].astype(np.float32) for made in representer.make([AXE, CLICKED]))
+    zero, one = (
+        encoded.rows[0].astype(np.float32) for encoded in representer.encode([AXE, CLICKED])
+    )
     assert one @ query > zero @ query
 
 
 def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opened) -> None:
     bundle, encoder, representer = opened()
-    [made] = representer.make([AXE])
+    [encoded] = representer.encode([AXE])
     text = encode(encoder, ["hiking axe"], role=Role.LABEL)[0]
     labels = np.asarray(bundle.keys[bundle.instances :], np.float32) @ text
     nearest = np.argsort(-labels[:-1])[:3]  # the last label has no classifier
-    assert [near.id for near in made.neighbours] == [list(LABELS)[at] for at in nearest]
-    assert [near.text for near in made.neighbours] == [LABELS[near.id] for near in made.neighbours]
-    assert [near.similarity for near in made.neighbours] == pytest.approx(
+    assert [near.id for near in encoded.neighbours] == [list(LABELS)[at] for at in nearest]
+    assert [near.text for near in encoded.neighbours] == [
+        LABELS[near.id] for near in encoded.neighbours
+    ]
+    assert [near.similarity for near in encoded.neighbours] == pytest.approx(
         labels[nearest].tolist(), abs=1e-3
     )
 
@@ -86,23 +90,23 @@ def test_pooled_a_label_is_moved_as_those_like_it_were(opened: Opened) -> None:
         length=0.9,
     )
     novel = replace(bundle.novel, facts=replace(bundle.novel.facts, refinement=pooled))
-    [made] = open_representer(encoder, replace(bundle, novel=novel)).make([AXE])
+    [encoded] = open_representer(encoder, replace(bundle, novel=novel)).encode([AXE])
     text = encode(encoder, ["hiking axe"], role=Role.LABEL)[0]
     keys = np.asarray(bundle.keys[bundle.instances :], np.float32)[bundle.novel.columns]
     weights = np.exp(keys @ text / 0.1)
     beyond = np.asarray(bundle.novel.classifiers, np.float32) - keys
     key = text + weights / weights.sum() @ beyond
-    assert made.rows[0] == pytest.approx(0.9 * key / np.linalg.norm(key), abs=2e-3)
+    assert encoded.rows[0] == pytest.approx(0.9 * key / np.linalg.norm(key), abs=2e-3)
 
 
 def test_alone_or_among_others_a_label_is_the_same(opened: Opened) -> None:
     *_, representer = opened()
     items = [[(Role.LABEL, text)] for text in LABELS.values()]
-    together = representer.make(items)
-    for item, made in zip(items, together, strict=True):
-        [alone] = representer.make([item])
-        assert np.allclose(alone.rows, made.rows, atol=1e-3)
-        assert alone.neighbours == made.neighbours
+    together = representer.encode(items)
+    for item, encoded in zip(items, together, strict=True):
+        [alone] = representer.encode([item])
+        assert np.allclose(alone.rows, encoded.rows, atol=1e-3)
+        assert alone.neighbours == encoded.neighbours
 
 
 def test_what_rows_depend_on_is_in_the_fingerprint(opened: Opened) -> None:

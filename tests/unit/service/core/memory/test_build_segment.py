@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from service.core.memory.segment_store import INDEX
-from service.core.processes.low_priority import NicedChild
+from service.core.processes.low_priority import LowPriorityChild
 
 
 def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
         "build_segment.main(Path(sys.argv[1]))\n"
     )
     _job(tmp_path)
-    NicedChild().run([sys.executable, "-c", script, str(tmp_path)])
+    LowPriorityChild().run([sys.executable, "-c", script, str(tmp_path)])
     assert (tmp_path / INDEX).read_text() == "19 1"
 
 

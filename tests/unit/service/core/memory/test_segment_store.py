@@ -13,7 +13,7 @@ from service.core.errors import SealError
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory import segment_store
 from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
-from service.core.processes.low_priority import NicedChild
+from service.core.processes.low_priority import LowPriorityChild
 from tests.support.waiting import wait_for
 
 ROWS, DIMENSION = 50, 16
@@ -42,7 +42,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Builds here, which is quicker than a child; lists the folders of the builds."""
     built: list[Path] = []
 
-    def build(_child: NicedChild, command: list[str]) -> str:
+    def build(_child: LowPriorityChild, command: list[str]) -> str:
         job = Path(command[-1])
         load_library("faiss").build(
             np.load(job / "vectors.npy"), PARAMETERS, job / INDEX, lambda rows: None
@@ -50,7 +50,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         built.append(job)
         return ""
 
-    monkeypatch.setattr(NicedChild, "run", build)
+    monkeypatch.setattr(LowPriorityChild, "run", build)
     return built
 
 
@@ -234,12 +234,12 @@ def test_a_failed_build_does_not_keep_the_next_one_waiting(
     in_process: list[Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(_child: NicedChild, _command: list[str]) -> str:
+    def fail(_child: LowPriorityChild, _command: list[str]) -> str:
         raise SealError("no memory left")
 
     key = store.key(vectors, PARAMETERS)
     with monkeypatch.context() as patched:
-        patched.setattr(NicedChild, "run", fail)
+        patched.setattr(LowPriorityChild, "run", fail)
         with pytest.raises(SealError, match="no memory left"):
             store.build(key, vectors, PARAMETERS)
     store.build(key, vectors, PARAMETERS)

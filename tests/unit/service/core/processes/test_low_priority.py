@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import SealError
-from service.core.processes.low_priority import NicedChild
+from service.core.processes.low_priority import LowPriorityChild
 from tests.support.waiting import wait_for
 
 
@@ -17,12 +17,12 @@ def python(code: str) -> list[str]:
 
 def test_what_the_child_prints_comes_back() -> None:
     code = "import os; print(os.environ['OMP_NUM_THREADS'], 'ünd')"
-    assert NicedChild().run(python(code)) == "1 ünd\n"
+    assert LowPriorityChild().run(python(code)) == "1 ünd\n"
 
 
 def test_much_output_on_both_pipes_does_not_block_it() -> None:
     code = "import sys; sys.stderr.write('x' * 10**6); print('y' * 10**6)"
-    assert len(NicedChild().run(python(code))) == 10**6 + 1
+    assert len(LowPriorityChild().run(python(code))) == 10**6 + 1
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_much_output_on_both_pipes_does_not_block_it() -> None:
     ],
 )
 def test_a_child_that_fails_is_quoted(code: str, complaint: str) -> None:
-    child = NicedChild()
+    child = LowPriorityChild()
     with pytest.raises(SealError, match=complaint):
         child.run(python(code))
     assert child.run(python("print(1)")) == "1\n"
@@ -42,7 +42,7 @@ def test_a_child_that_fails_is_quoted(code: str, complaint: str) -> None:
 
 def test_a_stopped_child_is_killed_and_no_other_is_started(tmp_path: Path) -> None:
     code = f"import pathlib, time; pathlib.Path({str(tmp_path)!r}, 'up').touch(); time.sleep(60)"
-    child = NicedChild()
+    child = LowPriorityChild()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(child.run, python(code))
         wait_for((tmp_path / "up").exists)
