@@ -102,7 +102,7 @@ def extra(plain: Representer, whole: Representer, texts: Sequence[str]) -> Itera
         seconds = []
         for representer in (plain, whole):
             began = perf_counter()
-            representer.make(items)
+            representer.encode(items)
             seconds.append(perf_counter() - began)
         if start:
             yield (seconds[1] - seconds[0]) / CHUNK_ITEMS
