@@ -221,7 +221,7 @@ def test_a_damaged_log_is_named_at_the_start(
     said = refused_start(tiny_bundle_folder, state)
     assert str(state / FILE) in said
     if damage is flipped:
-        assert "event 8 is not as it was written" in said
+        assert "event 8 was altered: its checksum is wrong" in said
 
 
 def test_a_log_that_is_damaged_under_the_service(
@@ -237,7 +237,7 @@ def test_a_log_that_is_damaged_under_the_service(
             other.commit()
         wait_for(lambda: not service.engine.ready())
         [cause] = causes(caplog, "the label log is damaged")
-        assert cause == f"{state / FILE}: event 2 is not as it was written"
+        assert cause == f"{state / FILE}: event 2 was altered: its checksum is wrong"
         assert_problem(service.get("/health/live"), 503)
         assert_problem(post(service, 1), 503)
         predicted = service.post("/predict", {"queries": ["tent"]})

@@ -1,8 +1,9 @@
-"""The label log: every live change in one gapless order, on disk before it is answered.
+"""The label log: all writes in one order without gaps, on disk before they are answered.
 
-Several processes append to one log, on one machine through a file of SQLite, on several through
-PostgreSQL. Whoever appends holds the log's lock for one transaction, reads what others appended
-meanwhile, and numbers its own events behind theirs. `schema.py` describes the tables.
+Several processes append to one log: on one machine through a SQLite file, on several machines
+through PostgreSQL. A process that appends holds the log's lock for one transaction, reads what
+others have appended meanwhile, and numbers its own events after theirs. `schema.py` describes the
+tables.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ _SCHEMES = ("postgresql", "postgresql+psycopg")
 
 
 def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
-    """Open the log of a state folder, or that of a PostgreSQL URL.
+    """Open the log in a state folder or in the database of a PostgreSQL URL.
 
-    A log that is not there is created, one of an old format is migrated. With `create=False`
-    neither happens: the log is opened for reading, beside those who append.
+    With `create` the log is created if there is none; without it the log is opened for reading
+    only, while other processes may append.
 
-    Raises `LogError` when it cannot be opened, names the place and never a password;
-    `InvalidConfig` for a URL of another kind; `MissingExtra` when psycopg is not installed.
+    Raises `LogError` if the log cannot be opened (the message names the place, never a password),
+    `InvalidConfig` for a URL of another kind, and `MissingExtra` if psycopg is not installed.
     """
     if isinstance(state, str) and "://" in state:
         url = _postgres_url(state)
@@ -61,11 +62,11 @@ def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
 
 
 def _postgres_url(text: str) -> sa.URL:
-    """Parse a URL; what is wrong with it is said without it, because it may hold a password."""
+    """Parse a URL; errors do not quote it, because it may hold a password."""
     forms = "a folder or postgresql://USER:PASSWORD@HOST:PORT/DATABASE[?options=...]"
     scheme = text.partition("://")[0]
     if scheme not in _SCHEMES:
-        raise InvalidConfig(f"the state must be {forms}, not a URL that begins {scheme}://")
+        raise InvalidConfig(f"the state must be {forms}, not a URL that begins with {scheme}://")
     try:
         return sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):

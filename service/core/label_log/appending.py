@@ -1,4 +1,4 @@
-"""What a process does while it alone may append."""
+"""`Appending`: what a process can do while it holds the log's lock."""
 
 from __future__ import annotations
 
@@ -9,49 +9,51 @@ import orjson
 import sqlalchemy as sa
 
 from service.core.errors import LogError
-from service.core.label_log.database import Database, failures_of
+from service.core.label_log.database import Database, as_log_errors
 from service.core.label_log.rows import (
     EVENT_KINDS,
     AnsweredRequest,
     NewEvent,
     Row,
     event_of,
+    gapless_rows,
     last_sequence,
     page_after,
     row_of,
-    rows,
 )
 from service.core.label_log.schema import events as events_table
 from service.core.label_log.schema import requests
 from service.core.types import Event
 
-# Clients repeat a request within minutes; a day also covers a queue that was stopped overnight.
+# Clients repeat a request within minutes; a day also covers a client that was stopped overnight.
 REMEMBERED_SECONDS = 24 * 3600
-FORGOTTEN_AT_ONCE = 100  # with one: always fewer old ones, and no write pays for a night of them
+# Each write deletes at most this many expired keys: more than it adds, so that they cannot pile up,
+# and few enough that no single write pays for all that expired overnight.
+FORGOTTEN_AT_ONCE = 100
 
 
 class Appending:
-    """The log under its lock; `last` is the newest event's number, own appends included."""
+    """The log under its lock; `last` is the number of the newest event, also of one appended here."""
 
     def __init__(self, database: Database, connection: sa.Connection) -> None:
-        """Take the number from which to go on."""
+        """Read the number of the newest event; new events are numbered after it."""
         self._database, self._connection = database, connection
         self.last = last_sequence(connection)
 
     def read(self, *, after: int) -> Iterator[Event]:
-        """All events behind `after`: what others have appended; raises as `LabelLog.read`."""
+        """Yield the events after number `after`; raises the same errors as `LabelLog.read`."""
 
         def fetch(last: int) -> Sequence[Row]:
-            with failures_of(self._database, when="read"):
+            with as_log_errors(self._database, action="read"):
                 return page_after(self._connection, last, None)
 
         place = self._database.place
-        return (event_of(row, place=place) for row in rows(fetch, after=after, place=place))
+        return (event_of(row, place=place) for row in gapless_rows(fetch, after=after, place=place))
 
     def answered(self, key: str) -> AnsweredRequest | None:
-        """The write of the last 24 hours that carried this idempotency key."""
+        """Return the write of the last 24 hours that had this idempotency key, if there is one."""
         query = sa.select(requests).where(requests.c.key == key, requests.c.written >= _day_ago())
-        with failures_of(self._database, when="read"):
+        with as_log_errors(self._database, action="read"):
             row = self._connection.execute(query).first()
         if row is None:
             return None
@@ -62,7 +64,8 @@ class Appending:
     def append(self, events: Sequence[NewEvent], *, encoder: str) -> list[Event]:
         """Number events and write them; they are in the log once the transaction is committed.
 
-        Raises `LogError`, and then the whole transaction must fail.
+        `encoder` is the fingerprint of the encoder that made their vectors. Raises `LogError`; the
+        caller must then let the whole transaction fail.
         """
         numbered = [
             Event(
@@ -76,29 +79,31 @@ class Appending:
         ]
         if not numbered:
             return []
-        for event in numbered:  # nobody could read the log beyond it
+        for event in numbered:  # no reader could get past an unknown kind
             if event.kind not in EVENT_KINDS:
-                raise LogError(f"{event.kind!r} is no kind of event")
-        with failures_of(self._database, when="written"):
+                raise LogError(
+                    f"{event.kind!r} is not a kind of event; known: {', '.join(EVENT_KINDS)}"
+                )
+        with as_log_errors(self._database, action="written"):
             self._connection.execute(events_table.insert(), [row_of(event) for event in numbered])
-            self._database.announce(self._connection)
+            self._database.notify(self._connection)
         self.last = numbered[-1].sequence
         return numbered
 
     def remember(self, request: AnsweredRequest) -> None:
-        """Keep a write's answer under its idempotency key, and forget some that are too old.
+        """Keep a write's answer under its idempotency key, and delete some expired keys.
 
-        Raises `LogError` for a key that was used within 24 hours: ask `answered` first.
+        Raises `LogError` for a key that was used within 24 hours; call `answered` first.
         """
-        old = requests.c.written < _day_ago()
+        expired = requests.c.written < _day_ago()
         oldest = (
             sa.select(requests.c.key)
-            .where(old)
+            .where(expired)
             .order_by(requests.c.written)
             .limit(FORGOTTEN_AT_ONCE)
         )
         forget = requests.delete().where(
-            old, sa.or_(requests.c.key == request.key, requests.c.key.in_(oldest))
+            expired, sa.or_(requests.c.key == request.key, requests.c.key.in_(oldest))
         )
         keep = requests.insert().values(
             key=request.key,
@@ -107,7 +112,7 @@ class Appending:
             answer=orjson.dumps(request.answer),
             written=time.time(),
         )
-        with failures_of(self._database, when="written"):
+        with as_log_errors(self._database, action="written"):
             self._connection.execute(forget)
             self._connection.execute(keep)
 

@@ -1,4 +1,4 @@
-"""Verifying a whole log, event by event, for those who must know that nothing is lost."""
+"""Verify a whole log event by event: nothing is missing, nothing was altered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.core.types import Event
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEvent:
-    """An event with what is stored beside it; `size` counts the bytes of body and vectors."""
+    """An event with the time of its write; `size` is the number of bytes of body and vectors."""
 
     event: Event
     written: datetime
@@ -24,10 +24,11 @@ class StoredEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class LogReport:
-    """What a log holds, all of it as it was written.
+    """A summary of the events that were verified.
 
-    `first` and `last` are sequence numbers, 0 for no event; `kinds` and `encoders` (fingerprints)
-    count events; `newest` is the time of the last one.
+    `first` and `last` are sequence numbers, 0 if there is no event. `kinds` and `encoders` count
+    events by kind and by encoder fingerprint. `size` is in bytes; `newest` is the time of the last
+    event.
     """
 
     events: int
@@ -40,9 +41,9 @@ class LogReport:
 
 
 def verify(log: LabelLog, *, after: int = 0) -> LogReport:
-    """Read every event behind `after`.
+    """Read and verify every event after number `after`.
 
-    Raises `LogCorrupt` at the first that is missing or not as it was written.
+    Raises `LogCorrupt` at the first event that is missing or altered.
     """
     kinds: Counter[str] = Counter()
     encoders: Counter[str] = Counter()
@@ -66,11 +67,13 @@ def verify(log: LabelLog, *, after: int = 0) -> LogReport:
 def stored_events(
     log: LabelLog, *, after: int = 0, until: int | None = None
 ) -> Iterator[StoredEvent]:
-    """All events behind `after`, up to `until`, each verified; raises as `LabelLog.read`."""
+    """Yield the events after `after`, up to `until`, each verified; raises as `LabelLog.read`."""
     for row in log.rows(after=after, until=until):
         event = event_of(row, place=log.place)
         try:
             written = datetime.fromtimestamp(row.written, UTC)
         except (TypeError, ValueError, OverflowError, OSError) as error:
-            raise LogCorrupt(f"{log.place}: event {row.sequence} has no time") from error
+            raise LogCorrupt(
+                f"{log.place}: event {row.sequence} has no valid time of writing"
+            ) from error
         yield StoredEvent(event=event, written=written, size=len(row.body) + len(row.vectors))

@@ -1,4 +1,4 @@
-"""What the log needs of a database beyond SQL, and how a database's failures are told."""
+"""What the log needs from a database beyond SQL, and its errors as `LogError`."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from service.core.errors import LogError, LogLocked
 
 
 class Database(Protocol):
-    """A database that several processes share; each kind has a file of its own."""
+    """A database that several processes share: `sqlite.py` and `postgres.py` implement it."""
 
-    place: str  # for messages; holds no password
+    place: str  # names the log in messages, without a password
     engine: sa.Engine
 
     def exclusive(self) -> AbstractContextManager[sa.Connection]:
-        """One transaction that no other exclusive one runs beside, in any process."""
+        """Open one transaction; no other process can be in an exclusive transaction meanwhile."""
         ...
 
-    def announce(self, connection: sa.Connection) -> None:
-        """Wake those who watch, once the transaction of `connection` is committed."""
+    def notify(self, connection: sa.Connection) -> None:
+        """Wake the watching processes once the transaction of `connection` is committed."""
         ...
 
     def signals(self, stop: threading.Event) -> Generator[None, None, None]:
-        """Yield at once, then whenever somebody may have appended, until `stop` is set.
+        """Yield at once, then whenever some process may have appended, until `stop` is set.
 
         Raises `LogError` when the connection is lost.
         """
         ...
 
-    def waited_in_vain(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether the error says that another process held a lock for too long."""
+    def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
+        """Return whether the error means that another process held a lock for too long."""
         ...
 
 
 @contextmanager
-def failures_of(database: Database, *, when: str) -> Iterator[None]:
-    """Raise the database's errors as `LogError` that names the place; `when` it "cannot be ..."."""
+def as_log_errors(database: Database, *, action: str) -> Iterator[None]:
+    """Raise the database's errors as `LogError`: "PLACE cannot be ACTION: REASON"."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
-        what = f"{database.place} cannot be {when}"
-        if isinstance(error, sa.exc.DBAPIError) and database.waited_in_vain(error):
+        what = f"{database.place} cannot be {action}"
+        if isinstance(error, sa.exc.DBAPIError) and database.lock_timed_out(error):
             raise LogLocked(f"{what}: another process held its lock for too long") from error
         raise LogError(f"{what}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:
-    """The database's own words on one line, without the statement and its values."""
+    """Return the database's own message on one line, without the statement and its values."""
     return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -1,4 +1,4 @@
-"""The label log: every live change in one gapless order, on disk before it is answered."""
+"""`LabelLog`: reading, appending to and watching one label log."""
 
 from __future__ import annotations
 
@@ -8,88 +8,104 @@ from contextlib import contextmanager
 
 from service.core.errors import LogError
 from service.core.label_log.appending import Appending
-from service.core.label_log.database import Database, failures_of
-from service.core.label_log.rows import Row, event_of, last_sequence, newest_of, page_after, rows
-from service.core.label_log.schema import FORMAT_VERSION, Format, bring_to_current, find_format
+from service.core.label_log.database import Database, as_log_errors
+from service.core.label_log.rows import (
+    Row,
+    event_of,
+    gapless_rows,
+    last_sequence,
+    newest_of,
+    page_after,
+)
+from service.core.label_log.schema import FORMAT_VERSION, LogFormat, create_log, find_format
 from service.core.label_log.watching import watch
 from service.core.types import Event
 
-CLOSING_SECONDS = 1.0  # what a thread that watches may take to end; it dies with the process anyway
+CLOSING_SECONDS = 1.0  # how long `close` waits for the watching thread, a daemon, to end
 
 
 class LabelLog:
-    """A log that several processes append to; made by `open_log`, used by any thread.
+    """A log that several processes append to; any thread may use it. `open_log` opens one.
 
-    `place` names it in messages: the file, or the URL without its password. `id` is what
-    `log_format` says; it is empty for a log of format 1 that was opened for reading.
+    `place` names it in messages: the file, or the URL without its password. `id` tells this log
+    from all others.
     """
 
     def __init__(self, database: Database, *, create: bool) -> None:
-        """Open the log that `database` holds; create or migrate it only where `create` says so."""
+        """Open the log that `database` holds; with `create` it is created if there is none."""
         self._database, self.place = database, database.place
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         try:
-            self.id = self._prepared(create).id
+            self.id = self._open(create).id
         except BaseException:
             self.close()
             raise
 
     def last_sequence(self) -> int:
-        """The newest event's number as of now, 0 for an empty log."""
-        with failures_of(self._database, when="read"), self._database.engine.connect() as reader:
+        """Return the number of the newest event at this moment, 0 for an empty log."""
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
             return last_sequence(reader)
 
     def newest(self, kind: str) -> Event | None:
-        """The newest event of a kind."""
-        with failures_of(self._database, when="read"), self._database.engine.connect() as reader:
+        """Return the newest event of a kind, None if there is none."""
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
             row = newest_of(reader, kind)
         return None if row is None else event_of(row, place=self.place)
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Event]:
-        """All events behind `after`, up to `until` where it is given, in order.
+        """Yield the events after number `after`, up to `until` if it is given, in order.
 
-        No lock and no transaction is held while the caller works on an event. Raises `LogCorrupt`
-        at a gap, a wrong checksum or an unknown kind, naming the event.
+        No lock and no transaction is held while the caller works on an event. Raises `LogCorrupt`,
+        which names the event, at a gap, a wrong checksum or an unknown kind.
         """
         return (event_of(row, place=self.place) for row in self.rows(after=after, until=until))
 
     def rows(self, *, after: int = 0, until: int | None = None) -> Iterator[Row]:
-        """The same as stored, for those who check the log; only gaps are noticed."""
+        """Yield the same events as stored rows, unverified; raises `LogCorrupt` only at a gap."""
 
         def fetch(last: int) -> Sequence[Row]:
             with (
-                failures_of(self._database, when="read"),
+                as_log_errors(self._database, action="read"),
                 self._database.engine.connect() as reader,
             ):
                 return page_after(reader, last, until)
 
-        return rows(fetch, after=after, place=self.place)
+        return gapless_rows(fetch, after=after, place=self.place)
 
     @contextmanager
     def exclusive(self) -> Iterator[Appending]:
-        """One transaction; nobody else appends until it ends.
+        """Hold the log's lock for one transaction, in which no other process appends.
 
-        It commits when the block ends and rolls back when the block raises. A commit that returned
-        is on disk. A `LogError` from the block's end leaves open whether it was committed (the
-        connection may have been lost between the commit and its confirmation): the log is the
-        truth, so read on from the last known event, or ask for the idempotency key, before the
-        write is tried again.
+        The transaction is committed when the block ends and rolled back when the block raises.
+        Once the block has ended without an error, the events are on disk. If leaving the block
+        raises `LogError`, the events may or may not be in the log, because the connection can be
+        lost between the commit and its confirmation: read on from the last known event, or look
+        up the idempotency key, before the write is tried again.
 
-        Raises `LogLocked` when another process holds the lock for too long, and `LogError` when
-        the database cannot be written.
+        Raises `LogLocked` if another process holds the lock for too long, and `LogError` if the
+        database cannot be written.
         """
-        with failures_of(self._database, when="written"), self._database.exclusive() as connection:
+        with (
+            as_log_errors(self._database, action="written"),
+            self._database.exclusive() as connection,
+        ):
             yield Appending(self._database, connection)
 
     def watch(self, appended: Callable[[], None]) -> None:
         """Call `appended` from one daemon thread whenever some process may have appended.
 
-        It is called at once, after this log's own appends as well, and for nothing now and then.
-        While the database cannot be watched it is called ten times a second.
+        It is called at start, after every append (this process's own included), and occasionally
+        without one. While the database cannot be watched, it is called ten times a second.
         """
         if self._watcher is not None:
-            raise RuntimeError("the log is watched already")
+            raise RuntimeError("the label log is watched already: it takes only one callback")
         self._watcher = threading.Thread(
             target=watch,
             args=(self._database, appended, self._closing),
@@ -99,24 +115,25 @@ class LabelLog:
         self._watcher.start()
 
     def close(self) -> None:
-        """Stop watching and give up all connections."""
+        """Stop watching and close all connections."""
         self._closing.set()
         if self._watcher not in (None, threading.current_thread()):
             self._watcher.join(CLOSING_SECONDS)
         self._database.engine.dispose()
 
-    def _prepared(self, create: bool) -> Format:
-        with failures_of(self._database, when="opened"):
+    def _open(self, create: bool) -> LogFormat:
+        with as_log_errors(self._database, action="opened"):
             with self._database.engine.connect() as reader:
-                found = find_format(reader)
-            if create and not (found and found.current):
-                with self._database.exclusive() as connection:  # another process may do the same
-                    found = bring_to_current(connection, find_format(connection))
-        if found is None:
+                log_format = find_format(reader)
+            if log_format is None and create:
+                with self._database.exclusive() as connection:
+                    # Another process may have created the log meanwhile.
+                    log_format = find_format(connection) or create_log(connection)
+        if log_format is None:
             raise LogError(f"{self.place} holds no label log")
-        if not found.readable:
+        if not log_format.readable:
             raise LogError(
-                f"{self.place} has log format {found.version};"
-                f" this build reads 1 to {FORMAT_VERSION}"
+                f"{self.place} has label log format {log_format.version}, and this version of"
+                f" Keymatch reads only format {FORMAT_VERSION}: use the version that wrote the log"
             )
-        return found
+        return log_format

@@ -1,7 +1,8 @@
 """The log in a PostgreSQL schema that replicas on several machines share.
 
-Order is given under an advisory lock: plain sequences commit out of order, and a reader that asks
-for what lies behind its last number would lose rows. An append notifies the other replicas.
+Events are numbered under an advisory lock. With a plain sequence, transactions could commit out of
+order, and a reader that asks for the rows after its last number would miss some. Each append
+notifies the other replicas.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from service.core.errors import LogError, MissingExtra
-from service.core.label_log.database import failures_of, reason
+from service.core.label_log.database import as_log_errors, reason
 from service.core.label_log.rows import MOSTLY_BYTES
 
 try:
@@ -26,20 +27,21 @@ except ImportError as error:
     raise MissingExtra("psycopg", extra="postgres") from error
 
 CONNECT_SECONDS = 5
-SILENCE_SECONDS = 6.0  # longer than the server's own limits below, which say more
-SIGNAL_SECONDS = 0.5  # the longest pause between two signals, should a notification be lost
+SILENCE_SECONDS = 6.0  # longer than the server's own limits below, whose errors are more precise
+SIGNAL_SECONDS = 0.5  # the longest pause between two signals, in case a notification is lost
 
-# In force unless the URL or the role says otherwise. The last one frees the lock of a replica that
-# stopped in the middle, so that the others do not wait for it for ever.
+# These limits apply unless the URL or the role sets others. The last one frees the lock of a
+# replica that stopped within a transaction, so that the other replicas do not wait for ever.
 _LIMITS = """
 SELECT set_config(name, value, false)
 FROM (VALUES ('lock_timeout', '4s'), ('statement_timeout', '5s'),
              ('idle_in_transaction_session_timeout', '30s')) AS wanted (name, value)
 WHERE current_setting(name) = '0'
 """
-_STANDING = sa.text("SELECT current_schema(), current_setting('transaction_read_only')")
-# A server may be set to confirm commits before they are on disk; not this transaction's. The newest
-# number must be read by a later statement, which sees what was committed before the lock was given.
+_SCHEMA_AND_MODE = sa.text("SELECT current_schema(), current_setting('transaction_read_only')")
+# A server may be configured to confirm commits before they are on disk; this transaction overrides
+# that. The newest number must be read by a later statement: only a statement that starts after the
+# lock was granted sees all that was committed before.
 _LOCK = sa.text("""
 SELECT pg_advisory_xact_lock(CAST(:key AS bigint)),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
@@ -56,29 +58,29 @@ class PostgresDatabase:
     """The current schema of a PostgreSQL connection."""
 
     def __init__(self, url: sa.URL, *, create: bool) -> None:
-        """Connect, and learn the schema; without `create` nothing can be written.
+        """Connect and find the current schema; without `create` nothing can be written.
 
-        Raises `LogError` when the server cannot be reached or refuses.
+        Raises `LogError` if the server cannot be reached or refuses the connection.
         """
         hidden = {name: "***" for name in _SECRETS if name in url.query}
         self.place = url.update_query_dict(hidden).render_as_string(hide_password=True)
         engine = _engine(url.set(drivername="postgresql+psycopg"), readonly=not create)
         self.engine = engine
         try:
-            with failures_of(self, when="opened"), engine.connect() as connection:
-                schema, readonly = connection.execute(_STANDING).one()
+            with as_log_errors(self, action="opened"), engine.connect() as connection:
+                schema, readonly = connection.execute(_SCHEMA_AND_MODE).one()
             if schema is None:
                 raise LogError(
                     f"{self.place} cannot be opened: no schema of its search_path exists"
                 )
             if create and readonly == "on":
                 raise LogError(
-                    f"{self.place} cannot be written: the server is a standby or readonly"
+                    f"{self.place} cannot be written: the server is a standby or read-only"
                 )
         except BaseException:
             engine.dispose()
             raise
-        # Named in every statement: tables of other schemas on the search path are other logs.
+        # Every statement names the schema: equal tables in other schemas belong to other logs.
         self.engine = engine.execution_options(schema_translate_map={None: schema})
         mark = hashlib.sha256(f"keymatch label log\0{schema}".encode()).digest()[:8]
         self._key = int.from_bytes(mark, "big", signed=True)
@@ -86,13 +88,13 @@ class PostgresDatabase:
 
     @contextmanager
     def exclusive(self) -> Iterator[sa.Connection]:
-        """A transaction that holds the schema's advisory lock."""
+        """Open a transaction that holds the schema's advisory lock."""
         with self.engine.begin() as connection:
             connection.execute(_LOCK, {"key": self._key})
             yield connection
 
-    def announce(self, connection: sa.Connection) -> None:
-        """Notify those who listen; the server does it when the transaction commits."""
+    def notify(self, connection: sa.Connection) -> None:
+        """Notify the listening replicas; the server sends it when the transaction commits."""
         connection.execute(_NOTIFY, {"channel": self._channel})
 
     def signals(self, stop: threading.Event) -> Generator[None, None, None]:
@@ -100,11 +102,11 @@ class PostgresDatabase:
 
         Raises `LogError` when the connection is lost.
         """
-        with failures_of(self, when="watched"), self.engine.connect() as connection:
+        with as_log_errors(self, action="watched"), self.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             listening = connection.connection.driver_connection
             assert isinstance(listening, psycopg.Connection)
-            connection.detach()  # it listens, so nobody else may get it from the pool
+            connection.detach()  # it listens from now on, so it must not go back to the pool
             connection.exec_driver_sql(f"LISTEN {self._channel}")
             yield
             while not stop.is_set():
@@ -115,19 +117,19 @@ class PostgresDatabase:
                     raise LogError(f"{self.place} cannot be watched: {reason(error)}") from error
                 yield
 
-    def waited_in_vain(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether the server's `lock_timeout` has passed."""
+    def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
+        """Return whether the server's `lock_timeout` has passed."""
         return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 class _ImpatientConnection(psycopg.Connection[Any]):
-    """Gives up on a server that says nothing; its own timeouts help only while it is alive."""
+    """Gives up on a server that sends nothing; the server's own limits need a working server."""
 
     def wait(self, gen: PQGen[RV], *args: Any, **how: Any) -> RV:
         return super().wait(self._until_silent(gen), *args, **how)
 
     def _until_silent(self, steps: PQGen[RV]) -> PQGen[RV]:
-        """`steps`, which get no `ready` while nothing comes from the server."""
+        """Run `steps`, and close the connection when the server is silent for too long."""
         heard = monotonic()
         try:
             wanted = next(steps)
@@ -136,7 +138,7 @@ class _ImpatientConnection(psycopg.Connection[Any]):
                 if ready:
                     heard = monotonic()
                 elif monotonic() - heard > SILENCE_SECONDS:
-                    self.close()  # half an answer may still come: nobody may use it again
+                    self.close()  # the rest of an answer may still arrive: do not reuse it
                     raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS:.0f} s")
                 wanted = steps.send(ready)
         except StopIteration as end:
@@ -154,11 +156,11 @@ def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
         url,
         connect_args={name: value for name, value in defaults.items() if name not in url.query},
         execution_options={"postgresql_readonly": True} if readonly else {},
-        hide_parameters=True,  # they are people's texts, and stay out of errors
+        hide_parameters=True,  # values are users' texts and must not appear in errors
         isolation_level="READ COMMITTED",  # each statement sees what others have committed
-        pool_pre_ping=True,  # a restarted server is found again by the next statement
+        pool_pre_ping=True,  # reconnect at the next statement after the server was restarted
         pool_timeout=CONNECT_SECONDS,
-        use_native_hstore=False,  # saves a query a connection
+        use_native_hstore=False,  # saves one query per connection
     )
 
     @sa.event.listens_for(engine, "do_connect")
@@ -175,6 +177,8 @@ def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
         _connection: Any, cursor: Any, _statement: Any, _values: Any, context: Any, _many: Any
     ) -> None:
         if context is not None and context.execution_options.get(MOSTLY_BYTES):
-            cursor.format = psycopg.pq.Format.BINARY  # text would be hexadecimal: twice as slow
+            cursor.format = (
+                psycopg.pq.Format.BINARY
+            )  # as text, bytes would be hexadecimal: twice as slow
 
     return engine

@@ -1,4 +1,4 @@
-"""Events and answered requests as rows, and back; what was altered is noticed here."""
+"""Events as stored rows and back; a checksum detects rows that were altered."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ PUT_INSTANCE = "instance.put"
 USE_BUNDLE = "bundle.use"
 EVENT_KINDS = (PUT_LABEL, DELETE_LABEL, PUT_INSTANCE, USE_BUNDLE)
 
-PAGE_EVENTS = 1000  # read at once: some MB, and few enough round trips
+PAGE_EVENTS = 1000  # read in one query: a few MB, and few round trips
 _NO_END = 2**63 - 1
 
-# The execution option of statements whose answers are mostly bytes.
+# The execution option of statements whose results are mostly bytes.
 MOSTLY_BYTES = "keymatch_mostly_bytes"
 
 Row = sa.Row[Any]
 
-# The columns as they are stored: a value of another type fails its checksum, not its conversion.
+# The columns without conversion: a value of a wrong type then fails its checksum, with a clear
+# error.
 _stored: list[sa.ColumnElement[Any]] = [
     sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in events.c
 ]
@@ -52,7 +53,7 @@ _last = sa.select(sa.func.max(events.c.sequence))
 
 @dataclass(frozen=True, kw_only=True)
 class NewEvent:
-    """An event before the log has given it its place; vectors are fp16 [n, d], n may be 0."""
+    """An event that the log has not numbered yet; vectors are fp16 [n, d], n may be 0."""
 
     kind: str
     body: Mapping[str, Any]
@@ -61,7 +62,7 @@ class NewEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredRequest:
-    """A write that carried an idempotency key: `digest` of the request, and its answer (JSON)."""
+    """A write that carried an idempotency key: the request's digest, and its answer as JSON."""
 
     key: str
     digest: str
@@ -70,23 +71,23 @@ class AnsweredRequest:
 
 
 def page_after(connection: sa.Connection, after: int, until: int | None) -> Sequence[Row]:
-    """At most `PAGE_EVENTS` rows behind `after`, in order."""
+    """Return at most `PAGE_EVENTS` rows after number `after`, in order."""
     bounds = {"after": after, "until": _NO_END if until is None else until, "limit": PAGE_EVENTS}
     return connection.execute(_page, bounds).all()
 
 
 def newest_of(connection: sa.Connection, kind: str) -> Row | None:
-    """The newest row of a kind."""
+    """Return the newest row of a kind, None if there is none."""
     return connection.execute(_newest, {"kind": kind}).first()
 
 
 def last_sequence(connection: sa.Connection) -> int:
-    """The newest event's number, 0 for an empty log."""
+    """Return the number of the newest event, 0 for an empty log."""
     return connection.scalar(_last) or 0
 
 
-def rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: str) -> Iterator[Row]:
-    """All rows behind `after`; `fetch` gives the page behind a number.
+def gapless_rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: str) -> Iterator[Row]:
+    """Yield all rows after number `after`; `fetch` returns the page of rows after a number.
 
     Raises `LogCorrupt` at a gap.
     """
@@ -102,7 +103,7 @@ def rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: str) -> It
 
 
 def row_of(event: Event) -> dict[str, Any]:
-    """What is stored of an event, written now."""
+    """Return the stored row of an event, with the present time as its time of writing."""
     assert event.vectors is not None
     body, vectors = orjson.dumps(event.body), event.vectors.tobytes()
     return {
@@ -117,19 +118,21 @@ def row_of(event: Event) -> dict[str, Any]:
 
 
 def event_of(row: Sequence[Any], *, place: str) -> Event:
-    """A stored event; vectors are flat.
+    """Return the event of a stored row; its vectors are flat.
 
-    Raises `LogCorrupt` for a wrong checksum and for a kind that this build does not know.
+    Raises `LogCorrupt` for a wrong checksum and for a kind that this version does not know.
     """
     sequence, kind, body, vectors, encoder, checksum, _ = row
     try:
         intact = checksum == _checksum(sequence, kind, body, vectors, encoder)
-    except (AttributeError, TypeError):  # text where bytes were written, or the other way round
+    except (AttributeError, TypeError):  # text in place of bytes, or bytes in place of text
         intact = False
     if not intact:
-        raise LogCorrupt(f"{place}: event {sequence} is not as it was written")
+        raise LogCorrupt(f"{place}: event {sequence} was altered: its checksum is wrong")
     if kind not in EVENT_KINDS:
-        raise LogCorrupt(f"{place}: event {sequence} is of the unknown kind {kind!r}")
+        raise LogCorrupt(
+            f"{place}: event {sequence} is of the kind {kind!r}, which this version does not know"
+        )
     return Event(
         sequence=sequence,
         kind=kind,
@@ -140,6 +143,6 @@ def event_of(row: Sequence[Any], *, place: str) -> Event:
 
 
 def _checksum(sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
-    """CRC-32 of the five values with a zero byte between each two."""
+    """Return the CRC-32 of the five values, joined by zero bytes."""
     head = zlib.crc32(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
     return zlib.crc32(b"\0" + encoder.encode(), zlib.crc32(vectors, head))

@@ -1,32 +1,30 @@
-"""The log's tables, format 2: how they are made, and how format 1 becomes format 2.
+"""The tables of the label log, format version 1.
 
-`events`, one row an event:
+`events`, one row per event:
 
 | column     | content                                                                      |
 |------------|------------------------------------------------------------------------------|
-| `sequence` | 1, 2, 3, ... without a gap; the memory's version is its newest event's number  |
-| `kind`     | what happened, a name of `EVENT_KINDS`                                        |
-| `body`     | JSON: the texts; a new encoder can be applied to them                         |
-| `vectors`  | fp16 [n, d] of those texts, row by row, so that a restart need not encode;    |
-|            | empty for an event without texts                                             |
+| `sequence` | 1, 2, 3, ... without a gap; a view's version is the number of its last event   |
+| `kind`     | the kind of write, one of `EVENT_KINDS`                                       |
+| `body`     | JSON of the write with its texts, which another encoder can encode again      |
+| `vectors`  | fp16 [n, d] of those texts, row by row, so that a restart need not encode     |
+|            | them; empty for an event without texts                                        |
 | `encoder`  | fingerprint of the encoder that made the vectors                              |
 | `checksum` | CRC-32 over all columns above                                                 |
 | `written`  | Unix time in seconds                                                          |
 
-`requests`, one row a write that carried an idempotency key, kept for a day:
+`requests`, one row per write that carried an idempotency key, kept for a day:
 
 | column     | content                                                                      |
 |------------|------------------------------------------------------------------------------|
 | `key`      | the client's idempotency key                                                 |
-| `digest`   | of the request, to notice a key that is used for another one                  |
+| `digest`   | of the request, to detect a key that is used for a different request          |
 | `version`  | the memory version that holds the write                                      |
-| `answer`   | JSON: what the client was told                                               |
+| `answer`   | JSON: the response that the client got                                        |
 | `written`  | Unix time in seconds                                                          |
 
 `log_format`, one row: the format's `version`, and `id`, 32 hexadecimal digits drawn when the log
-was created, by which a bundle knows the log that it was written from.
-
-Format 1 had neither `requests` nor `id`, nor the index of events by kind.
+was created. A snapshot keeps the `id`, so that it is never combined with the events of another log.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-FORMAT_VERSION = 2
-_OLD_VERSION = 1
+FORMAT_VERSION = 1
 
 _schema = sa.MetaData()
 log_format = sa.Table(
@@ -53,7 +50,7 @@ events = sa.Table(
         "sequence",
         sa.BigInteger().with_variant(sa.Integer, "sqlite"),
         primary_key=True,
-        autoincrement=False,  # the log gives the numbers; a database's own would leave gaps
+        autoincrement=False,  # the log numbers events itself; a database's sequence leaves gaps
     ),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
@@ -76,51 +73,35 @@ _requests_by_age = sa.Index("requests_by_age", requests.c.written)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
-    """What `log_format` says; `id` is empty in format 1. Somebody else's may say anything."""
+class LogFormat:
+    """What the table `log_format` says: `version` is anything if another program wrote it."""
 
     version: object
-    id: str
-
-    @property
-    def current(self) -> bool:
-        """Whether this build reads and writes it as it is."""
-        return self.version == FORMAT_VERSION
+    id: str = ""
 
     @property
     def readable(self) -> bool:
-        """Whether this build can at least read it."""
-        return self.version in (_OLD_VERSION, FORMAT_VERSION)
+        """Whether this build can read and append to such a log."""
+        return self.version == FORMAT_VERSION
 
 
-def find_format(connection: sa.Connection) -> Format | None:
-    """The format of the log that `connection` reaches, None where there is no log."""
+def find_format(connection: sa.Connection) -> LogFormat | None:
+    """Return the format of the log that `connection` reaches, None if there is no log."""
     schema = connection.schema_for_object(log_format)
     if not sa.inspect(connection).has_table(log_format.name, schema=schema):
         return None
     version = connection.scalar(sa.select(log_format.c.version))
-    if version != FORMAT_VERSION:  # another one need not have the column
-        return Format(version=version, id="")
-    return Format(version=version, id=connection.scalar(sa.select(log_format.c.id)) or "")
+    if version != FORMAT_VERSION:  # another version need not have the other columns
+        return LogFormat(version=version)
+    return LogFormat(version=version, id=connection.scalar(sa.select(log_format.c.id)) or "")
 
 
-def bring_to_current(connection: sa.Connection, found: Format | None) -> Format:
-    """Create the log, or migrate format 1; belongs inside the exclusive lock.
+def create_log(connection: sa.Connection) -> LogFormat:
+    """Create the tables of an empty log; the caller holds the exclusive lock.
 
-    Any other format is returned as it is.
+    Raises SQLAlchemy's error if a table of such a name exists: it belongs to another program.
     """
-    made = Format(version=FORMAT_VERSION, id=uuid.uuid4().hex)
-    if found is None:
-        # Not "create what is missing": tables that are already there are somebody else's.
-        _schema.create_all(connection, checkfirst=False)
-        connection.execute(log_format.insert().values(version=made.version, id=made.id))
-        return made
-    if found.version == _OLD_VERSION:
-        connection.exec_driver_sql(
-            "ALTER TABLE log_format ADD COLUMN id VARCHAR(32) NOT NULL DEFAULT ''"
-        )
-        requests.create(connection, checkfirst=False)
-        _events_by_kind.create(connection, checkfirst=False)
-        connection.execute(log_format.update().values(version=made.version, id=made.id))
-        return made
-    return found
+    created = LogFormat(version=FORMAT_VERSION, id=uuid.uuid4().hex)
+    _schema.create_all(connection, checkfirst=False)
+    connection.execute(log_format.insert().values(version=created.version, id=created.id))
+    return created

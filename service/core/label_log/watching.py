@@ -1,4 +1,4 @@
-"""The thread that notices what others append."""
+"""The thread that calls back when any process may have appended to the log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from time import monotonic
 
 from service.core.label_log.database import Database
 
-POLL_SECONDS = 0.1  # between two calls while the database's own signals are missed
-LONGEST_PAUSE_SECONDS = 1.0  # between two attempts to get them back
+POLL_SECONDS = 0.1  # between two calls while the database sends no signals
+LONGEST_PAUSE_SECONDS = 1.0  # between two attempts to receive signals again
 
 log = logging.getLogger("keymatch")
 
 
 def watch(database: Database, appended: Callable[[], None], stop: threading.Event) -> None:
-    """Call `appended` at each signal of the database until `stop` is set, whatever happens.
+    """Call `appended` at each signal of the database until `stop` is set; never raises.
 
-    While the signals are lost `appended` is called by the clock, so that a log that can still be
-    read is; the loss is logged once, and so is its end.
+    While signals cannot be received, `appended` is called at regular intervals, so that a log that
+    can still be read is read. The loss of signals is logged once, and so is its end.
     """
     call = _Call(appended)
     lost, pause = False, POLL_SECONDS
@@ -34,9 +34,13 @@ def watch(database: Database, appended: Callable[[], None], stop: threading.Even
                         log.info("the label log is watched again", extra={"log": database.place})
                     lost, pause = False, POLL_SECONDS
                     call()
-        except Exception as error:  # also a defect: a replica must not fall behind in silence
+        except (
+            Exception
+        ) as error:  # any error, a bug included: a replica must not fall behind silently
             if not lost:
-                log.warning("the label log is polled, not watched", extra={"reason": str(error)})
+                log.warning(
+                    "the label log cannot be watched; it is polled", extra={"reason": str(error)}
+                )
             lost = True
             resume = monotonic() + pause
             while monotonic() < resume and not stop.wait(POLL_SECONDS):
@@ -45,7 +49,7 @@ def watch(database: Database, appended: Callable[[], None], stop: threading.Even
 
 
 class _Call:
-    """A callback that must not end the thread; a failure that lasts is logged once."""
+    """Wraps a callback: its errors do not end the thread, and repeated errors are logged once."""
 
     def __init__(self, appended: Callable[[], None]) -> None:
         self._appended, self._failing = appended, False
@@ -55,7 +59,7 @@ class _Call:
             self._appended()
         except Exception:
             if not self._failing:
-                log.exception("others' appends could not be taken over")
+                log.exception("events that other processes appended could not be applied")
             self._failing = True
         else:
             self._failing = False

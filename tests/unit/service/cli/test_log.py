@@ -145,7 +145,7 @@ def test_a_corrupt_log_has_a_status_of_its_own(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert one_line(1, printed.err) == (
-        f"corrupt: {place.state}/labels.sqlite: event 3 is not as it was written"
+        f"corrupt: {place.state}/labels.sqlite: event 3 was altered: its checksum is wrong"
     )
 
 

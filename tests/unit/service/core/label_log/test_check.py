@@ -45,5 +45,5 @@ def test_only_what_lies_behind_a_number_is_verified(three: Place) -> None:
 @pytest.mark.parametrize("time", [float("inf"), 1e300])
 def test_an_event_without_a_time_is_corrupt(three: Place, time: float) -> None:
     three.tamper("UPDATE events SET written = :time WHERE sequence = 2", time=time)
-    with closing(three.open()) as log, pytest.raises(LogCorrupt, match="event 2 has no time"):
+    with closing(three.open()) as log, pytest.raises(LogCorrupt, match="event 2 has no valid time"):
         verify(log)

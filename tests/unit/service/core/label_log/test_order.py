@@ -112,7 +112,7 @@ def test_every_kind_of_event_is_taken_and_no_other(log: LabelLog) -> None:
     with log.exclusive() as appending:
         appending.append([event("a", kind=kind) for kind in EVENT_KINDS], encoder="e")
     assert tuple(found.kind for found in log.read()) == EVENT_KINDS
-    with pytest.raises(LogError, match=r"'label\.eat' is no kind of event"):
+    with pytest.raises(LogError, match=r"'label\.eat' is not a kind of event"):
         with log.exclusive() as appending:
             appending.append([event("a", kind="label.eat")], encoder="e")
     assert log.last_sequence() == len(EVENT_KINDS)

@@ -98,7 +98,7 @@ def test_a_server_that_takes_no_writes_is_only_looked_at(place: Place) -> None:
     options = f"{sa.make_url(place.state).query['options']} -cdefault_transaction_read_only=on"
     url = sa.make_url(place.state).update_query_dict({"options": options})
     standby = Place(url.render_as_string(hide_password=False))
-    with pytest.raises(LogError, match="cannot be written: the server is a standby or readonly"):
+    with pytest.raises(LogError, match="cannot be written: the server is a standby or read-only"):
         standby.open()
     with closing(standby.open(create=False)) as log:
         assert log.last_sequence() == 0
@@ -308,6 +308,6 @@ def test_a_lost_connection_is_polled_and_comes_back(
         append(log, "b")
         wait_for(lambda: seen[-1] == 2)
     assert [record.message for record in caplog.records] == [
-        "the label log is polled, not watched",
+        "the label log cannot be watched; it is polled",
         "the label log is watched again",
     ]

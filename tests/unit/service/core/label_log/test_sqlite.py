@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_watched_is_polled_until_it_can(
     append(log, "a")
     wait_for(lambda: len(calls) > before)
     assert [record.message for record in caplog.records] == [
-        "the label log is polled, not watched",
+        "the label log cannot be watched; it is polled",
         "the label log is watched again",
     ]
 
@@ -196,5 +196,5 @@ def test_a_disk_without_wal_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     engine = sqlite._engine
     monkeypatch.setattr(sqlite, "_engine", lambda _path, mode: engine(Path(":memory:"), mode=mode))
     monkeypatch.setattr(Path, "as_uri", lambda _path: "file::memory:")
-    with pytest.raises(LogError, match="its disk offers no shared memory"):
+    with pytest.raises(LogError, match="its disk does not support WAL mode"):
         open_log(tmp_path)

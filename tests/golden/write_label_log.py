@@ -1,7 +1,7 @@
-"""Wrote `label-log-v2`: `python -m tests.golden.write_label_log_2`.
+"""Writes `label-log-v1`: `python -m tests.golden.write_label_log` in the repository's root.
 
-Run it in the repository's root, with the folder removed, only to add something to format 2 before
-it is released. After that the file stays as it is: it stands for what users have on their disks.
+Remove the folder first, and run it only as long as format 1 is not released. After that the file
+must not change: it stands for the logs that users have on their disks.
 """
 
 from contextlib import closing
@@ -19,7 +19,7 @@ from service.core.label_log import (
     open_log,
 )
 
-LOG = Path(__file__).parent / "label-log-v2"
+LOG = Path(__file__).parent / "label-log-v1"
 ENCODER = "f" * 64
 KAYAK = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"], "metadata": {"bid": "0.30"}}
 TENT = {"id": "tent", "text": "Zelt für zwei ⛺", "queries": [], "metadata": {}}
@@ -39,7 +39,7 @@ REQUEST = AnsweredRequest(
 
 
 def vectors(sequence: int, rows: int) -> np.ndarray:
-    """Rows that say which event they belong to, fp16 [rows, 4]."""
+    """Rows, fp16 [rows, 4], whose value tells which event they belong to."""
     return np.full((rows, 4), sequence / 8, np.float16)
 
 

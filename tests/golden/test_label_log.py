@@ -1,4 +1,4 @@
-"""What format 2 of the label log wrote stays readable; `write_label_log_2` wrote it."""
+"""A label log of format 1, written by `write_label_log`, stays readable."""
 
 import shutil
 from contextlib import closing
@@ -8,15 +8,15 @@ import pytest
 
 from service.core.label_log import open_log
 from service.core.label_log.check import verify
-from tests.golden.write_label_log_2 import ENCODER, EVENTS, LOG, REQUEST, vectors
-from tests.support.label_logs import Place
+from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
+from tests.support.label_logs import Place, event
 
-ID = "354ac420cb744b338954cb90087a1278"
+ID = "3084982bda6648eabddcd050cd085920"
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Opening a log touches its folder."""
+    """A copy of the log, because opening a log writes into its folder."""
     return Path(shutil.copytree(LOG, tmp_path / "log"))
 
 
@@ -26,24 +26,25 @@ def test_every_event_is_read_as_it_was_written(copy: Path, create: bool) -> None
         assert log.id == ID
         events = list(log.read())
         assert verify(log).events == len(EVENTS)
-    assert [(event.kind, event.body) for event in events] == [
-        (kind, body) for kind, body, _ in EVENTS
-    ]
-    assert {event.encoder for event in events} == {ENCODER}
-    for event, (_, _, rows) in zip(events, EVENTS, strict=True):
-        assert event.vectors is not None
-        assert event.vectors.tobytes() == vectors(event.sequence, rows).tobytes()
+    assert [(read.kind, read.body) for read in events] == [(kind, body) for kind, body, _ in EVENTS]
+    assert {read.encoder for read in events} == {ENCODER}
+    for read, (_, _, rows) in zip(events, EVENTS, strict=True):
+        assert read.vectors is not None
+        assert read.vectors.tobytes() == vectors(read.sequence, rows).tobytes()
 
 
-def test_a_kept_answer_is_found_once_its_day_is_today(copy: Path) -> None:
+def test_a_remembered_answer_is_found_within_its_day(copy: Path) -> None:
     Place(copy).tamper("UPDATE requests SET written = strftime('%s', 'now')")
     with closing(open_log(copy)) as log, log.exclusive() as appending:
         assert appending.answered(REQUEST.key) == REQUEST
 
 
-def test_the_log_goes_on(copy: Path) -> None:
+def test_the_log_can_be_appended_to(copy: Path) -> None:
     with closing(open_log(copy)) as log, log.exclusive() as appending:
         assert appending.last == len(EVENTS)
+        (appended,) = appending.append([event("new")], encoder=ENCODER)
+    assert appended.sequence == len(EVENTS) + 1
+    assert Place(copy).ids(after=len(EVENTS)) == ["new"]
 
 
 def test_the_fixture_is_small() -> None:
