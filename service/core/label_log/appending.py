@@ -33,7 +33,7 @@ FORGOTTEN_AT_ONCE = 100
 
 
 class Appending:
-    """The log under its lock; `last` is the number of the newest event, also of one appended here."""
+    """The log under its lock; `last` is the newest event's number, counting those appended here."""
 
     def __init__(self, database: Database, connection: sa.Connection) -> None:
         """Read the number of the newest event; new events are numbered after it."""
