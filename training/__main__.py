@@ -17,7 +17,10 @@ from training.commands.report import report
 from training.commands.score import score
 from training.commands.train import list_recipes, train
 
-app = App(name="training", help="Keymatch offline: data sets, training and evaluation.")
+app = App(
+    name="training",
+    help="Prepare data sets, train encoders and measure them. More: training/README.md",
+)
 app.command(data.app)
 app.command(split.app)
 app.command(simulate.app)
