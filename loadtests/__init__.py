@@ -1,1 +1,1 @@
-"""Load tests and benchmarks: they start a server of their own on loopback and always stop it."""
+"""Load tests and benchmarks: each starts its own server on loopback, and always stops it."""

@@ -1,7 +1,7 @@
-"""`python -m loadtests.index_libraries`: faiss against hnswlib, through our adapters, one run.
+"""`python -m loadtests.index_libraries`: faiss against hnswlib in one run, through our adapters.
 
-Both build over the bundle's own keys with the same M and ef_construction, then answer the same
-queries by turns, one thread each.
+Both libraries index the bundle's keys with the same M and ef_construction. Then they answer the
+same queries in alternating blocks, with one thread each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,23 +25,23 @@ from rich.table import Table
 from loadtests.measure.bare_predictor import BarePredictor
 from loadtests.measure.environment import environment
 from loadtests.measure.latency_summary import Summary
-from loadtests.measure.recall import recalls
+from loadtests.measure.recall import recall_per_query
 from loadtests.queries import distinct, read_queries
 from service.command_line import run
 from service.core.encoding.encoder import encode
 from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from service.core.index.protocol import Segment
 from service.core.memory.view import View
-from service.core.types import Floats, Role
+from service.core.types import Floats, Role, Rows
 
-_BLOCK = 50  # queries that one library answers before it is the other's turn
+_BLOCK_QUERIES = 50  # answered by one library before the next library answers them
 
 app = App(name="loadtests.index_libraries", help=__doc__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    """A graph of one library."""
+class Graph:
+    """The index that one library built."""
 
     library: str
     seconds: float
@@ -50,8 +50,8 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Searched:
-    """One library at one queue length."""
+class SearchResult:
+    """Recall and latency of one library at one queue length."""
 
     library: str
     ef: int
@@ -60,7 +60,7 @@ class Searched:
 
 
 @app.default
-def compare(
+def index_libraries(
     *,
     bundle: Path,
     m: int = 32,
@@ -79,36 +79,36 @@ def compare(
     bundle
         The bundle whose keys are indexed and whose encoder encodes the queries.
     m
-        Edges a node.
+        Edges of each node.
     ef_construction
-        Queue length when building.
+        Queue length while building.
     efs
-        Queue lengths when searching, ascending.
+        Queue lengths while searching.
     depth
-        Keys wanted a query.
+        Keys that each query retrieves.
     queries
         How many queries each library answers at each queue length.
     unseen
-        A file of queries that the bundle does not hold, in place of its own texts.
+        File of queries that the bundle does not hold, to use instead of its own texts.
     seed
         Draws the queries.
     json
-        Where the figures go as JSON.
+        File for the figures as JSON.
     """
     bare = BarePredictor.open(bundle)
-    asked = list(islice(distinct(read_queries(bundle, unseen), seed=seed), queries))
-    vectors = encode(bare.encoder, asked, role=Role.QUERY)
+    texts = list(islice(distinct(read_queries(bundle, unseen), seed=seed), queries))
+    vectors = encode(bare.encoder, texts, role=Role.QUERY)
     with tempfile.TemporaryDirectory(prefix="keymatch-index-") as folder:
-        # hnswlib's queue only ever grows, so the lengths must ascend.
-        built = list(_build(bare.view, m=m, ef_construction=ef_construction, folder=Path(folder)))
-        searched = list(_search(bare.view, built, vectors, efs=tuple(sorted(efs)), depth=depth))
-    Console().print(_table(built, searched, depth=depth))
+        # The queue of an hnswlib index can only grow, so the lengths must ascend.
+        graphs = list(_build(bare.view, m=m, ef_construction=ef_construction, folder=Path(folder)))
+        results = list(_search(bare.view, graphs, vectors, efs=sorted(efs), depth=depth))
+    Console().print(_table(graphs, results, depth=depth))
     if json is not None:
-        json.write_bytes(orjson.dumps(_document(built, searched), option=orjson.OPT_INDENT_2))
+        json.write_bytes(orjson.dumps(_document(graphs, results), option=orjson.OPT_INDENT_2))
     return 0
 
 
-def _build(view: View, *, m: int, ef_construction: int, folder: Path) -> Iterator[Built]:
+def _build(view: View, *, m: int, ef_construction: int, folder: Path) -> Iterator[Graph]:
     import faiss
 
     keys = view.bundle.keys
@@ -119,65 +119,75 @@ def _build(view: View, *, m: int, ef_construction: int, folder: Path) -> Iterato
         start = perf_counter()
         load_library(name).build(keys, parameters, path, lambda done: None)
         seconds = perf_counter() - start
-        faiss.omp_set_num_threads(1)  # a search uses one
+        faiss.omp_set_num_threads(1)  # a search uses one core
         segment = load_library(name).open(path, rows=len(keys), dimension=keys.shape[1])
-        yield Built(library=name, seconds=seconds, bytes=path.stat().st_size, segment=segment)
+        yield Graph(library=name, seconds=seconds, bytes=path.stat().st_size, segment=segment)
 
 
 def _search(
-    view: View, built: list[Built], vectors: Floats, *, efs: tuple[int, ...], depth: int
-) -> Iterator[Searched]:
+    view: View, graphs: list[Graph], vectors: Floats, *, efs: Sequence[int], depth: int
+) -> Iterator[SearchResult]:
     exact_similarities, exact_rows = view.retrieve(vectors, depth=depth, exact=True)
-    for graph in built:  # a mapped file's pages come from the disk when they are first touched
+    for graph in graphs:  # the first search reads the mapped file's pages from the disk
         graph.segment.search(vectors, count=depth, ef=efs[0], row_filter=None)
     for ef in efs:
-        seconds: dict[str, list[float]] = {graph.library: [] for graph in built}
-        rows: dict[str, list[Any]] = {graph.library: [] for graph in built}
-        for block in range(0, len(vectors), _BLOCK):
-            for graph in built if block // _BLOCK % 2 == 0 else reversed(built):
-                for vector in vectors[block : block + _BLOCK]:
-                    start = perf_counter()
-                    found = graph.segment.search(vector[None], count=depth, ef=ef, row_filter=None)
-                    seconds[graph.library].append(perf_counter() - start)
-                    rows[graph.library].append(found[1][0])
-        for name in seconds:
-            found_rows = np.array(rows[name])
-            shares = recalls(view, vectors, found_rows, exact_rows, exact_similarities)
-            yield Searched(
+        for name, (seconds, rows) in _search_in_turns(graphs, vectors, ef=ef, depth=depth).items():
+            recalls = recall_per_query(
+                view, vectors, np.array(rows), exact_rows, exact_similarities
+            )
+            yield SearchResult(
                 library=name,
                 ef=ef,
-                recall=float(np.mean(shares)),
-                milliseconds=Summary.of(seconds[name]),
+                recall=float(np.mean(recalls)),
+                milliseconds=Summary.of(seconds),
             )
 
 
-def _table(built: list[Built], searched: list[Searched], *, depth: int) -> Table:
+def _search_in_turns(
+    graphs: list[Graph], vectors: Floats, *, ef: int, depth: int
+) -> dict[str, tuple[list[float], list[Rows]]]:
+    """Seconds and retrieved rows of each query, by library; the first library alternates."""
+    searched: dict[str, tuple[list[float], list[Rows]]] = {
+        graph.library: ([], []) for graph in graphs
+    }
+    for block in range(0, len(vectors), _BLOCK_QUERIES):
+        for graph in graphs if block // _BLOCK_QUERIES % 2 == 0 else reversed(graphs):
+            seconds, rows = searched[graph.library]
+            for vector in vectors[block : block + _BLOCK_QUERIES]:
+                start = perf_counter()
+                _, nearest = graph.segment.search(vector[None], count=depth, ef=ef, row_filter=None)
+                seconds.append(perf_counter() - start)
+                rows.append(nearest[0])
+    return searched
+
+
+def _table(graphs: list[Graph], results: list[SearchResult], *, depth: int) -> Table:
     table = Table(title="HNSW libraries")
     for heading in ("library", "build s", "MB", "ef", f"recall@{depth}", "p50 ms", "p99 ms"):
         table.add_column(heading, justify="right")
-    for graph in built:
-        for found in searched:
-            if found.library == graph.library:
+    for graph in graphs:
+        for result in results:
+            if result.library == graph.library:
                 table.add_row(
                     graph.library,
                     f"{graph.seconds:.1f}",
                     f"{graph.bytes / 1e6:.0f}",
-                    str(found.ef),
-                    f"{found.recall:.4f}",
-                    f"{found.milliseconds.p50:.2f}",
-                    f"{found.milliseconds.p99:.2f}",
+                    str(result.ef),
+                    f"{result.recall:.4f}",
+                    f"{result.milliseconds.p50:.2f}",
+                    f"{result.milliseconds.p99:.2f}",
                 )
     return table
 
 
-def _document(built: list[Built], searched: list[Searched]) -> dict[str, Any]:
+def _document(graphs: list[Graph], results: list[SearchResult]) -> dict[str, Any]:
     return {
         "environment": environment(),
         "built": [
             {"library": graph.library, "seconds": graph.seconds, "bytes": graph.bytes}
-            for graph in built
+            for graph in graphs
         ],
-        "searched": [asdict(found) for found in searched],
+        "searched": [asdict(result) for result in results],
     }
 
 

@@ -1,10 +1,11 @@
-"""`python -m loadtests.load`: a server of its own under locust's load, held to limits."""
+"""`python -m loadtests.load`: load a fresh server with locust and check limits on its answers."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from service.command_line import run
 from training.experiments.service_process import ServerFailed, running_server
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-_GRACE_SECONDS = 60.0  # locust's start and stop, beyond the load itself
+_GRACE_SECONDS = 60.0  # locust's start and stop, in addition to the load itself
 
 app = App(name="loadtests.load", help=__doc__)
 
@@ -33,38 +34,41 @@ def load(
     Parameters
     ----------
     locust
-        After `--`: further options for locust, limits among them (`-- --max-p99 50`); see
+        Further options for locust after `--`, limits among them (`-- --max-p99 50`); see
         `loadtests/locustfile.py`.
     bundle
         The bundle's folder; its texts are the queries.
     seconds
-        How long to load.
+        How long to send requests.
     users
         Simulated users.
     user_rate
         Requests a second of each user.
     """
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless"]
-    command += ["--only-summary", "--users", str(users), "--spawn-rate", str(users)]
-    command += ["--run-time", f"{seconds}s", "--stop-timeout", "10"]
-    command += ["--bundle", str(bundle), "--user-rate", str(user_rate), *locust]
-    root = str(LOCUSTFILE.parents[1])  # locust imports the file by its path alone
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    options = ["--users", str(users), "--spawn-rate", str(users), "--run-time", f"{seconds}s"]
+    options += ["--bundle", str(bundle), "--user-rate", str(user_rate), *locust]
     try:
         with running_server(bundle, options=["--no-access-log"]) as server:
-            status = subprocess.run(
-                [*command, "--host", server.url],
-                env=environment,
-                timeout=seconds + _GRACE_SECONDS,
-                check=False,
-            ).returncode
+            status = run_locust(server.url, options, timeout=seconds + _GRACE_SECONDS)
     except (ServerFailed, subprocess.TimeoutExpired) as error:
         console.print(f"FAILED: {error}")
         return 2
-    console.print("PASSED: within all limits" if status == 0 else f"FAILED: status {status}")
+    if status == 0:
+        console.print("PASSED: within all limits")
+    else:
+        console.print(f"FAILED: locust ended with status {status}; its log says why")
     return status
+
+
+def run_locust(url: str, options: Sequence[str], *, timeout: float) -> int:
+    """Run locust without its web page against a server; returns locust's exit status."""
+    command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless"]
+    command += ["--only-summary", "--stop-timeout", "10", "--host", url, *options]
+    # locust imports the locustfile by its path alone, so this package must be on PYTHONPATH.
+    paths = [str(LOCUSTFILE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(command, env=environment, timeout=timeout, check=False).returncode
 
 
 if __name__ == "__main__":

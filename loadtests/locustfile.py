@@ -1,11 +1,11 @@
-"""Users of the service for locust: mostly predictions, some new labels, every answer checked.
+"""Simulated users for locust: mostly predictions, some new labels; every answer is checked.
 
-`python -m loadtests.load` runs this headless against a server of its own. By hand:
+`python -m loadtests.load` starts a server and runs this file against it. By hand:
 
     locust --locustfile loadtests/locustfile.py --host http://127.0.0.1:8000 --bundle BUNDLE
 
-When locust quits, the run's error rate, median and p99 are held to the limits that the arguments
-set; beyond one of them locust exits with status 1.
+When locust quits, it compares the run's error rate, median and p99 with the limits that the
+arguments set. If one is exceeded, it exits with status 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("keymatch.load")
 
 @events.init_command_line_parser.add_listener
 def add_arguments(parser: LocustArgumentParser) -> None:
-    """Arguments of this load, each also an environment variable LOCUST_NAME."""
+    """Add the arguments of this load; each is also an environment variable LOCUST_NAME."""
     group = parser.add_argument_group("keymatch", "Queries, mix and limits")
 
     def add(name: str, default: Any, text: str) -> None:
@@ -44,46 +44,50 @@ def add_arguments(parser: LocustArgumentParser) -> None:
             help=f"{text} (default {default!r}).",
         )
 
-    add("bundle", "", "bundle whose instance and label texts are asked for")
-    add("queries", "", "file of queries in their place: one a line, or LF-XMC JSON with titles")
-    add("query-seed", 0, "draws the queries' ranks and order")
-    add("zipf-exponent", ZIPF_EXPONENT, "a query of rank r is drawn in proportion to r ** -this")
-    add("predict-weight", 95, "share of predictions")
-    add("insert-weight", 5, "share of posted labels")
-    add("user-rate", 5.0, "requests a second of one user while answers take no time")
+    add("bundle", "", "bundle whose instance and label texts are the queries")
+    add("queries", "", "file of queries to use instead: one a line, or LF-XMC JSON with titles")
+    add("query-seed", 0, "seed of the queries' ranks and order")
+    add(
+        "zipf-exponent",
+        ZIPF_EXPONENT,
+        "query of rank r has weight r ** -EXPONENT",
+    )
+    add("predict-weight", 95, "weight of predictions in the mix")
+    add("insert-weight", 5, "weight of posted labels in the mix")
+    add("user-rate", 5.0, "requests a second of each user, not counting the time that answers take")
     add("api-key", "", "sent as Authorization: Bearer KEY")
-    add("max-error-rate", 0.0, "limit on failed requests / all")
+    add("max-error-rate", 0.0, "limit on the share of failed requests")
     add("max-p50", 20, "limit on the median of /predict, milliseconds")
     add("max-p99", 150, "limit on the p99 of /predict, milliseconds")
 
 
 class Searcher(FastHttpUser):
-    """Somebody who searches, and now and then adds a keyword."""
+    """A user who mostly searches, and sometimes adds a label."""
 
     queries: Iterator[str]
     labels = count()
     waits = Random(0)
 
     def wait_time(self) -> float:
-        """Exponential: users that all wait equally long would stay in step and arrive in bursts."""
+        """An exponential wait; after equal waits all users would send at the same moments."""
         return self.waits.expovariate(self.environment.parsed_options.user_rate)
 
     def on_start(self) -> None:
-        """Send the key, if there is one."""
+        """Prepare the headers, with the API key if there is one."""
         key = self.environment.parsed_options.api_key
         self.headers = {**_HEADERS, **({"Authorization": f"Bearer {key}"} if key else {})}
 
     @task(95)
     def predict(self) -> None:
-        """One query; keywords must come back in descending order of score."""
+        """Send one query; its keywords must come back in descending order of score."""
         query = next(self.queries)
         answer = self._post("/predict", {"queries": [query]}, check_keywords)
         if answer is not None and answer["results"][0]["query"] != query:
-            raise AssertionError("another query was answered than the one asked")
+            raise AssertionError("the answer is for another query than the one sent")
 
     @task(5)
     def insert(self) -> None:
-        """A new label with one known query; the answer must name it and a version."""
+        """Post a new label with one query; the answer must name the label and a version."""
         text = f"{next(self.queries)} {next(self.labels)}"
         body = {"labels": [{"id": f"load-{text}", "text": text, "queries": [next(self.queries)]}]}
         self._post("/labels", body, check_labels)
@@ -96,37 +100,37 @@ class Searcher(FastHttpUser):
                 response.failure(f"status {response.status_code}")
                 return None
             answer = orjson.loads(response.content)
-            wrong = check(answer)
-            if wrong:
-                response.failure(wrong)
+            mistake = check(answer)
+            if mistake:
+                response.failure(mistake)
                 return None
             return answer
 
 
 def check_keywords(answer: Any) -> str | None:
-    """What is wrong with an answer of /predict for one query."""
+    """The mistake in an answer of /predict for one query, or None."""
     if len(answer["results"]) != 1:
-        return "not one result for one query"
+        return "expected one result for one query"
     keywords = answer["results"][0]["keywords"]
     scores = [keyword["score"] for keyword in keywords]
     if not keywords or any(not keyword["text"] for keyword in keywords):
-        return "no keywords, or keywords without text"
-    return None if scores == sorted(scores, reverse=True) else "scores do not descend"
+        return "no keywords, or a keyword without text"
+    return None if scores == sorted(scores, reverse=True) else "the scores do not descend"
 
 
 def check_labels(answer: Any) -> str | None:
-    """What is wrong with an answer of /labels for one label."""
+    """The mistake in an answer of /labels for one label, or None."""
     if answer["version"] < 1 or len(answer["labels"]) != 1:
-        return "no version, or not one label for one label"
+        return "expected a version and one label"
     return None
 
 
 @events.init.add_listener
-def prepare(environment: Environment, **_: Any) -> None:
-    """Read the queries, set the mix."""
+def prepare_users(environment: Environment, **_: Any) -> None:
+    """Read the queries and set the mix of requests."""
     options = environment.parsed_options
     if options is None or not (options.bundle or options.queries):
-        raise SystemExit("name --bundle or --queries")
+        raise SystemExit("no queries: set --bundle or --queries")
     file = Path(options.queries) if options.queries else None
     Searcher.queries = zipf(
         read_queries(Path(options.bundle), file),
@@ -138,19 +142,19 @@ def prepare(environment: Environment, **_: Any) -> None:
 
 
 @events.quitting.add_listener
-def judge(environment: Environment, **_: Any) -> None:
-    """Hold the run to its limits and say so."""
+def check_limits(environment: Environment, **_: Any) -> None:
+    """Compare the run with its limits, log the result and set locust's exit status."""
     options, total = environment.parsed_options, environment.stats.total
     predict = environment.stats.get("/predict", "POST")
-    found = [
+    measured = [
         ("error rate", total.fail_ratio, options.max_error_rate),
         ("p50 of /predict, ms", predict.get_response_time_percentile(0.5) or 0, options.max_p50),
         ("p99 of /predict, ms", predict.get_response_time_percentile(0.99) or 0, options.max_p99),
     ]
-    exceeded = [f"{name} {value:g} > {limit:g}" for name, value, limit in found if value > limit]
+    exceeded = [f"{name} {value:g} > {limit:g}" for name, value, limit in measured if value > limit]
     if not predict.num_requests:
-        exceeded.append("nothing was asked")
-    summary = ", ".join(f"{name} {value:g} (limit {limit:g})" for name, value, limit in found)
+        exceeded.append("no prediction was requested")
+    summary = ", ".join(f"{name} {value:g} (limit {limit:g})" for name, value, limit in measured)
     log.info("%d requests, %.1f a second: %s", total.num_requests, total.total_rps, summary)
     for line in exceeded:
         log.error("limit exceeded: %s", line)

@@ -1,8 +1,9 @@
-"""`python -m loadtests.novel_labels`: what a combiner costs, beside encoding and over HTTP.
+"""`python -m loadtests.novel_labels`: the time that a combiner takes for a new label.
 
-In this process, the same labels are encoded alone and represented whole, turn by turn in batches as
-the encoding children take them; the difference is shortlist, refinement and combiner. Then labels
-are posted one after the other to a server of its own. Writes novel_labels.json and novel_labels.md.
+First the same labels are represented by their texts alone and with the combiner, in this process,
+in alternating batches of the size that the encoding children use. The difference is the time of
+shortlist, refinement and combiner. Then labels are posted one after the other to a server. Writes
+novel_labels.json and novel_labels.md.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Annotated
 
 import numpy as np
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from loadtests.measure.environment import environment
-from loadtests.measure.latency_summary import Summary
-from loadtests.measure.traffic import single_labels
+from loadtests.measure.writing import post_single_labels
+from loadtests.results.goals import posted_row
 from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
@@ -33,7 +33,7 @@ from service.engine.label_encoding import CHUNK_ITEMS
 from training.datasets import novel_split
 from training.experiments.service_process import running_server
 
-GOAL_MS, GOAL_POSTED_MS = 1.0, 15.0
+GOAL_MS = 1.0  # a label
 
 app = App(name="loadtests.novel_labels", help=__doc__)
 
@@ -44,7 +44,7 @@ def novel_labels(
     bundle: Path,
     data: Path,
     out: Path,
-    labels: Annotated[int, Parameter(help="Labels to represent, at most all novel ones.")] = 2_000,
+    labels: Annotated[int, Parameter(help="Novel labels to represent, at most.")] = 2_000,
     posts: Annotated[int, Parameter(help="Labels to post.")] = 300,
 ) -> int:
     """Measure and report.
@@ -54,58 +54,56 @@ def novel_labels(
     bundle
         A bundle with a combiner.
     data
-        SPLIT, as `python -m training split novel` writes it: its novel labels are represented.
+        The folder that `python -m training split novel` wrote; its novel labels are represented.
     out
         Folder for the results.
     """
     opened = open_bundle(bundle)
     if opened.novel is None:
-        raise InvalidInput(f"{bundle} has no combiner")
+        raise InvalidInput(f"{bundle} has no combiner; export an IRENE checkpoint to get one")
     split = novel_split.read(data)
     texts = split.everything.labels.texts[split.facts.seen :][:labels]
     encoder = OnnxEncoder(bundle, opened.manifest.encoder)
     search_in_one_thread()
-    costs = list(extra(Representer(encoder), open_representer(encoder, opened), texts))
+    text_only, combining = Representer(encoder), open_representer(encoder, opened)
+    costs = list(combiner_seconds(text_only, combining, texts))
     with running_server(bundle) as server:
-        posted = Summary.of(single_labels(server, cycle(texts), count=posts))
-    per_label = 1_000 * float(np.median(costs))
-    report = Report(
+        posted = post_single_labels(server, cycle(texts), labels=posts)
+    Report(
         title="Novel labels",
         settings={"bundle": opened.manifest.name, "labels": len(texts), "posts": posts},
         environment=environment(),
-        rows=[
-            Row(
-                what=f"shortlist, refinement and combiner, {CHUNK_ITEMS} labels a batch",
-                goal=f"<= {GOAL_MS:g} ms a label beside encoding",
-                found=f"{per_label:.2f} ms",
-                met=per_label <= GOAL_MS,
-                figures={"milliseconds": per_label},
-            ),
-            Row(
-                what="POST /labels, one label, synced and visible",
-                goal=f"p50 <= {GOAL_POSTED_MS:g} ms",
-                found=str(posted),
-                met=posted.p50 <= GOAL_POSTED_MS,
-                figures={"p50": posted.p50, "p99": posted.p99},
-            ),
-        ],
-    )
-    report.write(out, "novel_labels")
-    Console().print(report.table())
+        rows=[_combiner_row(1_000 * float(np.median(costs))), posted_row(posted)],
+    ).publish(out, "novel_labels")
     return 0
 
 
-def extra(plain: Representer, whole: Representer, texts: Sequence[str]) -> Iterator[float]:
-    """Seconds a label beyond its encoding, batch by batch; the first warms up."""
+def combiner_seconds(
+    text_only: Representer, combining: Representer, texts: Sequence[str]
+) -> Iterator[float]:
+    """Seconds that the combiner adds for each label, one figure a batch.
+
+    The two representers alternate. The first batch warms up and is not reported.
+    """
     for start in range(0, len(texts) - CHUNK_ITEMS + 1, CHUNK_ITEMS):
         items = [[(Role.LABEL, text)] for text in texts[start : start + CHUNK_ITEMS]]
         seconds = []
-        for representer in (plain, whole):
+        for representer in (text_only, combining):
             began = perf_counter()
             representer.encode(items)
             seconds.append(perf_counter() - began)
         if start:
             yield (seconds[1] - seconds[0]) / CHUNK_ITEMS
+
+
+def _combiner_row(milliseconds: float) -> Row:
+    return Row(
+        what=f"shortlist, refinement and combiner, {CHUNK_ITEMS} labels a batch",
+        goal=f"<= {GOAL_MS:g} ms a label in addition to encoding",
+        measured=f"{milliseconds:.2f} ms",
+        met=milliseconds <= GOAL_MS,
+        figures={"milliseconds": milliseconds},
+    )
 
 
 if __name__ == "__main__":

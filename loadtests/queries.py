@@ -1,4 +1,4 @@
-"""Real queries: the texts of a bundle or of a file, all of them once or Zipf-distributed."""
+"""Queries for a benchmark: the texts of a bundle or of a file, each once or Zipf-distributed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from service.core.errors import InvalidInput
 from service.core.files.text_store import TextStore
 
 ZIPF_EXPONENT = 1.0  # web queries lie between 0.8 and 1.1
-_LONGEST = 2_048  # characters, the service's own limit
+_MAX_CHARACTERS = 2_048  # the service refuses longer queries
 _DRAWN_AT_ONCE = 4_096
 
 
 def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
     """The distinct texts of `file`, or of the bundle's instances and labels.
 
-    A file holds a query a line, or (`.json`, `.json.gz`) an LF-XMC document a line with a `title`.
+    A file holds one query a line. If its name ends in `.json`, `.jsonl` or `.json.gz`, each line is
+    an LF-XMC document, whose `title` is the query. Raises `InvalidInput` if there is no query.
     """
     if file is not None:
         texts: Iterator[str] = _from_file(file)
@@ -28,24 +29,24 @@ def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
         texts = (
             text for name in ("instances", "labels") for text in TextStore(bundle / name / "texts")
         )
-    queries = list(dict.fromkeys(text.strip()[:_LONGEST] for text in texts))
+    queries = list(dict.fromkeys(text.strip()[:_MAX_CHARACTERS] for text in texts))
     queries = [query for query in queries if query]
     if not queries:
-        raise InvalidInput(f"{file or bundle} holds no query")
+        raise InvalidInput(f"{file or bundle} holds no query: all its texts are empty")
     return queries
 
 
 def distinct(queries: Sequence[str], *, seed: int) -> Iterator[str]:
-    """Every query once, in random order; then again, if more are wanted."""
+    """Yield every query once, in random order; then again in the same order, without end."""
     order = np.random.default_rng(seed).permutation(len(queries))
     while True:
-        yield from (queries[place] for place in order)
+        yield from (queries[index] for index in order)
 
 
 def zipf(queries: Sequence[str], *, seed: int, exponent: float = ZIPF_EXPONENT) -> Iterator[str]:
-    """Draw for ever: the query of rank r with probability proportional to r ** -exponent.
+    """Yield random queries without end: rank r with probability proportional to r ** -exponent.
 
-    Ranks are given at random, but depend on `seed` only.
+    Ranks are assigned at random; they depend on `seed` only.
     """
     random = np.random.default_rng(seed)
     ranked = random.permutation(len(queries))

@@ -1,1 +1,2 @@
-"""HTTP clients that cost the server's cores little: one connection, an open loop, a closed loop."""
+"""HTTP clients that take little processor time from the server: one connection, an open loop, a
+closed loop."""

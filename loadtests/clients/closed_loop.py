@@ -1,12 +1,15 @@
-"""Closed loop: each connection asks again as soon as it is answered. For throughput only."""
+"""Closed loop: each connection sends its next request as soon as it is answered.
+
+It measures throughput. Its latencies leave out the waiting that an open loop shows.
+"""
 
 from __future__ import annotations
 
 import selectors
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from time import perf_counter
 
@@ -15,7 +18,7 @@ from loadtests.clients.connection import Connection, require
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Answers a second over the connections, and how long each answer took."""
+    """Seconds of each answer, over so many connections, in a run of `seconds`."""
 
     connections: int
     seconds: float
@@ -30,46 +33,74 @@ class Throughput:
 def saturate(
     port: int, requests: Sequence[bytes], *, connections: int, seconds: float
 ) -> Throughput:
-    """Ask on all connections for `seconds`, in a process of our own; every answer must be 200.
+    """Send requests on all connections for `seconds`, from a separate process.
 
-    `requests` are used once each, in order; the loop ends early when they run out.
+    `requests` are used once each, in order; the loop ends early when they run out. Raises
+    `RequestFailed` for an answer that is not 200.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own_process:
-        return own_process.submit(
-            saturate_here, port, list(requests), connections=connections, seconds=seconds
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client_process:
+        return client_process.submit(
+            saturate_in_this_process,
+            port,
+            list(requests),
+            connections=connections,
+            seconds=seconds,
         ).result()
 
 
-def saturate_here(
+def saturate_in_this_process(
     port: int, requests: Sequence[bytes], *, connections: int, seconds: float
 ) -> Throughput:
-    """As `saturate`, in this process: one thread over all connections."""
-    latencies: list[float] = []
-    started: dict[Connection, float] = {}
-    wanted = iter(requests)
-    with selectors.DefaultSelector() as selector, ExitStack() as open_connections:
-        begin = perf_counter()
-        for _, request in zip(range(connections), wanted, strict=False):
-            connection = Connection(port)
-            open_connections.callback(connection.close)
-            selector.register(connection.socket, selectors.EVENT_READ, connection)
-            started[connection] = perf_counter()
-            connection.send(request)
-        while started:
-            for key, _ in selector.select():
-                connection = key.data
-                answer = connection.receive()
-                if answer is None:
-                    continue
-                require(answer)
-                now = perf_counter()
-                latencies.append(now - started.pop(connection))
-                following = next(wanted, None) if now - begin < seconds else None
-                if following is None:
-                    selector.unregister(connection.socket)
-                else:
-                    started[connection] = now
-                    connection.send(following)
-        return Throughput(
-            connections=connections, seconds=perf_counter() - begin, latencies=latencies
+    """As `saturate`, but one thread of this process serves all connections."""
+    with ExitStack() as resources:
+        loop = _ClosedLoop(
+            requests=iter(requests),
+            seconds=seconds,
+            selector=resources.enter_context(selectors.DefaultSelector()),
         )
+        for _ in range(connections):
+            connection = Connection(port)
+            resources.callback(connection.close)
+            loop.start(connection)
+        while loop.sent_at:
+            loop.receive()
+        return Throughput(
+            connections=connections,
+            seconds=perf_counter() - loop.begin,
+            latencies=loop.latencies,
+        )
+
+
+@dataclass(kw_only=True)
+class _ClosedLoop:
+    requests: Iterator[bytes]
+    seconds: float
+    selector: selectors.BaseSelector
+    begin: float = field(default_factory=perf_counter)
+    sent_at: dict[Connection, float] = field(default_factory=dict)  # of unanswered requests
+    latencies: list[float] = field(default_factory=list)
+
+    def start(self, connection: Connection) -> None:
+        """Send a connection's first request, if any request is left."""
+        request = next(self.requests, None)
+        if request is not None:
+            self.selector.register(connection.socket, selectors.EVENT_READ, connection)
+            self.sent_at[connection] = perf_counter()
+            connection.send(request)
+
+    def receive(self) -> None:
+        """Wait for answers; each connection that was answered sends its next request."""
+        for key, _ in self.selector.select():
+            connection = key.data
+            answer = connection.receive()
+            if answer is None:
+                continue
+            require(answer)
+            now = perf_counter()
+            self.latencies.append(now - self.sent_at.pop(connection))
+            request = next(self.requests, None) if now - self.begin < self.seconds else None
+            if request is None:
+                self.selector.unregister(connection.socket)
+            else:
+                self.sent_at[connection] = now
+                connection.send(request)

@@ -1,7 +1,7 @@
-"""The cheapest correct HTTP client: one blocking keep-alive connection, one request at a time.
+"""A minimal HTTP client: one blocking keep-alive connection, one request at a time.
 
-A benchmark shares its cores with the server, so that a client's own milliseconds would be taken
-for the server's. This one formats no header and parses two: status and content length.
+A benchmark shares its cores with the server, so the client's own work would count as the server's
+latency. This client sends prepared bytes and reads only the status and the content length.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class RequestFailed(RuntimeError):
-    """An answer that is not the expected one, or a connection that broke."""
+    """An answer with an unexpected status or without a length, or a broken connection."""
 
 
 class Connection:
-    """One connection to the server on loopback."""
+    """One connection to a server on loopback."""
 
     def __init__(self, port: int) -> None:
-        """Connect."""
+        """Connect to `port`; sockets time out after 30 seconds."""
         self.socket = socket.create_connection((HOST, port), timeout=_TIMEOUT_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
@@ -38,11 +38,11 @@ class Connection:
         return self.socket.fileno() < 0
 
     def send(self, request: bytes) -> None:
-        """Send a whole request; its answer must be received before the next is sent."""
+        """Send a whole request; receive its answer before the next request is sent."""
         self.socket.sendall(request)
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Read what is there: status and body once the answer is whole, else None."""
+        """Read the bytes that have arrived; returns (status, body) once the answer is complete."""
         piece = self.socket.recv(262_144)
         if not piece:
             raise RequestFailed("the server closed the connection")
@@ -51,10 +51,10 @@ class Connection:
         if head_end < 0:
             return None
         head = self._buffer[:head_end].lower()
-        at = head.find(_LENGTH)
-        if at < 0:
-            raise RequestFailed("an answer without content-length")
-        length = int(head[at + len(_LENGTH) :].split(b"\r", 1)[0])
+        length_start = head.find(_LENGTH)
+        if length_start < 0:
+            raise RequestFailed("the answer has no content-length")
+        length = int(head[length_start + len(_LENGTH) :].split(b"\r", 1)[0])
         body = self._buffer[head_end + len(_BLANK_LINE) :]
         if len(body) < length:
             return None
@@ -62,7 +62,7 @@ class Connection:
         return int(head[9:12]), body
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send and wait for the whole answer."""
+        """Send a request and wait for its whole answer: (status, body)."""
         self.send(request)
         while True:
             answer = self.receive()
@@ -70,7 +70,7 @@ class Connection:
                 return answer
 
     def receive_stream(self) -> list[bytes]:
-        """All lines of a chunked answer, after which the server closes the connection."""
+        """All lines of a chunked answer that ends when the server closes the connection."""
         self.socket.settimeout(None)
         with self.socket.makefile("rb") as answer:
             status = answer.readline()
@@ -85,7 +85,7 @@ class Connection:
         return content.splitlines()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self.socket.close()
 
 
@@ -117,7 +117,7 @@ def stream(path: str, lines: bytes) -> bytes:
 
 
 def predict(query: str) -> bytes:
-    """A /predict request for one query with the bundle's defaults."""
+    """A /predict request for one query, with the bundle's defaults."""
     return post("/predict", {"queries": [query]})
 
 
@@ -127,7 +127,7 @@ def put_label(label_id: str, text: str, queries: Sequence[str] = ()) -> bytes:
 
 
 def require(answer: tuple[int, bytes], *, status: int = 200) -> Any:
-    """The JSON of an answer that has the expected status; raises `RequestFailed` otherwise."""
+    """The JSON of an answer; `RequestFailed` if its status is not the expected one."""
     if answer[0] != status:
-        raise RequestFailed(f"status {answer[0]} in place of {status}: {answer[1][:300]!r}")
+        raise RequestFailed(f"status {answer[0]}, expected {status}: {answer[1][:300]!r}")
     return orjson.loads(answer[1])

@@ -1,10 +1,10 @@
-"""Open loop: requests start when they are due, whether or not earlier ones were answered.
+"""Open loop: each request starts when it is due, even if earlier ones are not answered yet.
 
-Latency counts from the intended start. A closed loop would stop asking while the server is slow,
-and so leave out exactly the requests that would have waited (coordinated omission).
+Latency counts from the intended start. A closed loop sends nothing while the server is slow, and so
+leaves out exactly the requests that would have waited (coordinated omission).
 
-One thread sends, one receives; both sleep in the kernel (an event loop's timers round up to a
-millisecond, a busy wait would take a core from the server).
+One thread sends and one receives. Both sleep in the kernel: the timers of an event loop round up to
+a millisecond, and a busy wait would take a core from the server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 
 from loadtests.clients.connection import Connection, RequestFailed
 
-_SPARE_CONNECTIONS = 4  # opened before the clock runs; more are opened as they are needed
+_SPARE_CONNECTIONS = 4  # opened before the loop starts; further ones open when needed
 _LAST_ANSWER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Requests of one kind with their intended starts, seconds after the clock's start."""
+    """Requests of one kind, with their intended starts in seconds after the loop's start."""
 
     name: str
     requests: Sequence[bytes]
@@ -37,11 +37,11 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one stream."""
+    """The answers and failures of one stream."""
 
     latencies: list[float]  # seconds from the intended start, in order of the answers
-    late: list[float]  # seconds by which the client itself started late
-    failures: dict[str, int]  # by status or by error
+    late: list[float]  # seconds by which the client itself was late
+    failures: dict[str, int]  # count by HTTP status or by error name
 
 
 def poisson_starts(*, rate: float, seconds: float, seed: int) -> list[float]:
@@ -51,23 +51,25 @@ def poisson_starts(*, rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def drive(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
-    """Run streams side by side in a process of their own; outcomes by the streams' names."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own_process:
-        return own_process.submit(drive_here, port, list(streams)).result()
+    """Send all streams at the same time from a separate process; outcomes by the streams' names."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client_process:
+        return client_process.submit(drive_in_this_process, port, list(streams)).result()
 
 
-def drive_here(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
-    """As `drive`, in this process."""
-    return _Drive(port, streams).run()
+def drive_in_this_process(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
+    """As `drive`, but from two threads of this process."""
+    return _OpenLoop(port, streams).run()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Flight:
+class _Unanswered:
+    """A request that was sent: its stream, and when it was due."""
+
     stream: str
     due: float
 
 
-class _Drive:
+class _OpenLoop:
     def __init__(self, port: int, streams: Sequence[Stream]) -> None:
         self._port = port
         self._plan = sorted(
@@ -81,7 +83,7 @@ class _Drive:
             stream.name: Outcome(latencies=[], late=[], failures={}) for stream in streams
         }
         self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        self._flights: dict[Connection, _Flight] = {}
+        self._unanswered: dict[Connection, _Unanswered] = {}
         self._selector = selectors.DefaultSelector()
         self._answered = 0
 
@@ -105,7 +107,7 @@ class _Drive:
             if ahead > 0:
                 sleep(ahead)
             connection = self._idle_connection()
-            self._flights[connection] = _Flight(stream=name, due=due)
+            self._unanswered[connection] = _Unanswered(stream=name, due=due)
             self._outcomes[name].late.append(perf_counter() - due)
             connection.send(request)
 
@@ -117,8 +119,8 @@ class _Drive:
             if events:
                 quiet_since = now
             elif now - quiet_since > _LAST_ANSWER_SECONDS:
-                for flight in self._flights.values():
-                    self._fail(flight, "no answer")
+                for request in self._unanswered.values():
+                    self._fail(request, "no answer")
                 return
             for key, _ in events:
                 self._take(key.data)
@@ -129,28 +131,28 @@ class _Drive:
         except (OSError, RequestFailed) as error:
             self._selector.unregister(connection.socket)
             connection.close()
-            flight = self._flights.pop(connection, None)
-            if flight is not None:  # else it was idle, and nobody's answer is lost
+            request = self._unanswered.pop(connection, None)
+            if request is not None:  # else the connection was idle, and no answer is lost
                 self._answered += 1
-                self._fail(flight, type(error).__name__)
+                self._fail(request, type(error).__name__)
             return
         if answer is None:
             return
         now = perf_counter()
-        flight = self._flights.pop(connection)
+        request = self._unanswered.pop(connection)
         self._answered += 1
         if answer[0] == 200:
-            self._outcomes[flight.stream].latencies.append(now - flight.due)
+            self._outcomes[request.stream].latencies.append(now - request.due)
         else:
-            self._fail(flight, str(answer[0]))
+            self._fail(request, str(answer[0]))
         self._idle.put(connection)
 
-    def _fail(self, flight: _Flight, reason: str) -> None:
-        failures = self._outcomes[flight.stream].failures
+    def _fail(self, request: _Unanswered, reason: str) -> None:
+        failures = self._outcomes[request.stream].failures
         failures[reason] = failures.get(reason, 0) + 1
 
     def _idle_connection(self) -> Connection:
-        """One that the server has not closed meanwhile, or a new one."""
+        """An idle connection that the server has not closed, or a new one."""
         while True:
             try:
                 connection = self._idle.get_nowait()

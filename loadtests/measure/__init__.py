@@ -1,1 +1,1 @@
-"""What is measured: traffic against a running server, recall, memory and file sizes."""
+"""Measurements: traffic against a running server, recall, memory and file sizes."""

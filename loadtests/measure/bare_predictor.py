@@ -1,4 +1,4 @@
-"""The predictor without the service around it, as the yardstick of HTTP, JSON and queueing."""
+"""The predictor without the service: the baseline for the cost of HTTP, JSON and queueing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.core.types import PredictOptions
 
 @dataclass(frozen=True, kw_only=True)
 class BarePredictor:
-    """What the engine calls, in this process and thread, without a cache."""
+    """The core's predictor as the engine calls it, in this process and thread, without a cache."""
 
     encoder: OnnxEncoder
     predictor: Predictor
@@ -26,7 +26,7 @@ class BarePredictor:
 
     @classmethod
     def open(cls, bundle: Path) -> BarePredictor:
-        """Open a bundle with its own defaults."""
+        """Open a bundle with the inference settings that it stores."""
         search_in_one_thread()
         opened = open_bundle(bundle)
         facts = opened.manifest
@@ -41,7 +41,7 @@ class BarePredictor:
         )
 
     def seconds(self, query: str) -> float:
-        """How long one answer takes."""
+        """Answer one query; returns how long that took."""
         start = perf_counter()
         self.predictor.predict(self.view, [query], self.options)
         return perf_counter() - start

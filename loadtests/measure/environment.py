@@ -1,4 +1,4 @@
-"""The facts that a figure depends on: processor, libraries, load; nothing that names a machine."""
+"""What a figure depends on: processor, libraries, load. Nothing here names a machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIBRARIES = ("keymatch", "numpy", "onnxruntime", "faiss-cpu", "fastapi", "uvico
 
 
 def environment() -> dict[str, Any]:
-    """Facts for a report."""
+    """Processor, memory, kernel, library versions and load average, for a report."""
     processor = _processor()
     flags = set(processor.get("flags", "").split())
     return {

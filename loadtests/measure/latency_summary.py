@@ -1,4 +1,4 @@
-"""Median, tail and worst case of many latencies."""
+"""Percentiles and maximum of many latencies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Summary:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Summary:
-        """Summarise latencies in seconds."""
+        """Summarise latencies given in seconds; `ValueError` if there are none."""
         if len(seconds) == 0:
-            raise ValueError("no request was answered")
+            raise ValueError("no request was answered, so there is no latency to summarise")
         p50, p99, p999 = np.percentile(seconds, [50, 99, 99.9]) * 1000
         return cls(
             count=len(seconds),
@@ -33,12 +33,12 @@ class Summary:
         )
 
     def __str__(self) -> str:
-        """For a table's cell."""
+        """The text of a table cell."""
         return (
             f"p50 {self.p50:.2f} ms, p99 {self.p99:.2f} ms, p99.9 {self.p999:.2f} ms,"
             f" max {self.maximum:.1f} ms ({self.count:,} requests)"
         )
 
     def as_document(self) -> dict[str, float]:
-        """For JSON."""
+        """The figures for JSON."""
         return asdict(self)

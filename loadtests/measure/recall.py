@@ -1,4 +1,7 @@
-"""Recall of the graph: which of the truly nearest keys does the served search find?"""
+"""Recall: the share of the truly nearest keys that the served search returns.
+
+Shapes: B queries, b retrieved keys, d dimensions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _TIE = 1e-6  # similarities closer than this are equal: fp32 sums in another ord
 
 @dataclass(frozen=True, kw_only=True)
 class Recall:
-    """Mean and worst share of the `depth` nearest keys that were found."""
+    """Mean and worst recall@depth over the queries."""
 
     queries: int
     depth: int
@@ -24,28 +27,29 @@ class Recall:
 
 
 def measure_recall(view: View, vectors: Floats, *, depth: int) -> Recall:
-    """Compare the view's search with an exact scan for encoded queries [B, d]."""
+    """Compare the view's search with an exact scan for query vectors [B, d]."""
     exact_similarities, exact_rows = view.retrieve(vectors, depth=depth, exact=True)
     _, rows = view.retrieve(vectors, depth=depth)
-    shares = recalls(view, vectors, rows, exact_rows, exact_similarities)
+    shares = recall_per_query(view, vectors, rows, exact_rows, exact_similarities)
     return Recall(
         queries=len(vectors), depth=depth, mean=float(np.mean(shares)), worst=float(np.min(shares))
     )
 
 
-def recalls(
+def recall_per_query(
     view: View, vectors: Floats, rows: Rows, exact_rows: Rows, exact_similarities: Floats
 ) -> Sequence[float]:
-    """Share found, query by query [B]; a row that ties with the last exact one counts.
+    """The recall of each query [B] for retrieved `rows` [B, b] against exact ones [B, b].
 
-    The found rows' similarities are computed again from the keys, not taken from the search.
+    A row that ties with the last exact one counts. The similarities of retrieved rows are computed
+    from the keys, since a search could report wrong ones.
     """
     shares = []
-    for query, found, wanted, similarities in zip(
+    for query, retrieved, nearest, similarities in zip(
         vectors, rows, exact_rows, exact_similarities, strict=True
     ):
-        unique = np.unique(found[found >= 0])
-        again = view.vectors(unique).astype(np.float32) @ query
-        good = np.isin(unique, wanted) | (again >= similarities[-1] - _TIE)
-        shares.append(min(int(good.sum()), len(wanted)) / len(wanted))
+        unique = np.unique(retrieved[retrieved >= 0])
+        computed = view.vectors(unique).astype(np.float32) @ query
+        correct = np.isin(unique, nearest) | (computed >= similarities[-1] - _TIE)
+        shares.append(min(int(correct.sum()), len(nearest)) / len(nearest))
     return shares

@@ -1,66 +1,93 @@
-"""The measurements of the benchmark, one function a row of the budget."""
+"""Reading traffic: predictions in an open loop, saturation, and what the service adds to an answer.
+
+Each function takes a running server and an endless iterator of query texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from loadtests.clients.closed_loop import Throughput, saturate
-from loadtests.clients.connection import Connection, get, predict, put_label, require
+from loadtests.clients.connection import Connection, predict, require
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
 from loadtests.measure.bare_predictor import BarePredictor
 from training.experiments.service_process import Server
 
-PREDICT, LABELS = "predict", "labels"
+PREDICT, LABELS = "predict", "labels"  # names of the streams
 CONNECTIONS = (2, 4, 8, 16)  # tried for saturation
-_BLOCK = 25  # queries that one side of the paired comparison answers before the other does
-_CHECKED = 10  # a label in so many is looked up after its 200
+_MOST_PER_SECOND = 2_000  # more requests than a server answers in a second: the loop never runs out
+_BLOCK_QUERIES = 25  # answered by one side of the paired comparison before the other answers them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How much to ask: `rate` requests a second for `seconds`, arrivals drawn from `seed`."""
+    """How much traffic is sent.
+
+    `rate` predictions and `label_rate` labels a second, for `seconds`; `seed` draws the arrivals.
+    """
 
     rate: float
     label_rate: float
     seconds: float
     seed: int
 
-    def stream(self, queries: Iterator[str], *, seconds: float, seed: int) -> Stream:
-        """Predictions at the rate, arriving as independent users do."""
-        starts = poisson_starts(rate=self.rate, seconds=seconds, seed=self.seed + seed)
+    def predictions(self, queries: Iterator[str], *, seconds: float, turn: int) -> Stream:
+        """Predictions that arrive as independent users send them; each turn draws new arrivals."""
+        starts = poisson_starts(rate=self.rate, seconds=seconds, seed=self.seed + turn)
         requests = [predict(query) for query in islice(queries, len(starts))]
         return Stream(name=PREDICT, requests=requests, starts=starts)
 
+    def label_posts(
+        self,
+        requests_for: Callable[[int], Sequence[bytes]],
+        *,
+        seconds: float,
+        turn: int,
+        labels_per_request: int = 1,
+    ) -> Stream:
+        """Labels that arrive at `label_rate`; `requests_for(count)` builds that many requests."""
+        starts = poisson_starts(
+            rate=self.label_rate / labels_per_request,
+            seconds=seconds,
+            seed=self.seed + 1_000 + turn,
+        )
+        return Stream(name=LABELS, requests=requests_for(len(starts)), starts=starts)
 
-def predictions(server: Server, queries: Iterator[str], load: Load) -> Outcome:
-    """Open loop over `queries`."""
-    stream = load.stream(queries, seconds=load.seconds, seed=0)
+
+def measure_predictions(server: Server, queries: Iterator[str], load: Load) -> Outcome:
+    """Send predictions in an open loop."""
+    stream = load.predictions(queries, seconds=load.seconds, turn=0)
     return drive(server.port, [stream])[PREDICT]
 
 
-def saturation(server: Server, queries: Iterator[str], load: Load) -> list[Throughput]:
-    """Closed loop at several numbers of connections, a share of the time each."""
+def warm_up(server: Server, queries: Iterator[str], *, seconds: float) -> None:
+    """Touch the memory-mapped pages, so that the first measurement does not measure the disk."""
+    measure_predictions(server, queries, Load(rate=50, label_rate=0, seconds=seconds, seed=0))
+
+
+def measure_saturation(server: Server, queries: Iterator[str], load: Load) -> list[Throughput]:
+    """Answers a second in a closed loop, for each of `CONNECTIONS` an equal share of the time."""
     seconds = load.seconds / len(CONNECTIONS)
-    found = []
+    levels = []
     for connections in CONNECTIONS:
-        requests = [predict(query) for query in islice(queries, int(2_000 * seconds))]
-        found.append(saturate(server.port, requests, connections=connections, seconds=seconds))
-    return found
+        texts = islice(queries, int(_MOST_PER_SECOND * seconds))
+        requests = [predict(query) for query in texts]
+        levels.append(saturate(server.port, requests, connections=connections, seconds=seconds))
+    return levels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """Seconds of the same queries over HTTP and bare, and what the server says it spent."""
+    """Seconds of the same queries over HTTP and without it, and the timing that answers report."""
 
     http: list[float]
     bare: list[float]
-    stages: dict[str, float]  # median milliseconds by stage
+    stages: dict[str, float]  # median milliseconds of each stage that an answer reports
 
     @property
     def at_median(self) -> float:
@@ -68,84 +95,42 @@ class Overhead:
         return float(np.median(self.http) - np.median(self.bare)) * 1000
 
 
-def overhead(server: Server, bare: BarePredictor, queries: Iterator[str], load: Load) -> Overhead:
-    """The same queries by turns: a block bare, then over one connection, then the reverse."""
-    http: list[float] = []
-    alone: list[float] = []
+def measure_overhead(
+    server: Server, bare: BarePredictor, queries: Iterator[str], load: Load
+) -> Overhead:
+    """Answer blocks of the same queries with and without the service.
+
+    The side that goes first alternates with the blocks.
+    """
+    http_seconds: list[float] = []
+    bare_seconds: list[float] = []
     stages: dict[str, list[float]] = {}
     connection = Connection(server.port)
     deadline = perf_counter() + load.seconds
-    turn = 0
+    http_first = True
     while perf_counter() < deadline:
-        block = list(islice(queries, _BLOCK))
-        for over_http in (turn % 2 == 0, turn % 2 == 1):
-            for query in block:
-                if not over_http:
-                    alone.append(bare.seconds(query))
-                    continue
-                request = predict(query)
-                start = perf_counter()
-                answer = connection.ask(request)
-                http.append(perf_counter() - start)
-                for stage, value in require(answer)["timing_ms"].items():
-                    stages.setdefault(stage, []).append(value)
-        turn += 1
+        block = list(islice(queries, _BLOCK_QUERIES))
+        for over_http in (http_first, not http_first):
+            if over_http:
+                http_seconds += _http_seconds(connection, block, stages)
+            else:
+                bare_seconds += [bare.seconds(query) for query in block]
+        http_first = not http_first
     connection.close()
     medians = {stage: float(np.median(values)) for stage, values in stages.items()}
-    return Overhead(http=http, bare=alone, stages=medians)
+    return Overhead(http=http_seconds, bare=bare_seconds, stages=medians)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhileWriting:
-    """Predictions of alternating rounds, and the labels posted in every second one."""
-
-    quiet: list[float]
-    writing: list[float]
-    labels: list[float]
-    failures: dict[str, int]
-
-
-def while_writing(
-    server: Server, queries: Iterator[str], load: Load, *, rounds: int = 4
-) -> WhileWriting:
-    """Open loop of predictions in 2 * `rounds` rounds; labels beside it in every second one."""
-    quiet: list[float] = []
-    writing: list[float] = []
-    labels: list[float] = []
-    failures: dict[str, int] = {}
-    seconds = load.seconds / rounds
-    for turn in range(2 * rounds):
-        streams = [load.stream(queries, seconds=seconds, seed=turn)]
-        if turn % 2:
-            draw = load.seed + 1_000 + turn
-            starts = poisson_starts(rate=load.label_rate, seconds=seconds, seed=draw)
-            posts = [
-                put_label(f"load-{turn}-{number}", f"{text} {number}")
-                for number, text in enumerate(islice(queries, len(starts)))
-            ]
-            streams.append(Stream(name=LABELS, requests=posts, starts=starts))
-        outcomes = drive(server.port, streams)
-        (writing if turn % 2 else quiet).extend(outcomes[PREDICT].latencies)
-        if LABELS in outcomes:
-            labels += outcomes[LABELS].latencies
-        for outcome in outcomes.values():
-            for reason, count in outcome.failures.items():
-                failures[reason] = failures.get(reason, 0) + count
-    return WhileWriting(quiet=quiet, writing=writing, labels=labels, failures=failures)
-
-
-def single_labels(server: Server, queries: Iterator[str], *, count: int) -> list[float]:
-    """Post labels one after the other; some are looked up to see that 200 means visible."""
-    connection, seconds = Connection(server.port), []
-    for number, text in enumerate(islice(queries, count)):
-        label_id = f"single-{number}"
-        request = put_label(label_id, f"{text} {number}")
+def _http_seconds(
+    connection: Connection, queries: Sequence[str], stages: dict[str, list[float]]
+) -> list[float]:
+    """Seconds of each query over one connection; adds each answer's timing to `stages`."""
+    seconds = []
+    for query in queries:
+        request = predict(query)
         start = perf_counter()
         answer = connection.ask(request)
         seconds.append(perf_counter() - start)
-        require(answer)
-        if number % _CHECKED == 0:
-            shown: Any = require(connection.ask(get(f"/labels/{label_id}")))
-            assert shown["text"] == f"{text} {number}", "a label was answered before it was visible"
-    connection.close()
+        for stage, milliseconds in require(answer)["timing_ms"].items():
+            stages.setdefault(stage, []).append(milliseconds)
     return seconds

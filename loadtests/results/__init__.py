@@ -1,1 +1,1 @@
-"""What becomes of the measurements: goals, a table with JSON beside it, a plot."""
+"""Reports of the benchmarks: goals, a table with a JSON file, a plot."""

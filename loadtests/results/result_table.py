@@ -1,4 +1,4 @@
-"""What was measured against what was wished for: JSON for machines, a short table for people."""
+"""A benchmark's report: measurements beside their goals, as JSON and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from rich.console import Console
 from rich.table import Table
 
+_HEADINGS = ("what", "goal", "measured", "")
 _VERDICTS = {True: "met", False: "NOT MET", None: "-"}
 
 
@@ -18,22 +20,31 @@ class Row:
 
     what: str
     goal: str
-    found: str
+    measured: str
     met: bool | None = None
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)  # numbers for the JSON file
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """The cells under the headings."""
+        return self.what, self.goal, self.measured, _VERDICTS[self.met]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Rows with the settings and the environment that they hold for."""
+    """Rows, with the settings of the run and the machine that they were measured on."""
 
     title: str
     settings: dict[str, Any]
     environment: dict[str, Any]
     rows: list[Row]
 
+    def publish(self, folder: Path, name: str) -> None:
+        """Write NAME.json and NAME.md, and print the table."""
+        self.write(folder, name)
+        Console().print(self.table())
+
     def write(self, folder: Path, name: str) -> None:
-        """Write NAME.json and NAME.md."""
+        """Write NAME.json and NAME.md into `folder`, which is made if it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.json"
         path.write_bytes(orjson.dumps(self, option=orjson.OPT_INDENT_2))
@@ -41,10 +52,8 @@ class Report:
 
     def markdown(self) -> str:
         """The table, then settings and environment."""
-        lines = [f"# {self.title}", "", "| what | goal | found | |", "|---|---|---|---|"]
-        lines += [
-            f"| {row.what} | {row.goal} | {row.found} | {_VERDICTS[row.met]} |" for row in self.rows
-        ]
+        lines = [f"# {self.title}", "", f"| {' | '.join(_HEADINGS)} |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
         lines += ["", *_listed("Settings", self.settings)]
         lines += ["", *_listed("Environment", self.environment), ""]
         return "\n".join(lines)
@@ -52,10 +61,10 @@ class Report:
     def table(self) -> Table:
         """The same table for a terminal."""
         table = Table(title=self.title, show_lines=True)
-        for heading in ("what", "goal", "found", ""):
+        for heading in _HEADINGS:
             table.add_column(heading)
         for row in self.rows:
-            table.add_row(row.what, row.goal, row.found, _VERDICTS[row.met])
+            table.add_row(*row.cells())
         return table
 
 
