@@ -1,4 +1,4 @@
-"""The FastAPI application around one engine."""
+"""The web application around one engine: its routes, its middleware and its life."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from service.core.errors import KeymatchError
 from service.engine.engine import Engine, State
 from service.http import problems
 from service.http.auth import Access
-from service.http.express import Express
-from service.http.middleware import Watch
-from service.http.routes import build_routers
-from service.http.routes.dependencies import Parts
+from service.http.docs import documentation_routes
+from service.http.endpoint import EndpointRoute
+from service.http.middleware import RequestMiddleware
+from service.http.openapi import openapi_document
+from service.http.request_models import RequestModels
+from service.http.routes import build_endpoints
+from service.http.routes.dependencies import RouteDependencies
 from service.settings import Settings
 from service.telemetry import Telemetry
 
-WATCH_SECONDS = 1.0
+CHECK_SECONDS = 1.0  # how often one of several workers checks and measures itself
 
 log = logging.getLogger("keymatch")
 
@@ -36,65 +43,63 @@ def build_app(
     telemetry: Telemetry,
     failed: Callable[[], None] = lambda: None,
     draining: Callable[[], bool] = lambda: False,
-) -> FastAPI:
-    """The application; it opens the engine in the background, so that probes answer meanwhile.
+) -> Starlette:
+    """The application; it opens the engine in the background, while probes are answered.
 
-    An engine that is open already stays as it is. `failed` is called when it cannot be opened, and,
-    where there are other workers, when it has broken since. `draining` tells whether the process
-    was asked to end: requests without an end of their own must find one then.
+    An engine that is already open is left as it is. `failed` is called if the engine cannot be
+    opened, and, in one of several workers, if it breaks later. `draining` tells whether the process
+    was asked to end: streams, which may last for ever, then end themselves.
     """
-
-    # A path with a stray slash is unknown: a redirect would be an answer that nobody documents.
-    app = FastAPI(
-        title="Keymatch",
-        lifespan=_lifespan(engine, telemetry, failed),
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    routers = build_routers(
-        Parts(
+    endpoints = build_endpoints(
+        RouteDependencies(
             engine=engine,
+            models=RequestModels(settings.limits),
             limits=settings.limits,
-            access=access,
             telemetry=telemetry,
             draining=draining,
         )
     )
-    for router in routers:
-        app.include_router(router)
-    routes = [route for router in routers for route in router.routes]
-    app.add_middleware(Express, routes=routes, handlers=app.exception_handlers)
-    app.add_middleware(Watch, telemetry=telemetry)  # the last added is the outermost
+    body_bytes = settings.limits.body_bytes
+    app = Starlette(
+        routes=[
+            *(EndpointRoute(one, access=access, body_bytes=body_bytes) for one in endpoints),
+            *documentation_routes(
+                lambda: openapi_document(endpoints, title="Keymatch", version=version("keymatch"))
+            ),
+        ],
+        middleware=[Middleware(RequestMiddleware, telemetry=telemetry)],
+        exception_handlers=_exception_handlers(telemetry),
+        lifespan=_lifespan(engine, telemetry, failed),
+    )
+    # A path with a trailing slash is unknown; a redirect would be an answer that is not documented.
+    app.router.redirect_slashes = False
+    return app
 
-    @app.exception_handler(KeymatchError)
+
+def _exception_handlers(telemetry: Telemetry) -> dict[Any, Any]:
+    """What a request is answered after an exception, by the exception's class."""
+
     async def refused(_request: Request, error: KeymatchError) -> Response:
         reason = problems.reason(error)
         if reason:
             telemetry.rejected.labels(reason).inc()
         return problems.from_error(error)
 
-    @app.exception_handler(ValidationError)
-    async def invalid_body(_request: Request, error: ValidationError) -> Response:
+    async def invalid(_request: Request, error: ValidationError) -> Response:
         telemetry.rejected.labels("invalid").inc()
         return problems.from_validation(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_parameters(_request: Request, error: RequestValidationError) -> Response:
-        telemetry.rejected.labels("invalid").inc()
-        return problems.invalid([(found["loc"][1:], found["msg"]) for found in error.errors()])
-
-    @app.exception_handler(HTTPException)
     async def unrouted(_request: Request, error: HTTPException) -> Response:
-        answer = problems.from_status(error.status_code)
-        answer.headers.update(error.headers or {})
-        return answer
+        return problems.from_status(error.status_code, dict(error.headers or {}))
 
-    return app
+    return {KeymatchError: refused, ValidationError: invalid, HTTPException: unrouted}
 
 
 def _lifespan(
     engine: Engine, telemetry: Telemetry, failed: Callable[[], None]
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Open the engine at the start, and close it at the end."""
+
     async def open_engine() -> None:
         try:
             await asyncio.to_thread(engine.open)
@@ -104,26 +109,26 @@ def _lifespan(
             failed()
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         opening = asyncio.create_task(open_engine()) if engine.state is State.STARTING else None
-        watching = asyncio.create_task(_watch(engine, failed)) if telemetry.shared else None
+        checking = asyncio.create_task(_check(engine, failed)) if telemetry.shared else None
         yield
         if opening is not None:
             await opening
-        if watching is not None:
-            watching.cancel()
+        if checking is not None:
+            checking.cancel()
         await asyncio.to_thread(engine.close)
 
     return lifespan
 
 
-async def _watch(engine: Engine, failed: Callable[[], None]) -> None:
-    """Do for one of several workers what scrapes and probes cannot: they may reach any other."""
+async def _check(engine: Engine, failed: Callable[[], None]) -> None:
+    """Measure and check one of several workers; a scrape or a probe may reach any other of them."""
     while not engine.broken():
         try:
             engine.measure()
         except Exception as error:
             log.error("defect", exc_info=error)
-        await asyncio.sleep(WATCH_SECONDS)
-    log.error("a part of this worker has died; it must be replaced")
+        await asyncio.sleep(CHECK_SECONDS)
+    log.error("a part of this worker has died; the worker asks to be replaced")
     failed()

@@ -1,7 +1,7 @@
-"""Who may do what: API keys with scopes, from a file of `name:scopes:sha256(key)` lines.
+"""API keys and their scopes, from a file of `name:scopes:sha256(key)` lines.
 
 Scopes are `read`, `write` and `admin`, separated by commas. A client sends its key as
-`Authorization: Bearer KEY`. Keys are compared by their hashes, in constant time.
+`Authorization: Bearer KEY`. The file holds hashes only; they are compared in constant time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class ApiKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Decides on requests; without keys everybody may do everything."""
+    """Admits requests by their API key; without any configured key every request is admitted."""
 
     keys: tuple[ApiKey, ...] = ()
 
     def check(self, authorization: str | None, scope: str) -> str:
-        """The name of the header's key, empty where none is needed.
+        """The name of the API key in the header, empty if no keys are configured.
 
-        Raises `Unauthenticated` or `Forbidden` unless the key has the scope.
+        Raises `Unauthenticated` without a known key, `Forbidden` if the key lacks the scope.
         """
         if not self.keys:
             return ""
@@ -45,7 +45,7 @@ class Access:
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
         digest = hashlib.sha256(given.strip().encode()).hexdigest()
-        # Every key is compared, whichever matches, so that time tells nothing.
+        # All keys are compared even after a match, so that the duration reveals nothing.
         holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
         if not holders:
             raise Unauthenticated("this API key is unknown")
@@ -56,7 +56,7 @@ class Access:
 
 
 def read_keys(path: Path) -> Access:
-    """Read the file; raises `InvalidConfig` naming file and line."""
+    """The keys in a file; raises `InvalidConfig`, which names the file and the line."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -67,12 +67,14 @@ def read_keys(path: Path) -> Access:
         if line.strip() and not line.lstrip().startswith("#")
     )
     if not keys:
-        raise InvalidConfig(f"API keys file {path} holds no key")
+        raise InvalidConfig(
+            f"API keys file {path} holds no key: add a line name:scopes:sha256(key)"
+        )
     return Access(keys=keys)
 
 
 def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: bool) -> None:
-    """Refuse to serve strangers by accident; raises `InvalidConfig`."""
+    """Raise `InvalidConfig` for an address beyond loopback without keys or explicit permission."""
     if access.keys or allow_anonymous or is_loopback(host):
         return
     raise InvalidConfig(
@@ -82,7 +84,7 @@ def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address stays on this machine."""
+    """Whether `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

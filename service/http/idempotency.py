@@ -1,4 +1,4 @@
-"""Idempotency keys: a repeated request gets the first one's answer and changes nothing."""
+"""Idempotency keys: a repeated request gets the answer of the first one and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,22 +12,46 @@ from starlette.requests import Request
 from service.core.errors import InvalidInput
 from service.engine.write_queue import RequestKey
 
-HEADER = "idempotency-key"
+HEADER = "Idempotency-Key"
+# The header in the OpenAPI document.
+HEADER_PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": (
+        "Makes a write safe to repeat: a request with the same key and the same content gets the"
+        " answer of the first one and changes nothing; with other content it is a 409. 1 to 255"
+        " visible ASCII characters; a key is remembered for a day."
+    ),
+}
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-def request_key(request: Request, body: BaseModel) -> RequestKey | None:
-    """The key that a request came with, None without one; raises `InvalidInput` for a bad key.
+def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> RequestKey | None:
+    """The idempotency key of a request, None where it has none.
 
-    Keys belong to the API key that sends them: two clients may use the same. What makes requests
-    the same is route and content, not the bytes that it was written in.
+    Two clients may use the same key: it is stored together with `key_name`, the name of the API key
+    that sent it. Two requests are the same if their path and their validated body are the same;
+    white space and the order of fields make no difference. Raises `InvalidInput` for a key that is
+    too long or not visible ASCII.
     """
     key = request.headers.get(HEADER)
     if key is None:
         return None
     if not _KEY.fullmatch(key):
-        raise InvalidInput("must be 1 to 255 visible ASCII characters", field="Idempotency-Key")
-    content = orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+        raise InvalidInput("must be 1 to 255 visible ASCII characters", field=HEADER)
+    document = {} if body is None else body.model_dump()
+    content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     digest = hashlib.sha256(request.url.path.encode() + b"\0" + content).hexdigest()
-    holder = getattr(request.state, "key_name", "")
-    return RequestKey(key=f"{holder}:{key}", digest=digest)
+    return RequestKey(key=f"{key_name}:{key}", digest=digest)
+
+
+def refuse_idempotency_key(request: Request) -> None:
+    """Raise `InvalidInput` if a stream of labels has an idempotency key."""
+    if HEADER in request.headers:
+        raise InvalidInput(
+            "a stream takes no idempotency key and needs none: each line creates or replaces the"
+            " label of its id, so the same stream can be sent again",
+            field=HEADER,
+        )

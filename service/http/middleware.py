@@ -1,4 +1,4 @@
-"""Around every request: an id, the clock, the metrics, one log line, and never a bare 500."""
+"""Around every request: its id, its duration, its metrics and one log line; never a bare 500."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http import problems
 from service.telemetry import Telemetry
 
+UNMATCHED = "unmatched"  # stands for the route of a request whose path is unknown
+CLIENT_LEFT = 499  # stands for the status of a request that was not answered
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-UNMATCHED = "unmatched"
 
 log = logging.getLogger("keymatch.access")
 
 
-class Watch:
-    """ASGI middleware; pure, so that it costs microseconds."""
+class RequestMiddleware:
+    """Plain ASGI middleware, which costs microseconds where Starlette's base class costs more."""
 
     def __init__(self, app: ASGIApp, *, telemetry: Telemetry) -> None:
         self._app, self._telemetry = app, telemetry
@@ -44,12 +45,12 @@ class Watch:
             if not status:
                 await answer(scope, receive, send_with_id)
         finally:
-            self._record(scope, request_id, status, perf_counter() - start)
+            self._record(scope, request_id, status or CLIENT_LEFT, perf_counter() - start)
 
     def _record(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
-        # The route's pattern, never the path: label values come from a fixed set.
+        # The route's pattern, never the path: the values of a metric's label are a fixed set.
         route = getattr(scope.get("route"), "path", UNMATCHED)
-        self._telemetry.requests.labels(route, status or 499).inc()
+        self._telemetry.requests.labels(route, status).inc()
         self._telemetry.request_seconds.labels(route).observe(seconds)
         log.info(
             "request",
@@ -57,14 +58,14 @@ class Watch:
                 "request_id": request_id.decode(),
                 "method": scope["method"],
                 "route": route,
-                "status": status or 499,
+                "status": status,
                 "milliseconds": round(seconds * 1000, 3),
             },
         )
 
 
 def _request_id(scope: Scope) -> bytes:
-    """The caller's id if it is a plain token, else a new one."""
+    """The header X-Request-Id if it is 1 to 128 plain characters, else a new id."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return bytes(value)

@@ -1,37 +1,40 @@
-"""Errors on the wire: RFC 9457 problem details, from one table of exception to status."""
+"""What a client is told about a refused or failed request: RFC 9457 problem documents."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, NotRequired
 
 import orjson
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.responses import Response
+
+# Before Python 3.12 pydantic takes no TypedDict of `typing`.
+from typing_extensions import TypedDict
 
 from service.core import errors
 from service.core.errors import KeymatchError, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Invalid field"
-SHOWN_FIELDS = 100  # wrong fields that one answer lists
-SHOWN_CHARACTERS = 200  # of a field's name, which may be the client's own
+SHOWN_FIELDS = 100  # invalid fields that one answer lists
+SHOWN_CHARACTERS = 200  # of a field's name, which the client may have chosen
 
-# The first class that an exception is an instance of decides. The fourth column says whether the
-# exception's own message may be sent: only where it was written for the client.
+# The first row whose class fits the exception decides. `True`: the exception's message was written
+# for clients and is sent; `False`: it may hold paths or internals and goes to the log only.
 STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.MalformedRequest, 400, "Malformed JSON", True),
     (errors.Unauthenticated, 401, "API key needed", True),
     (errors.Forbidden, 403, "Scope missing", True),
     (errors.KeyReused, 409, "Idempotency key reused", True),
-    (errors.Busy, 409, "Already going on", True),
+    (errors.Busy, 409, "Already in progress", True),
     (errors.UnknownLabel, 404, "Unknown label", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
     (errors.InvalidInput, 422, INVALID, True),
-    (errors.Overloaded, 429, "Too many requests wait", True),
+    (errors.Overloaded, 429, "Queue full", True),
     (errors.NotReady, 503, "Not ready", True),
     (errors.BundleMissing, 422, "Bundle missing", False),
     (errors.BundleError, 422, "Bundle refused", False),
@@ -40,6 +43,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.DeadlineExceeded, 504, "Deadline passed", True),
     (errors.MemoryFull, 507, "Memory full", True),
 )
+# Label values of `keymatch_rejected_total`; the first class that fits the exception decides.
 REASONS = {
     errors.Overloaded: "queue_full",
     errors.DeadlineExceeded: "deadline",
@@ -52,103 +56,112 @@ REASONS = {
 log = logging.getLogger("keymatch")
 
 
+class FieldProblem(TypedDict):
+    """What is wrong with one field."""
+
+    field: Annotated[
+        str, Field(description="Path of the field, such as `queries.0`; `body`: the whole body.")
+    ]
+    message: str
+
+
+class Problem(TypedDict):
+    """Why a request was refused or failed (RFC 9457)."""
+
+    type: Annotated[
+        str, Field(description="urn:keymatch:problem: and the title, in lower case with hyphens.")
+    ]
+    title: Annotated[str, Field(description="The kind of problem, in a few words.")]
+    status: Annotated[int, Field(description="The HTTP status, 400 to 507.")]
+    detail: Annotated[str, Field(description="What is wrong with this request, and what to do.")]
+    errors: NotRequired[
+        Annotated[
+            list[FieldProblem],
+            Field(description=f"Invalid fields, at most {SHOWN_FIELDS}; only where one is known."),
+        ]
+    ]
+
+
 def problem(
-    status: int,
-    title: str,
-    detail: str = "",
-    *,
-    fields: Sequence[dict[str, str]] = (),
-    headers: dict[str, str] | None = None,
-) -> Response:
-    """The answer with one problem document."""
-    return _response(document(status, title, detail, fields=fields), headers)
-
-
-def document(
-    status: int, title: str, detail: str = "", *, fields: Sequence[dict[str, str]] = ()
-) -> dict[str, Any]:
-    """One problem document."""
-    found: dict[str, Any] = {
+    status: int, title: str, detail: str = "", *, fields: Sequence[FieldProblem] = ()
+) -> Problem:
+    """A problem document; without `detail`, the title stands for it."""
+    document: Problem = {
         "type": f"urn:keymatch:problem:{title.lower().replace(' ', '-')}",
         "title": title,
         "status": status,
         "detail": detail or title,
     }
-    return {**found, "errors": list(fields)} if fields else found
+    if fields:
+        document["errors"] = list(fields)
+    return document
+
+
+def problem_response(document: Problem, headers: dict[str, str] | None = None) -> Response:
+    """The answer with a problem document."""
+    return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
 
 
 def from_error(error: KeymatchError) -> Response:
-    """The answer to a refused or failed request."""
-    return _response(error_document(error), _headers(error))
+    """The answer to a request that failed with `error`."""
+    return problem_response(error_document(error), _headers(error))
 
 
-def error_document(error: Exception) -> dict[str, Any]:
-    """What a refusal or failure tells the client; what must not be told is logged."""
+def error_document(error: Exception) -> Problem:
+    """What a client is told about `error`; a message that must not be sent is logged instead."""
     row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
     if row is None:
         return defect_document(error)
-    _, status, title, speaks = row
-    if not speaks:
+    _, status, title, for_clients = row
+    if not for_clients:
         log.error(title, extra={"cause": str(error)})
+        return problem(status, title)
     if isinstance(error, errors.UnknownLabels):
         return _invalid([((field,), message) for field, message in error.fields], "body")
-    field = getattr(error, "field", "")
-    return document(
-        status,
-        title,
-        str(error) if speaks else "",
-        fields=[{"field": field, "message": str(error)}] if field and speaks else (),
-    )
+    message, field = str(error), getattr(error, "field", "")
+    fields: list[FieldProblem] = [{"field": field, "message": message}] if field else []
+    return problem(status, title, message, fields=fields)
 
 
 def from_validation(error: ValidationError) -> Response:
-    """The answer to a body whose fields are not as documented."""
-    return _response(validation_document(error))
+    """The answer to a body or a query string with invalid fields."""
+    return problem_response(validation_document(error))
 
 
-def validation_document(error: ValidationError, *, whole: str = "body") -> dict[str, Any]:
-    """What is wrong with a body or another `whole`: names its fields, echoes no value."""
+def validation_document(error: ValidationError, *, whole: str = "body") -> Problem:
+    """Names the invalid fields and repeats no value; an error above all fields names `whole`."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return _invalid([(one["loc"], one["msg"]) for one in found], whole)
 
 
-def invalid(found: Sequence[tuple[tuple[int | str, ...], str]]) -> Response:
-    """The answer to wrong fields, given as (path, message)."""
-    return _response(_invalid(found, "body"))
-
-
-def from_status(status: int) -> Response:
-    """The answer where the web framework itself said no (unknown route, wrong method)."""
-    return problem(status, HTTPStatus(status).phrase)
+def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
+    """The answer where the web framework refused a request (unknown route, wrong method)."""
+    return problem_response(problem(status, HTTPStatus(status).phrase), headers)
 
 
 def from_defect(error: Exception) -> Response:
-    """The answer to a defect of ours."""
-    return _response(defect_document(error))
+    """The answer after an error that nothing in the service expects."""
+    return problem_response(defect_document(error))
 
 
-def defect_document(error: Exception) -> dict[str, Any]:
-    """A defect of ours: logged whole, sent without a word of it."""
+def defect_document(error: Exception) -> Problem:
+    """Log an unexpected error with its trace; the client is told nothing of it."""
     log.error("defect", exc_info=error)
-    return document(500, "Internal error")
+    return problem(500, "Internal error")
 
 
 def reason(error: Exception) -> str | None:
-    """The label of `keymatch_rejected_total`, None where nothing is counted."""
+    """The label value of `keymatch_rejected_total` for `error`, None if it is not counted."""
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
 
 
-def _invalid(found: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> dict[str, Any]:
-    """Wrong fields by path and message; a small request gets a small answer."""
-    fields = [
+def _invalid(found: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> Problem:
+    """A problem of invalid fields, given by path and message; bounded, however many they are."""
+    fields: list[FieldProblem] = [
         {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or whole, "message": message}
         for path, message in found[:SHOWN_FIELDS]
     ]
-    return document(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
-
-
-def _response(found: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(found), found["status"], headers, MEDIA_TYPE)
+    return problem(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
 
 
 def _headers(error: KeymatchError) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Request bodies: bounded JSON, validated strictly; which media type a request has."""
+"""Request bodies: the media type of a request, and JSON of bounded size, strictly validated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
-from service.core.errors import BodyTooLarge, InvalidInput, MalformedRequest, UnsupportedMedia
+from service.core.errors import BodyTooLarge, MalformedRequest, UnsupportedMedia
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,7 +21,7 @@ _UTF8 = ("utf-8", "utf8")
 async def read_json(
     request: Request, model: type[Model], *, limit: int, default: bytes = b""
 ) -> Model:
-    """Read and validate a JSON body of at most `limit` bytes; `default` stands for an empty one.
+    """Read and validate a JSON body of at most `limit` bytes; `default` replaces an empty body.
 
     Raises `UnsupportedMedia`, `BodyTooLarge`, `MalformedRequest`, or pydantic's
     `ValidationError`. The parser refuses NaN, lone surrogates, invalid UTF-8 and deep nesting.
@@ -33,7 +33,7 @@ async def read_json(
 
 
 def parse_json(content: bytes, *, what: str) -> Any:
-    """The JSON document in `content`; raises `MalformedRequest`, which names `what`."""
+    """The JSON document in `content`; raises `MalformedRequest`, whose message names `what`."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -43,8 +43,10 @@ def parse_json(content: bytes, *, what: str) -> Any:
 
 
 def media_type(request: Request, *accepted: str) -> str:
-    """Which of the accepted media types the body has; raises `UnsupportedMedia` for others."""
+    """The media type of the body; raises `UnsupportedMedia` unless it is `accepted` and UTF-8."""
     header = request.headers.get("content-type", "")
+    if header in accepted:
+        return header
     kind, *parameters = (part.strip().lower() for part in header.split(";"))
     charsets = [
         value.strip('" ')
@@ -56,26 +58,16 @@ def media_type(request: Request, *accepted: str) -> str:
     return kind
 
 
-def refuse_idempotency_key(request: Request) -> None:
-    """Raise `InvalidInput` where a stream came with the key of a single write."""
-    if "idempotency-key" in request.headers:
-        raise InvalidInput(
-            "a stream takes none: each line creates or replaces the label of its id, so the same"
-            " stream may simply be sent again",
-            field="Idempotency-Key",
-        )
-
-
 async def _read(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
-        raise BodyTooLarge(f"the body has {declared} bytes; at most {limit} are read")
+        raise BodyTooLarge(f"the body has {declared} bytes; at most {limit} are allowed")
     content = bytearray()
     try:
         async for chunk in request.stream():
             content += chunk
             if len(content) > limit:
-                raise BodyTooLarge(f"the body has more than {limit} bytes")
-    except ClientDisconnect as error:  # nobody reads the answer, but it is no defect of ours
-        raise MalformedRequest("the client left before its body was whole") from error
+                raise BodyTooLarge(f"the body has more than the {limit} bytes that are allowed")
+    except ClientDisconnect as error:  # nobody reads the answer, but the request is not a defect
+        raise MalformedRequest("the client left before it had sent its whole body") from error
     return bytes(content)

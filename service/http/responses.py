@@ -1,4 +1,4 @@
-"""Core values -> wire types, as plain documents for orjson."""
+"""Builds the answers of `answers` from the values of the engine and the core."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from starlette.responses import Response
 
 from service.core.types import Answer, Keyword, Label
 from service.engine.write_operations import Written, WrittenLabel
+from service.http.answers import (
+    KeywordAnswer,
+    LabelAnswer,
+    LabelsAnswer,
+    LabelStatus,
+    LineAnswer,
+    LineRefusal,
+    PredictAnswer,
+    StreamEnd,
+    TimingAnswer,
+)
+from service.http.problems import Problem
 
 
 def json_response(document: Any) -> Response:
@@ -17,8 +29,15 @@ def json_response(document: Any) -> Response:
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> dict[str, Any]:
-    """The body of an answered POST /predict."""
+def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
+    """The documents as newline-delimited JSON."""
+    return b"".join(
+        orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE) for document in documents
+    )
+
+
+def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnswer:
+    """The answer of POST /predict."""
     return {
         "bundle": bundle,
         "version": answer.version,
@@ -33,33 +52,31 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> dict[str, A
     }
 
 
-def labels_answer(written: Written) -> dict[str, Any]:
-    """The body of an answered POST /labels."""
-    return {"version": written.version, "labels": [_fate(label) for label in written.labels]}
+def labels_answer(written: Written) -> LabelsAnswer:
+    """The answer of POST /labels."""
+    return {
+        "version": written.version,
+        "labels": [_label_status(label) for label in written.labels],
+    }
 
 
-def line_answer(line: int, label: WrittenLabel, *, version: int) -> dict[str, Any]:
-    """What became of the label in a line of a stream."""
-    return {"line": line, **_fate(label), "version": version}
+def line_answer(line: int, label: WrittenLabel, *, version: int) -> LineAnswer:
+    """The answer to a line of a stream whose label was written."""
+    return {"line": line, **_label_status(label), "version": version}
 
 
-def line_refusal(line: int, problem: Mapping[str, Any]) -> dict[str, Any]:
-    """Why a line of a stream was not applied."""
+def line_refusal(line: int, problem: Problem) -> LineRefusal:
+    """The answer to a line of a stream that was not written."""
     return {"line": line, "error": problem}
 
 
-def stream_end(line: int, problem: Mapping[str, Any]) -> dict[str, Any]:
-    """The last object of a stream that had to end: lines up to `line` are answered above it."""
+def stream_end(line: int, problem: Problem) -> StreamEnd:
+    """The last line of the answer to a stream that ended early; `line` is the last one answered."""
     return {"stopped_after": line, "error": problem}
 
 
-def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
-    """Documents as JSON, one a line."""
-    return b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in documents)
-
-
-def label_answer(label: Label) -> dict[str, Any]:
-    """A label as GET /labels shows it."""
+def label_answer(label: Label) -> LabelAnswer:
+    """A label, as GET /labels and GET /labels/{label_id} show it."""
     return {
         "id": label.id,
         "text": label.text,
@@ -70,20 +87,19 @@ def label_answer(label: Label) -> dict[str, Any]:
     }
 
 
-def _fate(label: WrittenLabel) -> dict[str, Any]:
-    """A written label; neighbours need a combiner in the bundle."""
+def _label_status(label: WrittenLabel) -> LabelStatus:
     return {
         "id": label.id,
         "status": label.status,
         "neighbours": [
-            {"id": near.id, "text": near.text, "similarity": near.similarity}
-            for near in label.neighbours
+            {"id": neighbour.id, "text": neighbour.text, "similarity": neighbour.similarity}
+            for neighbour in label.neighbours
         ],
     }
 
 
-def _keyword(keyword: Keyword, explain: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {
+def _keyword(keyword: Keyword, explain: bool) -> KeywordAnswer:
+    document: KeywordAnswer = {
         "id": keyword.id,
         "text": keyword.text,
         "score": keyword.score,
@@ -103,12 +119,15 @@ def _keyword(keyword: Keyword, explain: bool) -> dict[str, Any]:
     return document
 
 
-def _timing(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Milliseconds by the four stages of the contract; tokenizing counts as encoding."""
-    stages = {
-        "queue": seconds.get("queue", 0.0),
-        "encode": seconds.get("tokenize", 0.0) + seconds.get("encode", 0.0),
-        "retrieve": seconds.get("retrieve", 0.0),
-        "score": seconds.get("score", 0.0),
+def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
+    """Milliseconds by the four documented stages; tokenizing counts as encoding."""
+
+    def milliseconds(*stages: str) -> float:
+        return round(1000 * sum(seconds.get(stage, 0.0) for stage in stages), 3)
+
+    return {
+        "queue": milliseconds("queue"),
+        "encode": milliseconds("tokenize", "encode"),
+        "retrieve": milliseconds("retrieve"),
+        "score": milliseconds("score"),
     }
-    return {stage: round(1000 * value, 3) for stage, value in stages.items()}

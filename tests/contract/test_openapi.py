@@ -10,7 +10,7 @@ ROUTES = {
     ("post", "/predict"): {400, 401, 403, 413, 415, 422, 429, 503, 504},
     ("post", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 507},
     ("get", "/labels"): {401, 403, 422, 503},
-    ("get", "/labels/{label_id}"): {401, 403, 404, 422, 503},
+    ("get", "/labels/{label_id}"): {401, 403, 404, 503},
     ("delete", "/labels/{label_id}"): {401, 403, 404, 409, 422, 429, 503},
     ("post", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 507},
     ("post", "/admin/snapshot"): {400, 401, 403, 409, 413, 415, 422, 503},
@@ -27,9 +27,19 @@ def openapi(service: LocalService) -> dict[str, Any]:
     return service.get("/openapi.json").json()
 
 
+def resolved(openapi: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema that a reference names; any other schema as it is."""
+    found: Any = schema
+    if "$ref" in schema:
+        found = openapi
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+    return found
+
+
 def request_schema(openapi: dict[str, Any], path: str) -> dict[str, Any]:
     content = openapi["paths"][path]["post"]["requestBody"]["content"]
-    return content["application/json"]["schema"]
+    return resolved(openapi, content["application/json"]["schema"])
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -39,7 +49,7 @@ def test_every_route_of_the_contract_is_documented(
     assert openapi["paths"][path][method]["summary"]
 
 
-def test_no_route_stands_beside_the_contract(openapi: dict[str, Any]) -> None:
+def test_no_other_route_is_served(openapi: dict[str, Any]) -> None:
     served = {(method, path) for path, item in openapi["paths"].items() for method in item}
     assert served == ROUTES.keys()
 
@@ -54,7 +64,7 @@ def test_refusals_are_documented_as_problems(
     for status in refusals:
         [(media_type, documented)] = answers[str(status)]["content"].items()
         assert media_type == "application/problem+json"
-        required = set(documented["schema"]["required"])
+        required = set(resolved(openapi, documented["schema"])["required"])
         assert required == {"type", "title", "status", "detail"}
 
 
@@ -82,7 +92,7 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
     assert schema["additionalProperties"] is False
     labels = schema["properties"]["labels"]
     assert (labels["minItems"], labels["maxItems"]) == (1, 1000)
-    label = labels["items"]
+    label = resolved(openapi, labels["items"])
     assert label["additionalProperties"] is False
     assert label["required"] == ["text"]
     assert (label["properties"]["text"]["minLength"], label["properties"]["text"]["maxLength"]) == (
@@ -104,6 +114,19 @@ def test_answers_are_documented(openapi: dict[str, Any]) -> None:
         assert openapi["components"]["schemas"][model]["required"]
 
 
+def test_every_field_of_a_request_is_described(openapi: dict[str, Any]) -> None:
+    for path in ("/predict", "/labels", "/instances", "/admin/snapshot", "/admin/reload"):
+        fields = request_schema(openapi, path)["properties"]
+        assert all(field["description"] for field in fields.values()), path
+
+
+def test_the_documentation_is_shown_in_a_browser(service: LocalService) -> None:
+    assert service.get("/").headers["location"] == "/docs"
+    page = service.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "openapi.json" in page.text
+
+
 def test_references_resolve(openapi: dict[str, Any]) -> None:
     def check(part: Any) -> None:
         if isinstance(part, list):
@@ -111,9 +134,7 @@ def test_references_resolve(openapi: dict[str, Any]) -> None:
                 check(element)
         if isinstance(part, dict):
             if isinstance(part.get("$ref"), str):
-                found: Any = openapi
-                for name in part["$ref"].removeprefix("#/").split("/"):
-                    found = found[name]
+                assert resolved(openapi, part)
             for element in part.values():
                 check(element)
 

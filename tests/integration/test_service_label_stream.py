@@ -9,7 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from service.http.schemas import LineAnswer, LineRefusal
+from service.http.answers import LineAnswer, LineRefusal
+from tests.support.answers import assert_answer
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
 from tests.support.streaming import streaming
@@ -78,7 +79,7 @@ def test_a_client_that_sends_all_before_it_reads_gets_every_answer(server: Serve
     assert [answer["id"] for answer in found] == [label["text"] for label in labels]
     assert {answer["status"] for answer in found} == {"created"}
     assert [answer["version"] for answer in found] == sorted(answer["version"] for answer in found)
-    LineAnswer.model_validate(found[0], strict=True)
+    assert_answer(found[0], LineAnswer)
     shown = server.client.get("/labels/label 4999").json()
     assert (shown["queries"], shown["version"]) == (["a query"], found[-1]["version"])
 
@@ -112,7 +113,7 @@ def test_bad_lines_are_answered_by_number_and_the_good_ones_stand(server: Server
     assert said == {1: "created", 3: 400, 4: 422, 5: 400, 6: 413, 7: "updated", 8: "created"}
     assert list(said) == sorted(said)
     for answer in found:
-        (LineRefusal if "error" in answer else LineAnswer).model_validate(answer, strict=True)
+        assert_answer(answer, LineRefusal if "error" in answer else LineAnswer)
     assert server.client.get("/labels/first").json()["queries"] == ["again"]
     assert server.client.get("/labels/second").status_code == 404
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.http.schemas import LabelAnswer, LabelPage, LabelsAnswer
+from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer
+from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService
@@ -21,7 +22,7 @@ ODD_IDS = [
 def put(service: LocalService, *labels: dict[str, Any]) -> dict[str, Any]:
     answer = service.post("/labels", {"labels": labels})
     assert answer.status_code == 200, answer.text
-    LabelsAnswer.model_validate(answer.json(), strict=True)
+    assert_answer(answer.json(), LabelsAnswer)
     return answer.json()
 
 
@@ -137,7 +138,7 @@ def test_labels_are_shown_by_any_id(service: LocalService) -> None:
 
 def test_base_labels_are_shown_too(reader: LocalService) -> None:
     shown = reader.get("/labels/tent").json()
-    LabelAnswer.model_validate(shown, strict=True)
+    assert_answer(shown, LabelAnswer)
     assert shown == {
         "id": "tent", "text": "camping tent", "queries": [], "metadata": {},
         "novel": False, "version": 0,
@@ -156,7 +157,7 @@ def test_all_pages_together_hold_every_live_label_once(service: LocalService) ->
         found, cursor, pages = [], "", 0
         while cursor is not None:
             page = service.get("/labels", params={"after": cursor, "limit": limit}).json()
-            LabelPage.model_validate(page, strict=True)
+            assert_answer(page, LabelPage)
             assert len(page["labels"]) <= limit
             found += [label["id"] for label in page["labels"]]
             cursor, pages = page["next"], pages + 1

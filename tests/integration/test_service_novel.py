@@ -13,7 +13,8 @@ from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import open_representer
 from service.core.types import Halves, Role
-from service.http.schemas import LabelsAnswer
+from service.http.answers import LabelsAnswer
+from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS, make_bundle
 from tests.support.serving import LocalService, local_service
 
@@ -38,7 +39,7 @@ def served(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
 def post(service: LocalService, *labels: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
     answer = service.post("/labels", {"labels": labels}, headers=headers)
     assert answer.status_code == 200, answer.text
-    LabelsAnswer.model_validate(answer.json(), strict=True)
+    assert_answer(answer.json(), LabelsAnswer)
     return answer.json()["labels"]
 
 

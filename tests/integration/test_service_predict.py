@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.http.schemas import PredictAnswer
+from service.http.answers import PredictAnswer
+from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS
 from tests.support.problems import assert_problem
 from tests.support.serving import LocalService, wait_for
@@ -29,7 +30,7 @@ def evidence(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_answer_has_the_documented_shape(reader: LocalService) -> None:
     answer = predict(reader, "warm boots")
-    PredictAnswer.model_validate(answer, strict=True)
+    assert_answer(answer, PredictAnswer)
     assert answer.keys() == {"bundle", "version", "results", "timing_ms"}
     assert (answer["bundle"], answer["version"]) == ("tiny", 0)
     assert answer["timing_ms"].keys() == {"queue", "encode", "retrieve", "score"}

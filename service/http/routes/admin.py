@@ -1,45 +1,53 @@
-"""/admin: snapshots of what is served, and other bundles in its place."""
+"""/admin: write what is served as a new bundle, and serve another bundle."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Any
 
-from service.http import schemas
-from service.http.request_body import read_json
-from service.http.responses import json_response
-from service.http.routes.dependencies import Parts, body, problems
+from service.http.answers import BundleAnswer
+from service.http.endpoint import Call, Endpoint
+from service.http.request_models import ReloadBody, SnapshotBody
+from service.http.routes.dependencies import RouteDependencies
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """The routes over the parts' engine."""
-    router = APIRouter(prefix="/admin")
+class AdminRoutes:
+    """Snapshots and reloads."""
 
-    @router.post(
-        "/snapshot",
-        summary="Write everything that is served as a new bundle",
-        dependencies=[parts.scope("admin")],
-        response_model=schemas.BundleAnswer,
-        responses=problems(400, 401, 403, 409, 413, 415, 422, 503),
-        openapi_extra=body(schemas.SnapshotBody, required=False),
-    )
-    async def snapshot(request: Request) -> Response:
-        asked = await read_json(
-            request, schemas.SnapshotBody, limit=parts.limits.body_bytes, default=b"{}"
-        )
-        name, version = await parts.engine.snapshot(asked.bundle)
-        return json_response({"bundle": name, "version": version})
+    def __init__(self, dependencies: RouteDependencies) -> None:
+        self._engine = dependencies.engine
 
-    @router.post(
-        "/reload",
-        summary="Serve another bundle from now on",
-        dependencies=[parts.scope("admin")],
-        response_model=schemas.BundleAnswer,
-        responses=problems(400, 401, 403, 409, 413, 415, 422, 503),
-        openapi_extra=body(schemas.ReloadBody),
-    )
-    async def reload(request: Request) -> Response:
-        asked = await read_json(request, schemas.ReloadBody, limit=parts.limits.body_bytes)
-        name, version = await parts.engine.reload(asked.bundle)
-        return json_response({"bundle": name, "version": version})
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """The declared routes."""
+        return [
+            Endpoint(
+                method="POST",
+                path="/admin/snapshot",
+                summary="Write everything that is served as a new bundle",
+                handler=self.snapshot,
+                scope="admin",
+                body=SnapshotBody,
+                body_required=False,
+                answer=BundleAnswer,
+                refusals=(409, 503),
+            ),
+            Endpoint(
+                method="POST",
+                path="/admin/reload",
+                summary="Serve another bundle from now on",
+                handler=self.reload,
+                scope="admin",
+                body=ReloadBody,
+                answer=BundleAnswer,
+                refusals=(409, 503),
+            ),
+        ]
 
-    return router
+    async def snapshot(self, call: Call[SnapshotBody]) -> BundleAnswer:
+        """Write a bundle; the answer comes when it is complete on disk."""
+        name, version = await self._engine.snapshot(call.input.bundle)
+        return {"bundle": name, "version": version}
+
+    async def reload(self, call: Call[ReloadBody]) -> BundleAnswer:
+        """Open, verify and warm up a bundle, then serve it in place of the present one."""
+        name, version = await self._engine.reload(call.input.bundle)
+        return {"bundle": name, "version": version}

@@ -1,54 +1,86 @@
-"""Probes, /info and /metrics: for those who run the service."""
+"""Probes, GET /info and GET /metrics: for those who run the service."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
-from fastapi.responses import RedirectResponse
+from dataclasses import asdict
+from typing import Any, cast
 
-from service.http.problems import problem
-from service.http.responses import json_response
-from service.http.routes.dependencies import Parts, problems
+from starlette.responses import Response
+
+from service.http.answers import InfoAnswer, LiveAnswer, ReadyAnswer
+from service.http.endpoint import Call, Endpoint
+from service.http.problems import problem, problem_response
+from service.http.routes.dependencies import RouteDependencies
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """The routes over the parts' engine."""
-    router = APIRouter()
+class HealthRoutes:
+    """Tells how the service is doing."""
 
-    @router.get("/health/live", summary="No restart is needed", responses=problems(503))
-    async def live() -> Response:
-        if parts.engine.broken():
-            return problem(503, "Broken", "a part of the service has died; restart it")
-        return json_response({"status": "live"})
+    def __init__(self, dependencies: RouteDependencies) -> None:
+        self._engine, self._telemetry = dependencies.engine, dependencies.telemetry
+        self._limits = asdict(dependencies.limits)
 
-    @router.get(
-        "/health/ready",
-        summary="Queries are answered; `writes` says whether the label log can be used",
-        responses=problems(503),
-    )
-    async def ready() -> Response:
-        if parts.engine.ready():
-            writes = "failing" if parts.engine.log_failure() else "accepted"
-            return json_response({"status": "ready", "writes": writes})
-        return problem(503, "Not ready", f"the service is {parts.engine.state.value}")
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """The declared routes."""
+        return [
+            Endpoint(
+                method="GET",
+                path="/health/live",
+                summary="Whether the process works; 503: restart it",
+                handler=self.live,
+                answer=LiveAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
+                method="GET",
+                path="/health/ready",
+                summary="Whether queries are answered; 503: send none",
+                handler=self.ready,
+                answer=ReadyAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
+                method="GET",
+                path="/info",
+                summary="Bundle, counts and limits",
+                handler=self.info,
+                scope="read",
+                answer=InfoAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
+                method="GET",
+                path="/metrics",
+                summary="Prometheus metrics",
+                handler=self.metrics,
+                answer_media_type="text/plain",
+            ),
+        ]
 
-    @router.get(
-        "/info",
-        summary="Bundle, counts and limits",
-        dependencies=[parts.scope("read")],
-        responses=problems(401, 403, 503),
-    )
-    async def info() -> Response:
-        return json_response({**parts.engine.describe(), "limits": vars(parts.limits)})
+    async def live(self, _call: Call[None]) -> LiveAnswer | Response:
+        """503 when only a restart can help."""
+        if self._engine.broken():
+            detail = "a part of the service has died; restart the service"
+            return problem_response(problem(503, "Broken", detail))
+        return {"status": "live"}
 
-    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-    async def metrics() -> Response:
-        parts.engine.measure()
-        return Response(parts.telemetry.render(), media_type=METRICS_TYPE)
+    async def ready(self, _call: Call[None]) -> ReadyAnswer | Response:
+        """503 until queries are answered, and again while the service shuts down."""
+        if not self._engine.ready():
+            detail = f"the service is {self._engine.state.value}"
+            return problem_response(problem(503, "Not ready", detail))
+        return {
+            "status": "ready",
+            "writes": "failing" if self._engine.log_failure() else "accepted",
+        }
 
-    @router.get("/", include_in_schema=False)
-    async def root() -> Response:
-        return RedirectResponse("/docs")
+    async def info(self, _call: Call[None]) -> InfoAnswer:
+        """What is served, and what a request may ask for."""
+        return cast(InfoAnswer, {**self._engine.describe(), "limits": self._limits})
 
-    return router
+    async def metrics(self, _call: Call[None]) -> Response:
+        """All metrics in Prometheus' text format."""
+        self._engine.measure()
+        return Response(self._telemetry.render(), media_type=METRICS_TYPE)

@@ -1,36 +1,42 @@
-"""POST /instances: clicks, learned without training."""
+"""POST /instances: queries with the labels that were clicked for them, learned without training."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Any
 
 from service.engine.write_operations import PutInstances
-from service.http import schemas
-from service.http.idempotency import request_key
-from service.http.request_body import read_json
-from service.http.responses import json_response
-from service.http.routes.dependencies import Parts, body, idempotency_header, problems
+from service.http.answers import InstancesAnswer
+from service.http.endpoint import Call, Endpoint
+from service.http.request_models import InstancesBody
+from service.http.routes.dependencies import RouteDependencies
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """The route over the parts' engine."""
-    router = APIRouter()
-    models = schemas.RequestModels(parts.limits)
+class InstanceRoutes:
+    """Learns clicks."""
 
-    @router.post(
-        "/instances",
-        summary="Learn which labels queries were clicked for",
-        dependencies=[parts.scope("write")],
-        response_model=schemas.InstancesAnswer,
-        responses=problems(400, 401, 403, 409, 413, 415, 422, 429, 503, 507),
-        openapi_extra={**body(models.instances), **idempotency_header()},
-    )
-    async def put_instances(request: Request) -> Response:
-        asked = await read_json(request, models.instances, limit=parts.limits.body_bytes)
-        written = await parts.engine.write(
-            PutInstances(instances=tuple(one.to_instance() for one in asked.instances)),
-            request=request_key(request, asked),
+    def __init__(self, dependencies: RouteDependencies) -> None:
+        self._engine, self._models = dependencies.engine, dependencies.models
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """The declared routes."""
+        return [
+            Endpoint(
+                method="POST",
+                path="/instances",
+                summary="Learn which labels queries were clicked for",
+                handler=self.put_instances,
+                scope="write",
+                body=self._models.instances,
+                idempotent=True,
+                answer=InstancesAnswer,
+                refusals=(429, 503, 507),
+            )
+        ]
+
+    async def put_instances(self, call: Call[InstancesBody]) -> InstancesAnswer:
+        """Write all instances of a request, or none."""
+        instances = tuple(instance.to_instance() for instance in call.input.instances)
+        written = await self._engine.write(
+            PutInstances(instances=instances), request=call.idempotency
         )
-        return json_response({"version": written.version, "accepted": written.accepted})
-
-    return router
+        return {"version": written.version, "accepted": written.accepted}

@@ -1,112 +1,151 @@
-"""/labels: the keywords that the memory holds, and new ones."""
+"""/labels: create, replace, list, show and delete keywords."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
 
-from service.core.errors import InvalidInput, NotReady
+from service.core.errors import NotReady
 from service.engine.write_operations import PutLabels, RemoveLabel
-from service.http import schemas
-from service.http.idempotency import request_key
-from service.http.request_body import JSON, NDJSON, media_type, read_json, refuse_idempotency_key
-from service.http.responses import json_response, label_answer, labels_answer
-from service.http.routes.dependencies import Parts, answer_lines, body, idempotency_header, problems
+from service.http.answers import (
+    LabelAnswer,
+    LabelPage,
+    LabelsAnswer,
+    LineAnswer,
+    LineRefusal,
+    StreamEnd,
+    VersionAnswer,
+)
+from service.http.endpoint import Call, Endpoint, LineStream
+from service.http.request_models import LabelsBody, Page
+from service.http.responses import label_answer, labels_answer
+from service.http.routes.dependencies import RouteDependencies
 from service.http.streaming.label_stream import LabelStream
+
+_LABEL_PATH = "/labels/{label_id:label_id}"
+_PATH_PARAMETERS = {"label_id": "The label's id, percent-encoded; it may hold slashes."}
 
 
 class LabelId(PathConvertor):
-    """Any text; the framework's own `path` stops at a line break."""
+    """Any text; Starlette's own `path` ends at a line break."""
 
     regex = "(?s:.*)"
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """The routes over the parts' engine."""
-    register_url_convertor("label_id", LabelId())
-    router = APIRouter()
-    models = schemas.RequestModels(parts.limits)
+class LabelRoutes:
+    """Reads and writes labels."""
 
-    @router.post(
-        "/labels",
-        summary="Create or replace labels",
-        dependencies=[parts.scope("write")],
-        response_model=schemas.LabelsAnswer,
-        responses={
-            **problems(400, 401, 403, 409, 413, 415, 422, 429, 503, 507),
-            200: answer_lines(schemas.LineAnswer | schemas.LineRefusal | schemas.StreamEnd),
-        },
-        openapi_extra={**body(models.labels, line=models.label), **idempotency_header()},
-    )
-    async def put_labels(request: Request) -> Response:
-        if media_type(request, JSON, NDJSON) == NDJSON:
-            return label_stream(request)
-        asked = await read_json(request, models.labels, limit=parts.limits.body_bytes)
-        written = await parts.engine.write(
-            PutLabels(labels=tuple(label.to_label() for label in asked.labels)),
-            request=request_key(request, asked),
+    def __init__(self, dependencies: RouteDependencies) -> None:
+        self._dependencies = dependencies
+        self._engine, self._models = dependencies.engine, dependencies.models
+        register_url_convertor("label_id", LabelId())
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """The declared routes."""
+        return [self._put(), self._list(), self._get(), self._delete()]
+
+    def _put(self) -> Endpoint[LabelsBody]:
+        return Endpoint(
+            method="POST",
+            path="/labels",
+            summary="Create or replace labels",
+            handler=self.put_labels,
+            scope="write",
+            body=self._models.labels,
+            stream=LineStream(
+                line=self._models.label,
+                answer=LineAnswer | LineRefusal | StreamEnd,
+                handler=self.stream_labels,
+            ),
+            idempotent=True,
+            answer=LabelsAnswer,
+            refusals=(429, 503, 507),
         )
-        return json_response(labels_answer(written))
 
-    def label_stream(request: Request) -> Response:
-        refuse_idempotency_key(request)
-        if parts.draining() or not parts.engine.ready():
-            raise NotReady("the service takes no labels now")
+    def _list(self) -> Endpoint[Page]:
+        return Endpoint(
+            method="GET",
+            path="/labels",
+            summary="List the labels posted since the bundle was written",
+            handler=self.list_labels,
+            scope="read",
+            query=self._models.page,
+            answer=LabelPage,
+            refusals=(503,),
+        )
+
+    def _get(self) -> Endpoint[None]:
+        return Endpoint(
+            method="GET",
+            path=_LABEL_PATH,
+            summary="Show one label",
+            handler=self.get_label,
+            scope="read",
+            path_parameters=_PATH_PARAMETERS,
+            answer=LabelAnswer,
+            refusals=(404, 503),
+        )
+
+    def _delete(self) -> Endpoint[None]:
+        return Endpoint(
+            method="DELETE",
+            path=_LABEL_PATH,
+            summary="Delete one label",
+            handler=self.delete_label,
+            scope="write",
+            path_parameters=_PATH_PARAMETERS,
+            idempotent=True,
+            answer=VersionAnswer,
+            refusals=(404, 429, 503),
+        )
+
+    async def put_labels(self, call: Call[LabelsBody]) -> LabelsAnswer:
+        """Write all labels of a request, or none."""
+        labels = tuple(label.to_label() for label in call.input.labels)
+        written = await self._engine.write(PutLabels(labels=labels), request=call.idempotency)
+        return labels_answer(written)
+
+    def stream_labels(self, _request: Request) -> Response:
+        """Write a stream of labels, a batch at a time."""
+        dependencies = self._dependencies
+        if dependencies.draining() or not self._engine.ready():
+            raise NotReady("the service takes no labels now; try again later")
         return LabelStream(
-            model=models.label,
-            apply=parts.engine.put_labels,
-            draining=parts.draining,
-            limits=parts.limits,
-            telemetry=parts.telemetry,
+            model=self._models.label,
+            apply=self._engine.put_labels,
+            draining=dependencies.draining,
+            limits=dependencies.limits,
+            telemetry=dependencies.telemetry,
         )
 
-    @router.get(
-        "/labels",
-        summary="List live labels",
-        dependencies=[parts.scope("read")],
-        response_model=schemas.LabelPage,
-        responses=problems(401, 403, 422, 503),
-    )
-    async def list_labels(page: Annotated[schemas.Page, Query()]) -> Response:
-        if page.limit > parts.limits.page:
-            raise InvalidInput(f"must be at most {parts.limits.page}", field="limit")
-        view = parts.engine.view
+    async def list_labels(self, call: Call[Page]) -> LabelPage:
+        """One page of the posted labels."""
+        page, view = call.input, self._engine.view
         # In a thread: the first page after a write sorts all ids.
-        found = await asyncio.to_thread(view.labels.page, after=page.after, size=page.limit + 1)
-        shown = found[: page.limit]
-        return json_response(
-            {
-                "version": view.version,
-                "labels": [label_answer(label) for label in shown],
-                "next": shown[-1].id if len(found) > len(shown) else None,
-            }
+        labels = await asyncio.to_thread(view.labels.page, after=page.after, size=page.limit + 1)
+        shown = labels[: page.limit]
+        return {
+            "version": view.version,
+            "labels": [label_answer(label) for label in shown],
+            "next": shown[-1].id if len(labels) > len(shown) else None,
+        }
+
+    async def get_label(self, call: Call[None]) -> LabelAnswer:
+        """A label of the bundle or a posted one."""
+        return label_answer(self._engine.view.labels.require(_label_id(call)))
+
+    async def delete_label(self, call: Call[None]) -> VersionAnswer:
+        """Remove a label and its rows from the memory."""
+        written = await self._engine.write(
+            RemoveLabel(id=_label_id(call)), request=call.idempotency
         )
+        return {"version": written.version}
 
-    @router.get(
-        "/labels/{label_id:label_id}",
-        summary="Show one label",
-        dependencies=[parts.scope("read")],
-        response_model=schemas.LabelAnswer,
-        responses=problems(401, 403, 404, 422, 503),  # the framework would add its own 422
-    )
-    async def get_label(label_id: str) -> Response:
-        return json_response(label_answer(parts.engine.view.labels.require(label_id)))
 
-    @router.delete(
-        "/labels/{label_id:label_id}",
-        summary="Delete one label",
-        dependencies=[parts.scope("write")],
-        response_model=schemas.VersionAnswer,
-        responses=problems(401, 403, 404, 409, 422, 429, 503),
-        openapi_extra=idempotency_header(),
-    )
-    async def delete_label(label_id: str, request: Request) -> Response:
-        written = await parts.engine.write(
-            RemoveLabel(id=label_id), request=request_key(request, schemas.StrictModel())
-        )
-        return json_response({"version": written.version})
-
-    return router
+def _label_id(call: Call[None]) -> str:
+    label_id: str = call.request.path_params["label_id"]
+    return label_id

@@ -1,42 +1,47 @@
-"""POST /predict."""
+"""POST /predict: queries to keywords."""
 
 from __future__ import annotations
 
-from time import monotonic
-
-from fastapi import APIRouter, Request, Response
+from typing import Any
 
 from service.core.types import PredictOptions
-from service.http import schemas
-from service.http.request_body import read_json
-from service.http.responses import json_response, predict_answer
-from service.http.routes.dependencies import Parts, body, problems
+from service.http.answers import PredictAnswer
+from service.http.endpoint import Call, Endpoint
+from service.http.request_models import PredictBody
+from service.http.responses import predict_answer
+from service.http.routes.dependencies import RouteDependencies
 
 
-def build_router(parts: Parts) -> APIRouter:
-    """The route over the parts' engine."""
-    router = APIRouter()
-    models = schemas.RequestModels(parts.limits)
+class PredictRoutes:
+    """Answers queries."""
 
-    @router.post(
-        "/predict",
-        summary="Match queries to keywords",
-        dependencies=[parts.scope("read")],
-        response_model=schemas.PredictAnswer,
-        responses=problems(400, 401, 403, 413, 415, 422, 429, 503, 504),
-        openapi_extra=body(models.predict),
-    )
-    async def predict(request: Request) -> Response:
-        started = monotonic()
-        asked = await read_json(request, models.predict, limit=parts.limits.body_bytes)
-        bundle, answer = await parts.engine.predict(
-            asked.queries,
-            PredictOptions(top_k=asked.top_k, explain=asked.explain),
-            deadline=started + asked.deadline_ms / 1000,
-            min_version=asked.min_version,
-            memorization=asked.memorization,
-            depth=asked.depth,
+    def __init__(self, dependencies: RouteDependencies) -> None:
+        self._engine, self._models = dependencies.engine, dependencies.models
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """The declared routes."""
+        return [
+            Endpoint(
+                method="POST",
+                path="/predict",
+                summary="Match queries to keywords",
+                handler=self.predict,
+                scope="read",
+                body=self._models.predict,
+                answer=PredictAnswer,
+                refusals=(429, 503, 504),
+            )
+        ]
+
+    async def predict(self, call: Call[PredictBody]) -> PredictAnswer:
+        """Answer all queries of a request from one view of the memory."""
+        body = call.input
+        bundle, answer = await self._engine.predict(
+            body.queries,
+            PredictOptions(top_k=body.top_k, explain=body.explain),
+            deadline=call.received + body.deadline_ms / 1000,
+            min_version=body.min_version,
+            memorization=body.memorization,
+            depth=body.depth,
         )
-        return json_response(predict_answer(answer, bundle=bundle, explain=asked.explain))
-
-    return router
+        return predict_answer(answer, bundle=bundle, explain=body.explain)

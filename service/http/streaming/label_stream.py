@@ -1,9 +1,9 @@
-"""POST /labels as a stream: a label a line, applied in batches, answered line by line.
+"""POST /labels as a stream: one label per line, written in batches, answered line by line.
 
-    client -> read_lines -> Backlog -> apply, a batch at a time -> AnswerBuffer -> client
+    client -> read_lines -> BatchQueue -> apply, one batch at a time -> SendBuffer -> client
 
-While a batch is applied the next one is read. It is not handed over before the first is done:
-when a batch fails, nothing behind it may be applied, and the writer fails jobs one by one.
+While a batch is written, the next one is read. It is passed on only after the first has succeeded:
+if a batch fails, no later line may be written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -22,22 +21,24 @@ from service.core.errors import BodyTooLarge, KeymatchError, NotReady, Overloade
 from service.core.types import NewLabel
 from service.engine.write_operations import Written
 from service.http import problems
+from service.http.answers import LineAnswer, LineRefusal
+from service.http.problems import Problem
 from service.http.request_body import NDJSON, parse_json
+from service.http.request_models import LabelBody
 from service.http.responses import json_lines, line_answer, line_refusal, stream_end
-from service.http.schemas import LabelBody
-from service.http.streaming.batch_queue import Backlog, Entry
+from service.http.streaming.batch_queue import BatchQueue, Entry
 from service.http.streaming.ndjson import Line, read_lines
-from service.http.streaming.send_buffer import AnswerBuffer
+from service.http.streaming.send_buffer import SendBuffer
 from service.settings import Limits
 from service.telemetry import Telemetry
 
 BATCH_LINES = 256
-RETRY_SECONDS = 0.05  # until a batch that found the writer's queue full tries again
-LOOK_SECONDS = 0.25  # how often an idle stream looks whether the service ends
-# A server that closes while bytes come in resets the connection, which may cost the client the last
-# lines of its answer; so what comes behind the end is read for a while, and forgotten.
+RETRY_SECONDS = 0.05  # between two attempts to write a batch while the writer's queue is full
+LOOK_SECONDS = 0.25  # how often an idle stream checks whether the service shuts down
+# Closing a connection while bytes still arrive resets it, and the client may lose the last lines of
+# its answer. So after an early end the rest of the stream is read and dropped for this long.
 LINGER_SECONDS = 5.0
-PATIENCE_SECONDS = 60.0  # for a client that neither sends nor reads although it must
+PATIENCE_SECONDS = 60.0  # after which a client that does not read its answers is given up
 
 Apply = Callable[[Sequence[NewLabel]], Awaitable[Written]]
 
@@ -45,10 +46,10 @@ log = logging.getLogger("keymatch")
 
 
 class LabelStream(Response):
-    """The answer to a stream of labels, given while the stream is read.
+    """The answer to a stream of labels, sent while the stream is read.
 
-    Not a `StreamingResponse`: that waits for the client's leaving by receiving, and would take the
-    request's own bytes away.
+    Not a `StreamingResponse`, which detects disconnects through `receive()` and would thereby
+    consume the body that is read here.
     """
 
     media_type = NDJSON
@@ -63,9 +64,13 @@ class LabelStream(Response):
         telemetry: Telemetry,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """`apply` writes labels, all or none; `draining` says whether the service is to end."""
+        """`apply` writes labels, all or none; `draining` tells whether the service shuts down.
+
+        `patience` is in seconds, see `SendBuffer`.
+        """
         self.status_code, self.background = 200, None
-        # What was not read of a stream that had to end is lost; no further request can follow it.
+        # After an early end the rest of the body is unread, so no request can follow on this
+        # connection.
         self.init_headers({"connection": "close"})
         self._model, self._apply, self._draining = model, apply, draining
         self._limits, self._telemetry = limits, telemetry
@@ -73,9 +78,9 @@ class LabelStream(Response):
         self._client_left = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read, apply and answer until the stream ends or must."""
-        backlog = Backlog(lines=BATCH_LINES, size=self._limits.body_bytes)
-        answers = AnswerBuffer(
+        """Read, write and answer until the stream ends, fails or the service shuts down."""
+        batches = BatchQueue(lines=BATCH_LINES, size=self._limits.body_bytes)
+        answers = SendBuffer(
             send,
             start={
                 "type": "http.response.start",
@@ -88,8 +93,8 @@ class LabelStream(Response):
         try:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(answers.run())
-                reading = tasks.create_task(self._read(Request(scope, receive), backlog))
-                await self._answer_all(backlog, answers)
+                reading = tasks.create_task(self._read(Request(scope, receive), batches))
+                await self._answer_all(batches, answers)
                 await asyncio.wait({reading}, timeout=LINGER_SECONDS)
                 reading.cancel()
                 if self._client_left:
@@ -97,18 +102,18 @@ class LabelStream(Response):
                 else:
                     await answers.finish()
         except* TimeoutError:
-            log.warning("a client does not read the answers to its stream")
+            log.warning("a stream of labels is given up: its client does not read the answers")
 
-    async def _read(self, request: Request, backlog: Backlog) -> None:
+    async def _read(self, request: Request, batches: BatchQueue) -> None:
         try:
             async for line in read_lines(request.stream(), limit=self._limits.body_bytes):
-                if not backlog.closed:
-                    await backlog.put(self._entry(line))
+                if not batches.closed:
+                    await batches.put(self._entry(line))
         except ClientDisconnect:
             self._client_left = True
-            backlog.close()
+            batches.close()
         else:
-            backlog.end()
+            batches.end()
 
     def _entry(self, line: Line) -> Entry:
         size = len(line.content or b"")
@@ -122,43 +127,44 @@ class LabelStream(Response):
 
     def _label(self, line: Line) -> NewLabel:
         if line.content is None:
-            raise BodyTooLarge(f"the line has more than {self._limits.body_bytes} bytes")
+            limit = self._limits.body_bytes
+            raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
         return self._model.model_validate(parse_json(line.content, what="line")).to_label()
 
-    async def _answer_all(self, backlog: Backlog, answers: AnswerBuffer) -> None:
-        """Apply batch after batch and write their answers; after a failure, where it stopped."""
+    async def _answer_all(self, batches: BatchQueue, answers: SendBuffer) -> None:
+        """Write batch after batch and answer its lines; after a failure, say where it stopped."""
         last, failure = 0, None
-        while failure is None and not backlog.over:
+        while failure is None and not batches.finished:
             await answers.room()
             if self._draining():
-                failure = problems.error_document(_ending())
-            elif batch := await backlog.take(within=LOOK_SECONDS):
-                documents, failure = await self._applied(batch)
+                failure = problems.error_document(_shutting_down())
+            elif batch := await batches.take(within=LOOK_SECONDS):
+                documents, failure = await self._answers(batch)
                 answers.write(json_lines(documents))
                 last = batch[-1].line
         if failure is not None:
-            backlog.close()
+            batches.close()
             answers.write(json_lines([stream_end(last, failure)]))
 
-    async def _applied(
+    async def _answers(
         self, batch: Sequence[Entry]
-    ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """The answer to each line of a batch, and the problem that kept it from being applied."""
+    ) -> tuple[list[LineAnswer | LineRefusal], Problem | None]:
+        """Write a batch; the answer to each of its lines, and the problem if it was not written."""
         try:
-            written = await self._written([entry.label for entry in batch if entry.label])
-        except Exception as error:  # every line must hear of it, also of a defect
+            written = await self._write([entry.label for entry in batch if entry.label])
+        except Exception as error:  # also after a defect every line must be answered
             failure = self._failure(error)
             return [line_refusal(entry.line, entry.problem or failure) for entry in batch], failure
-        fates = iter(written.labels)
+        written_labels = iter(written.labels)
         return [
             line_refusal(entry.line, entry.problem)
             if entry.problem
-            else line_answer(entry.line, next(fates), version=written.version)
+            else line_answer(entry.line, next(written_labels), version=written.version)
             for entry in batch
         ], None
 
-    async def _written(self, labels: Sequence[NewLabel]) -> Written:
-        """Apply labels as soon as the writer's queue has room for them."""
+    async def _write(self, labels: Sequence[NewLabel]) -> Written:
+        """Write labels as soon as the writer's queue has room for them."""
         if not labels:
             return Written(version=0, labels=())
         while True:
@@ -168,15 +174,15 @@ class LabelStream(Response):
                 if self._client_left:
                     raise
                 if self._draining():
-                    raise _ending() from None
+                    raise _shutting_down() from None
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _failure(self, error: Exception) -> dict[str, Any]:
+    def _failure(self, error: Exception) -> Problem:
         reason = problems.reason(error)
         if reason:
             self._telemetry.rejected.labels(reason).inc()
         return problems.error_document(error)
 
 
-def _ending() -> NotReady:
-    return NotReady("the service is draining; send the lines that were not applied once more")
+def _shutting_down() -> NotReady:
+    return NotReady("the service shuts down; send the lines that were not written again")

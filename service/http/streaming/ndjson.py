@@ -1,26 +1,26 @@
-"""Newline-delimited JSON: lines out of bytes that come in pieces of any size."""
+"""Newline-delimited JSON: splits bytes, which arrive in pieces of any size, into lines."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-_BOM = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line that is not blank, by its number from 1; `content` is None where it was too long."""
+    """A line that is not blank; `number` counts from 1, `content` is None if it was too long."""
 
     number: int
     content: bytes | None
 
 
 async def read_lines(chunks: AsyncIterator[bytes], *, limit: int) -> AsyncIterator[Line]:
-    """The lines of a stream, of which never more than one chunk and `limit` bytes are kept.
+    """The lines of a stream; at most one chunk and `limit` bytes are held in memory.
 
-    Blank lines are left out but counted, as is a byte order mark in front of the first one. Where
-    `chunks` raises, the line that it cut is not given.
+    A longer line has no content. Blank lines are counted and left out; a byte order mark before the
+    first line is dropped. If `chunks` raises, the incomplete last line is not returned.
     """
     splitter = _Splitter(limit)
     async for chunk in chunks:
@@ -31,12 +31,12 @@ async def read_lines(chunks: AsyncIterator[bytes], *, limit: int) -> AsyncIterat
 
 
 class _Splitter:
-    """Keeps the line that the last chunk cut."""
+    """Keeps the beginning of the line that continues in the next chunk."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._number = 0
-        self._kept: bytearray | None = bytearray()  # None while the rest of a long line is skipped
+        self._kept: bytearray | None = bytearray()  # None: the line is too long, skip the rest
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
         *ends, rest = chunk.split(b"\n")
@@ -46,13 +46,13 @@ class _Splitter:
         self._keep(rest)
 
     def finish(self) -> Iterator[Line]:
-        """The line that ends here, unless it is blank."""
+        """End the present line; yields it unless it is blank."""
         kept, self._kept = self._kept, bytearray()
         self._number += 1
         if kept is None:
             yield Line(number=self._number, content=None)
             return
-        content = bytes(kept.removeprefix(_BOM) if self._number == 1 else kept)
+        content = bytes(kept.removeprefix(_BYTE_ORDER_MARK) if self._number == 1 else kept)
         if content.strip(b" \t\r"):
             yield Line(number=self._number, content=content)
 

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from service.core.errors import LogError, MemoryFull, NotReady, Overloaded
 from service.core.types import NewLabel
 from service.engine.write_operations import Written, WrittenLabel
-from service.http.schemas import LineAnswer, LineRefusal, RequestModels, StreamEnd
+from service.http.answers import LineAnswer, LineRefusal, StreamEnd
+from service.http.request_models import RequestModels
 from service.http.streaming import label_stream
 from service.http.streaming.label_stream import BATCH_LINES, LabelStream
 from service.settings import Limits
 from service.telemetry import Telemetry
+from tests.support.answers import assert_answer
 
 LEAVES = None  # in place of bytes: the client goes away
 HANGS = b"hangs"  # in place of bytes: the client neither sends nor goes away
@@ -137,7 +139,7 @@ def test_each_line_is_answered() -> None:
     assert answer == {
         "line": 1, "id": "pm-1", "status": "created", "version": 1, "neighbours": []
     }  # fmt: skip
-    LineAnswer.model_validate(answer, strict=True)
+    assert_answer(answer, LineAnswer)
     start = client.messages[0]
     assert start["status"] == 200
     assert dict(start["headers"]) == {
@@ -177,7 +179,7 @@ def test_a_bad_line_is_answered_by_its_own_problem(
     assert [label.id for label in desk.applied] == ["a", "b"]
     first, refusal, last = client.answers
     assert (first["id"], last["id"], last["line"]) == ("a", "b", 3)
-    LineRefusal.model_validate(refusal, strict=True)
+    assert_answer(refusal, LineRefusal)
     assert (refusal["line"], refusal["error"]["status"]) == (2, status)
     fields = [one["field"] for one in refusal["error"].get("errors", [])]
     assert field in fields if field else not fields
@@ -281,7 +283,7 @@ def test_nothing_behind_a_failed_batch_is_applied(error: Exception, status: int)
     assert [answer["line"] for answer in lines] == list(range(1, 513))
     refused = {answer["line"]: answer["error"]["status"] for answer in lines if "error" in answer}
     assert refused == dict.fromkeys(range(257, 513), status) | {301: 400}
-    StreamEnd.model_validate(end, strict=True)
+    assert_answer(end, StreamEnd)
     assert (end["stopped_after"], end["error"]["status"]) == (512, status)
     assert "/disk" not in str(end)
     assert client.ended

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.http.schemas import RequestModels, normalised
+from service.http.request_models import RequestModels, normalised
 from service.settings import Limits
 
 

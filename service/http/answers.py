@@ -1,0 +1,215 @@
+"""The types of successful answers.
+
+Each field of an answer is defined here and nowhere else: the OpenAPI document is derived from these
+types, and mypy holds the dicts that `responses` builds to them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+
+# Before Python 3.12 pydantic takes no TypedDict of `typing`.
+from typing_extensions import TypedDict
+
+from service.http.problems import Problem
+
+Version = Annotated[
+    int,
+    Field(
+        description="Memory version: the sequence number of the newest write that is included; 0"
+        " for a bundle without writes."
+    ),
+]
+Similarity = Annotated[float, Field(description="Cosine similarity, -1 to 1.")]
+Novel = Annotated[
+    bool, Field(description="Whether the label was posted, rather than part of the training data.")
+]
+Metadata = Annotated[dict[str, str], Field(description="As posted with the label.")]
+
+
+class EvidenceAnswer(TypedDict):
+    """One row of the memory that voted for a keyword."""
+
+    kind: Annotated[
+        str,
+        Field(
+            description="`instance`: a training query or a posted click; `label`: a label's text."
+        ),
+    ]
+    text: Annotated[str, Field(description="The text of the row.")]
+    similarity: Similarity  # of the row and the query
+    weight: Annotated[
+        float,
+        Field(description="The row's part of the score; the weights of all rows sum to it."),
+    ]
+
+
+class KeywordAnswer(TypedDict):
+    """A predicted label. `metadata` and `evidence` are present only with `explain`."""
+
+    id: str
+    text: str
+    score: Annotated[float, Field(description="0 to 1; keywords are sorted by it, then by id.")]
+    novel: Novel
+    metadata: NotRequired[Metadata]
+    evidence: NotRequired[
+        Annotated[list[EvidenceAnswer], Field(description="Sorted by weight, largest first.")]
+    ]
+
+
+class ResultAnswer(TypedDict):
+    """The keywords of one query."""
+
+    query: Annotated[str, Field(description="The query, without white space at its ends.")]
+    keywords: Annotated[list[KeywordAnswer], Field(description="At most `top_k`, best first.")]
+
+
+class TimingAnswer(TypedDict):
+    """Milliseconds by stage, summed over the parts of the request that ran in parallel."""
+
+    queue: Annotated[float, Field(description="Waiting for a free thread.")]
+    encode: Annotated[float, Field(description="Queries to vectors; 0 for cached queries.")]
+    retrieve: Annotated[float, Field(description="Searching the nearest keys.")]
+    score: Annotated[float, Field(description="Votes of the retrieved keys to ranked labels.")]
+
+
+class PredictAnswer(TypedDict):
+    """The answer of POST /predict."""
+
+    bundle: Annotated[str, Field(description="The name of the bundle that answered.")]
+    version: Version
+    results: Annotated[
+        list[ResultAnswer], Field(description="One for each query, in the order of the queries.")
+    ]
+    timing_ms: TimingAnswer
+
+
+class NeighbourAnswer(TypedDict):
+    """A training label whose classifier enriched the vector of a posted one (IRENE)."""
+
+    id: str
+    text: str
+    similarity: Similarity  # of the two labels' texts
+
+
+class LabelStatus(TypedDict):
+    """What the service did with one posted label."""
+
+    id: Annotated[str, Field(description="As posted; without one, made from the text.")]
+    status: Annotated[str, Field(description="`created`, `updated` or `unchanged`.")]
+    neighbours: Annotated[
+        list[NeighbourAnswer],
+        Field(description="At most 3; empty for a bundle without a combiner."),
+    ]
+
+
+class LabelsAnswer(TypedDict):
+    """The answer of POST /labels. The labels are on disk, and visible from `version` on."""
+
+    version: Version
+    labels: Annotated[
+        list[LabelStatus], Field(description="One for each label, in the order of the request.")
+    ]
+
+
+class LineAnswer(LabelStatus):
+    """The answer to a line of a stream whose label was written."""
+
+    line: Annotated[int, Field(description="Number of the line, from 1.")]
+    version: Version
+
+
+class LineRefusal(TypedDict):
+    """The answer to a line of a stream that was not written; other lines are not affected."""
+
+    line: Annotated[int, Field(description="Number of the line, from 1.")]
+    error: Problem
+
+
+class StreamEnd(TypedDict):
+    """The last line of the answer to a stream that the service ended early."""
+
+    stopped_after: Annotated[
+        int,
+        Field(description="Lines up to this number are answered above; later ones were not read."),
+    ]
+    error: Problem
+
+
+class VersionAnswer(TypedDict):
+    """The memory version from which a write is visible."""
+
+    version: Version
+
+
+class InstancesAnswer(VersionAnswer):
+    """The answer of POST /instances."""
+
+    accepted: Annotated[int, Field(description="Number of instances in the request.")]
+
+
+class BundleAnswer(VersionAnswer):
+    """A bundle's name, and the memory version that it was written at or serves."""
+
+    bundle: str
+
+
+class LabelAnswer(TypedDict):
+    """A label as the memory holds it."""
+
+    id: str
+    text: str
+    queries: Annotated[
+        list[str], Field(description="Known queries posted with the label; empty for base labels.")
+    ]
+    metadata: Metadata
+    novel: Novel
+    version: Annotated[
+        int, Field(description="Memory version that wrote the label; 0: it came with the bundle.")
+    ]
+
+
+class LabelPage(TypedDict):
+    """A page of the labels posted since the bundle was written, in order of id."""
+
+    version: Version
+    labels: list[LabelAnswer]
+    next: Annotated[
+        str | None, Field(description="`after` of the next page; null on the last page.")
+    ]
+
+
+class LiveAnswer(TypedDict):
+    """The process works."""
+
+    status: Annotated[str, Field(description="Always `live`.")]
+
+
+class ReadyAnswer(TypedDict):
+    """Queries are answered."""
+
+    status: Annotated[str, Field(description="Always `ready`.")]
+    writes: Annotated[
+        str,
+        Field(description="`accepted`, or `failing` while the label log cannot be used."),
+    ]
+
+
+class InfoAnswer(TypedDict):
+    """What is served, and the limits on requests."""
+
+    version: Version
+    bundle: Annotated[dict[str, Any], Field(description="The bundle's manifest.")]
+    novel_labels: Annotated[
+        str,
+        Field(
+            description="What the vector of a posted label is made from: `text`, or `irene` where"
+            " the bundle has a combiner."
+        ),
+    ]
+    memory: Annotated[
+        dict[str, int], Field(description="Counts of rows, index segments and labels.")
+    ]
+    limits: Annotated[dict[str, int], Field(description="The table [limits] of the settings.")]
