@@ -52,7 +52,7 @@ def key_of(service: LocalService, label_id: str = "axe") -> Halves:
 def expected(bundle: Path) -> Halves:
     opened = open_bundle(bundle)
     encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
-    return open_representer(encoder, opened).make([ITEM])[0].rows[0]
+    return open_representer(encoder, opened).encode([ITEM])[0].rows[0]
 
 
 def test_a_posted_label_names_the_neighbours_that_enriched_it(

@@ -14,7 +14,7 @@ from service.core.types import NewLabel
 from service.engine.write_operations import Written, WrittenLabel
 from service.http.answers import LineAnswer, LineRefusal, StreamEnd
 from service.http.request_models import RequestModels
-from service.http.streaming import label_stream
+from service.http.streaming import batch_queue, label_stream
 from service.http.streaming.label_stream import BATCH_LINES, LabelStream
 from service.settings import Limits
 from service.telemetry import Telemetry
@@ -275,7 +275,10 @@ def test_a_full_queue_means_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         (RuntimeError("a defect"), 500),
     ],
 )
-def test_nothing_behind_a_failed_batch_is_applied(error: Exception, status: int) -> None:
+def test_nothing_behind_a_failed_batch_is_applied(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    monkeypatch.setattr(batch_queue, "BATCH_SECONDS", 60)  # full batches, also on a busy machine
     content = many(300) + b"{\n" + many(600)
     desk, client = put([content[:9000], content[9000:]], {2: error})
     assert [len(call) for call in desk.calls] == [256, 255]
