@@ -25,7 +25,7 @@ from service.core.index.libraries import IndexParameters
 from service.core.types import Floats, Halves, Role
 from training.datasets.dataset import Dataset
 from training.reduction import budget_rows, check_method, reduce
-from training.reduction.memory import Memory
+from training.reduction.memory import WholeMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def _instances(
     if options.instances == 1.0:
         return keys[:count], votes, texts
     vectors: Floats = keys.astype(np.float32)
-    memory = Memory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
+    memory = WholeMemory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
     [reduced] = reduce(memory, method=options.reduction, shares=[options.instances]).values()
     return (
         reduced.instances.astype(np.float16),

@@ -1,20 +1,29 @@
-"""`python -m training score`: an encoder's figures on the test rows, by every way of prediction."""
+"""`python -m training score`: an encoder's metrics on the test rows, by every way of prediction."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from cyclopts import Parameter
 from rich.console import Console
+from rich.progress import Progress
 
 from service.core.errors import InvalidInput, MissingExtra
+from training.checkpoints.choices import Choices
 from training.checkpoints.run_json import BEST, read_run_on
 from training.commands.options import AskedPrecision
 from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
 from training.evaluation import results
 from training.evaluation.results import Check, Results, rows_of_chosen
+from training.progress import reported
+
+if TYPE_CHECKING:
+    from training.experiments.sweeps import EncoderScores
+
+SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
 
 def score(
@@ -24,12 +33,12 @@ def score(
     encoder: str | None = None,
     out: Path | None = None,
     precision: AskedPrecision = "fp32",
-    name: Annotated[str | None, Parameter(help="How the report calls it.")] = None,
+    name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
-    Every key is scanned, in fp16 as it is served. The figures at the lambda and b that were chosen
-    on held-out rows are marked; all others are sweeps. Writes results.json and rows.npz.
+    Every key is scanned, in fp16 as it is served. The result with the lambda and b that were chosen
+    on held-out rows is marked as chosen; all others are sweeps. Writes results.json and rows.npz.
 
     Parameters
     ----------
@@ -40,57 +49,78 @@ def score(
     encoder
         In place of a run: an encoder as `export bundle` takes it.
     out
-        The results' folder, where an encoder is given.
+        The folder for the results of `--encoder`.
     """
-    if (run is None) == (encoder is None) or (encoder is None) != (out is None):
+    target = run if run is not None else out
+    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
         raise InvalidInput("give either --run, or --encoder and --out")
     dataset = lf_xmc.read(data)
-    try:
-        from training.experiments.sweeps import score_encoder
-    except ImportError as error:
-        raise MissingExtra(error.name or "a package", extra="training") from error
     facts = read_run_on(run, dataset.name) if run is not None else {}
-    folder = run / BEST if run is not None else None
     console = Console()
-    with console.status("encoding and ranking"):
-        measured = score_encoder(
-            str(folder) if folder is not None else str(encoder),
-            dataset,
-            folder=folder,
-            precision=precision,
-        )
-    target = run if run is not None else out
-    assert target is not None
-    results.write(
-        Results(
-            name=name or facts.get("recipe") or str(encoder),
-            system=measured.choices.system,
-            dataset=dataset.name,
-            propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
-            results=tuple(result for result, _ in measured.found),
-            rows=rows_of_chosen(measured.found),
-            held_out_rows=facts["settings"]["validation"]["rows"]
-            if facts
-            else measured.held_out_rows,
-            training_seconds=facts["progress"]["seconds"] if facts else None,
-            history=tuple(_history(run)) if run is not None else (),
-            settings=facts.get("settings", {}),
-            hardware=facts.get("hardware", {}),
-            precision=precision,
+    scores = _scores(run, encoder, dataset, precision, console)
+    measured = Results(
+        name=name or facts.get("recipe") or str(encoder),
+        system=scores.choices.system,
+        dataset=dataset.name,
+        propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
+        results=tuple(result for result, _ in scores.results),
+        rows=rows_of_chosen(scores.results),
+        precision=precision,
+        **(
+            _facts_of_run(run, facts)
+            if run is not None
+            else {"held_out_rows": scores.held_out_rows}
         ),
-        target,
     )
-    for result, _ in measured.found:
+    results.write(measured, target)
+    for result in measured.results:
         if result.chosen:
-            shown = ", ".join(
-                f"{metric} {result.metrics[metric]:.2f}"
-                for metric in ("P@1", "P@5", "R@100", "PSP@5")
-            )
+            shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
             console.print(f"{target}: {result.method}, lambda {result.memorization}: {shown}")
 
 
+def _scores(
+    run: Path | None, encoder: str | None, dataset: Dataset, precision: Any, console: Console
+) -> EncoderScores:
+    """Encode, print the choices, then rank, with a progress bar for each stage."""
+    try:
+        from training.experiments.sweeps import EncoderScores, open_scoring
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    folder = run / BEST if run is not None else None
+    with Progress(console=console) as progress:
+        report = reported(progress)
+        scoring = open_scoring(
+            str(folder or encoder), dataset, folder=folder, precision=precision, report=report
+        )
+        console.print(_described(scoring.choices), highlight=False, soft_wrap=True)
+        return EncoderScores(
+            choices=scoring.choices,
+            results=list(scoring.results(report)),
+            held_out_rows=scoring.held_out_rows,
+        )
+
+
+def _described(choices: Choices) -> str:
+    return (
+        f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
+        f" b {choices.depth}"
+    )
+
+
+def _facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Results` that only a run has."""
+    return {
+        "held_out_rows": facts["settings"]["validation"]["rows"],
+        "training_seconds": facts["progress"]["seconds"],
+        "history": tuple(_history(run)),
+        "settings": facts.get("settings", {}),
+        "hardware": facts.get("hardware", {}),
+    }
+
+
 def _history(run: Path) -> list[Check]:
-    """The checks on held-out rows, from metrics.jsonl."""
+    """The checks on held-out rows during training, from metrics.jsonl."""
     history: dict[tuple[int, float], Check] = {}
     for line in (run / "metrics.jsonl").read_bytes().splitlines():
         entry = orjson.loads(line)
@@ -100,8 +130,8 @@ def _history(run: Path) -> list[Check]:
         for key, value in entry.items():
             metric, at, memorization = key.partition(" at ")
             if at:
-                values[metric], last = value, float(memorization)
-        history[entry["step"], last] = Check(
-            step=entry["step"], seconds=entry["seconds"], memorization=last, metrics=values
+                values[metric], best = value, float(memorization)
+        history[entry["step"], best] = Check(
+            step=entry["step"], seconds=entry["seconds"], memorization=best, metrics=values
         )
     return list(history.values())

@@ -1,4 +1,4 @@
-"""Evaluation of a bundle on a data set's test rows, by the same predictor that serves.
+"""Evaluation of a bundle on a data set's test rows: retrieval and ranking as the service does them.
 
 Shapes: n test rows, d dimensions, b retrieved keys a row, k ranked labels a row.
 """
@@ -6,27 +6,26 @@ Shapes: n test rows, d dimensions, b retrieved keys a row, k ranked labels a row
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import OnnxEncoder, encode_all
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor, voting_kind
-from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
+from service.core.prediction.many_queries import LabelOrder, RankedLabels
+from service.core.prediction.predictor import voting_kind
+from service.core.types import Floats, PredictOptions, Role, RowKind
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.evaluation.metrics import evaluate as measure
+from training.evaluation.metrics import labels_to_rank
+from training.evaluation.prediction import Neighbours, predict
 from training.progress import Report
 
-RANKED = 100  # the deepest metric is R@100
-_CHUNK_ROWS = 512  # test rows between two progress reports
-
-Retrieved = tuple[Floats, Rows]  # similarities and rows, [n, b] each
+_CHUNK_ROWS = 512  # test rows that are searched between two progress reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,57 +39,70 @@ class EvaluationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A bundle and encoded test rows, ready to be ranked at any lambda."""
+    """A bundle's memory and encoded test rows, ready to be ranked at any lambda."""
 
-    predictor: Predictor
     view: View
+    tau: float
+    order: LabelOrder
     dataset: Dataset
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
-        """Measure once for each lambda; keys are retrieved once for those that search the same."""
-        retrieved: dict[RowKind | None, list[Retrieved]] = {}
+        """Measure at each lambda; lambdas that search the same block of keys share one search."""
+        retrieved: dict[RowKind | None, Neighbours] = {}
         weights = inverse_propensity(
             self.dataset.train.labels_of,
             a=self.dataset.propensity.a,
             b=self.dataset.propensity.b,
         )
-        for memorization in memorizations:
-            options = replace(self.options, memorization=memorization)
+        for place, memorization in enumerate(memorizations):
             kind = voting_kind(memorization)
             if kind not in retrieved:
-                retrieved[kind] = self._retrieve(options)
+                retrieved[kind] = self.retrieve(kind)
             metrics = measure(
-                self._rank(retrieved[kind], options),
+                self.ranked(retrieved[kind], memorization).labels,
                 self.dataset.test.labels_of,
                 inverse_propensities=weights,
                 filtered=self.dataset.test.filtered,
             )
-            yield EvaluationRow(memorization=memorization, depth=options.depth, metrics=metrics)
+            self.report("rank", place + 1, len(memorizations))
+            yield EvaluationRow(
+                memorization=memorization, depth=self.options.depth, metrics=metrics
+            )
 
-    def _retrieve(self, options: PredictOptions) -> list[Retrieved]:
-        return [
-            self.predictor.retrieve(self.view, self.vectors[chunk], options)
-            for chunk in self._chunks("retrieve")
+    def retrieve(self, kind: RowKind | None) -> Neighbours:
+        """The nearest keys of a kind (None: both) of all test rows, [n, b] each."""
+        found = [
+            self.view.retrieve(
+                self.vectors[chunk],
+                depth=self.options.depth,
+                kind=kind,
+                exact=self.options.exact,
+            )
+            for chunk in self._chunks()
         ]
+        similarities, rows = zip(*found, strict=True)
+        return np.concatenate(similarities), np.concatenate(rows)
 
-    def _rank(self, retrieved: list[Retrieved], options: PredictOptions) -> NDArray[np.int64]:
-        """Columns of V, [n, k], the best first; -1 where nothing is left to rank."""
-        ranked = np.full((len(self.vectors), options.top_k), -1, np.int64)
-        chunks = self._chunks(f"rank at lambda {options.memorization:g}")
-        for chunk, keys in zip(chunks, retrieved, strict=True):
-            for row, ranking in enumerate(self.predictor.vote(self.view, keys, options)):
-                ranked[chunk.start + row, : len(ranking.columns)] = ranking.columns
-        return ranked
+    def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
+        """The labels of all test rows, [n, k]."""
+        return predict(
+            self.view,
+            retrieved,
+            tau=self.tau,
+            memorization=memorization,
+            top_k=self.options.top_k,
+            order=self.order,
+        )
 
-    def _chunks(self, what: str) -> Iterator[slice]:
+    def _chunks(self) -> Iterator[slice]:
         rows = len(self.vectors)
         for start in range(0, rows, _CHUNK_ROWS):
             stop = min(start + _CHUNK_ROWS, rows)
             yield slice(start, stop)
-            self.report(what, stop, rows)
+            self.report("retrieve", stop, rows)
 
 
 def open_evaluation(
@@ -105,21 +117,21 @@ def open_evaluation(
             f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r};"
             f" its labels are not those of {dataset.name!r}"
         )
-    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
     texts = dataset.test.instances.texts
-    # Filtered labels are removed from the ranking later, so more must be ranked.
-    most_filtered = int(np.diff(dataset.test.filtered.indptr).max(initial=0))
     return Evaluation(
-        predictor=Predictor(encoder, tau=bundle.manifest.predictor.tau),
         view=KnowledgeMemory(bundle).view,
+        tau=bundle.manifest.predictor.tau,
+        order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
         vectors=encode_all(
-            encoder,
+            OnnxEncoder(bundle.folder, bundle.manifest.encoder),
             texts,
             role=Role.QUERY,
             threads=threads,
             progress=lambda done: report("encode", done, len(texts)),
         ),
-        options=PredictOptions(top_k=RANKED + most_filtered, depth=depth, exact=exact),
+        options=PredictOptions(
+            top_k=labels_to_rank(dataset.test.filtered), depth=depth, exact=exact
+        ),
         report=report,
     )

@@ -1,14 +1,16 @@
 """The metrics of extreme multi-label classification, from ranked labels and true labels.
 
-Each metric is a pure function of `Judged`, in [0, 1]; `evaluate` gives the usual table in percent.
+Each metric is a pure function of a `RankingOutcome`, in [0, 1]; `evaluate` returns the usual table
+in percent.
 
-    N rows, L labels, K ranked labels a row; -1 stands for "no answer" and is a miss
-    n rows that have at least one label; the others are left out and counted in `Judged.unlabelled`
+Shapes: N rows, L labels, K ranked labels a row (-1 stands for "no answer" and is a miss), n rows
+that have at least one label; the others are left out and counted in `RankingOutcome.unlabelled`.
 
 Filtered pairs. The public tooling removes them from the predictions only, so that a filtered
-positive can never be found and yet counts as missed. Here `judge` removes them from the positives
-too; a row that has no others is left out. Where positives and filter do not meet, as in the public
-sets and debian-seealso (0 pairs), both ways are equal; in moby 128 pairs meet, 22 of them in test.
+positive can never be predicted and yet counts as missed. Here `ranking_outcome` removes them from
+the positives too; a row without other positives is left out. Where no positive is filtered, as in
+the public sets and in debian-seealso, both ways give the same figures; in moby 128 positives are
+filtered, 22 of them in the test rows.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from training.datasets.propensity import label_frequency
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-# Label-frequency segments of RAE-XMC's Table 2, (above, up to]; labels never trained on apart.
+DEEPEST_RANK = 100  # the deepest metric is R@100
+
+# Label-frequency segments of RAE-XMC's Table 2, (above, up to], and labels never trained on.
 SEGMENTS: Mapping[str, tuple[float, float]] = {
     "head": (1000, np.inf),
     "torso": (100, 1000),
@@ -37,8 +41,8 @@ SEGMENTS: Mapping[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
-    """Ranked labels beside the truth, labelled rows only."""
+class RankingOutcome:
+    """Which ranked labels are positives, for the rows that have a positive."""
 
     ranked: NDArray[np.int64]  # [n, K]
     hits: Bools  # [n, K]
@@ -49,30 +53,37 @@ class Judged:
 
 def hits(ranked: NDArray[np.integer], positives: csr_matrix) -> Bools:
     """Return [N, K], whether each ranked label is a positive of its row; -1 never is."""
+    if not positives.nnz:
+        return np.zeros(ranked.shape, bool)
     rows = np.arange(ranked.shape[0])[:, None]  # [N, 1]
     relevance = positives[rows, np.maximum(ranked, 0)]
-    found: Bools = np.asarray(relevance.todense()) != 0  # [N, K]
-    return found & (ranked >= 0)
+    is_positive: Bools = np.asarray(relevance.todense()) != 0  # [N, K]
+    return is_positive & (ranked >= 0)
+
+
+def labels_to_rank(filtered: csr_matrix) -> int:
+    """How many labels to rank a row, so that 100 remain without its filtered ones [N, L]."""
+    return DEEPEST_RANK + int(np.diff(filtered.indptr).max(initial=0))
 
 
 def without_filtered(ranked: NDArray[np.integer], filtered: csr_matrix) -> NDArray[np.integer]:
     """Return [N, K]: filtered labels removed, later ones moved up, -1 at the end."""
-    out = hits(ranked, filtered) | (ranked < 0)
-    order = np.argsort(out, axis=1, kind="stable")  # what stays comes first, in its order
+    removed = hits(ranked, filtered) | (ranked < 0)
+    order = np.argsort(removed, axis=1, kind="stable")  # kept labels first, in their order
     kept = np.take_along_axis(ranked, order, axis=1)
-    return np.where(np.take_along_axis(out, order, axis=1), -1, kept)
+    return np.where(np.take_along_axis(removed, order, axis=1), -1, kept)
 
 
-def judge(
+def ranking_outcome(
     ranked: NDArray[np.integer], positives: csr_matrix, *, filtered: csr_matrix | None = None
-) -> Judged:
+) -> RankingOutcome:
     """Compare `ranked` [N, K] with `positives` [N, L]; `filtered` [N, L] pairs count in neither.
 
     Raises `InvalidInput` for shapes that disagree, labels out of range or repeated in a row.
     """
     _check_ranked(ranked, positives)
     truth = positives != 0
-    if filtered is not None:
+    if filtered is not None and filtered.nnz:
         ranked = without_filtered(ranked, filtered)
         truth = truth > truth.multiply(filtered)
     truth = csr_matrix(truth)
@@ -81,7 +92,7 @@ def judge(
     sizes = np.diff(truth.indptr).astype(np.int64)  # [N]
     labelled = np.flatnonzero(sizes)
     ranked, truth = np.asarray(ranked, dtype=np.int64)[labelled], truth[labelled]
-    return Judged(
+    return RankingOutcome(
         ranked=ranked,
         hits=hits(ranked, truth),
         positives=truth,
@@ -90,58 +101,58 @@ def judge(
     )
 
 
-def precision(judged: Judged, *, k: int) -> float:
+def precision(outcome: RankingOutcome, *, k: int) -> float:
     """Return P@k, the mean of hits / k."""
-    return float(_top(judged, k).sum(axis=1).mean() / k)
+    return float(_top(outcome, k).sum(axis=1).mean() / k)
 
 
-def recall(judged: Judged, *, k: int) -> float:
+def recall(outcome: RankingOutcome, *, k: int) -> float:
     """Return R@k, the mean of hits / |y|."""
-    return float((_top(judged, k).sum(axis=1) / judged.sizes).mean())
+    return float((_top(outcome, k).sum(axis=1) / outcome.sizes).mean())
 
 
-def ndcg(judged: Judged, *, k: int) -> float:
+def ndcg(outcome: RankingOutcome, *, k: int) -> float:
     """Return nDCG@k with gain 1, discount 1 / log2(rank + 1), ideal over min(k, |y|)."""
-    return float((_top(judged, k) @ discounts(k) / _ideal(judged, k)).mean())
+    return float((_top(outcome, k) @ discounts(k) / _ideal(outcome, k)).mean())
 
 
-def psp(judged: Judged, *, inverse_propensities: Floats, k: int) -> float:
+def psp(outcome: RankingOutcome, *, inverse_propensities: Floats, k: int) -> float:
     """Return PSP@k: mean propensity-scored precision over the best possible mean."""
-    gains = scored_hits(judged, inverse_propensities=inverse_propensities, k=k)
-    best = best_gains(judged.positives, inverse_propensities=inverse_propensities, k=k)
+    gains = scored_hits(outcome, inverse_propensities=inverse_propensities, k=k)
+    best = best_gains(outcome.positives, inverse_propensities=inverse_propensities, k=k)
     return float(gains.sum() / best.sum())
 
 
-def psndcg(judged: Judged, *, inverse_propensities: Floats, k: int) -> float:
+def psndcg(outcome: RankingOutcome, *, inverse_propensities: Floats, k: int) -> float:
     """Return PSnDCG@k: as `psp`, discounted, each row over its ideal as in `ndcg`."""
-    gains = scored_hits(judged, inverse_propensities=inverse_propensities, k=k)
-    best = best_gains(judged.positives, inverse_propensities=inverse_propensities, k=k)
-    weight, ideal = discounts(k), _ideal(judged, k)
+    gains = scored_hits(outcome, inverse_propensities=inverse_propensities, k=k)
+    best = best_gains(outcome.positives, inverse_propensities=inverse_propensities, k=k)
+    weight, ideal = discounts(k), _ideal(outcome, k)
     return float((gains @ weight / ideal).sum() / (best @ weight / ideal).sum())
 
 
-def label_f1(judged: Judged, *, k: int) -> Floats:
+def label_f1(outcome: RankingOutcome, *, k: int) -> Floats:
     """Return [L], each label's F1 over all rows' top k; nan for a label without a positive."""
-    found = _top(judged, k)
-    labels = judged.positives.shape[1]
-    top = judged.ranked[:, :k]
-    true = np.bincount(top[found], minlength=labels)
-    named = np.bincount(top[top >= 0], minlength=labels)
-    wanted = label_frequency(judged.positives)
-    f1 = 2.0 * true / np.maximum(named + wanted, 1)
-    return np.where(wanted > 0, f1, np.nan)
+    top_hits = _top(outcome, k)
+    labels = outcome.positives.shape[1]
+    top = outcome.ranked[:, :k]
+    correct = np.bincount(top[top_hits], minlength=labels)
+    predicted = np.bincount(top[top >= 0], minlength=labels)
+    relevant = label_frequency(outcome.positives)
+    f1 = 2.0 * correct / np.maximum(predicted + relevant, 1)
+    return np.where(relevant > 0, f1, np.nan)
 
 
-def macro_f1(judged: Judged, *, k: int) -> float:
-    """Return macro F1@k, the mean of `label_f1` over the labels that have a positive here.
+def macro_f1(outcome: RankingOutcome, *, k: int) -> float:
+    """Return macro F1@k, the mean of `label_f1` over the labels with a positive in these rows.
 
-    The set is the same whatever is predicted; a mean over all L would add zeros for the rest.
+    This set does not depend on the predictions; a mean over all L would add zeros for the rest.
     """
-    return float(np.nanmean(label_f1(judged, k=k)))
+    return float(np.nanmean(label_f1(outcome, k=k)))
 
 
 def macro_f1_by_segment(
-    judged: Judged,
+    outcome: RankingOutcome,
     *,
     train_frequency: NDArray[np.integer],
     k: int,
@@ -151,7 +162,7 @@ def macro_f1_by_segment(
 
     nan for a segment in which no label has a positive.
     """
-    f1 = label_f1(judged, k=k)
+    f1 = label_f1(outcome, k=k)
     known = ~np.isnan(f1)
     result = {}
     for name, (above, up_to) in boundaries.items():
@@ -160,10 +171,10 @@ def macro_f1_by_segment(
     return result
 
 
-def coverage(judged: Judged, *, k: int) -> float:
-    """Return coverage@k: of the labels that have a positive here, the share found at least once."""
-    found = np.unique(judged.ranked[:, :k][_top(judged, k)])
-    return len(found) / len(np.unique(judged.positives.indices))
+def coverage(outcome: RankingOutcome, *, k: int) -> float:
+    """Return coverage@k: of the labels with a positive here, the share with a hit in the top k."""
+    covered = np.unique(outcome.ranked[:, :k][_top(outcome, k)])
+    return len(covered) / len(np.unique(outcome.positives.indices))
 
 
 def discounts(k: int) -> Floats:
@@ -171,9 +182,9 @@ def discounts(k: int) -> Floats:
     return 1.0 / np.log2(np.arange(2, k + 2))
 
 
-def scored_hits(judged: Judged, *, inverse_propensities: Floats, k: int) -> Floats:
+def scored_hits(outcome: RankingOutcome, *, inverse_propensities: Floats, k: int) -> Floats:
     """Return [n, k], the inverse propensity of each hit, 0 for a miss."""
-    return np.where(_top(judged, k), inverse_propensities[judged.ranked[:, :k]], 0.0)
+    return np.where(_top(outcome, k), inverse_propensities[outcome.ranked[:, :k]], 0.0)
 
 
 def best_gains(positives: csr_matrix, *, inverse_propensities: Floats, k: int) -> Floats:
@@ -198,40 +209,59 @@ def evaluate(
     recall_ks: tuple[int, ...] = (10, 30, 100),
     filtered: csr_matrix | None = None,
 ) -> dict[str, float]:
-    """Return the table in percent, keyed `P@1`, `nDCG@5`, `R@100`, ...; F1 and coverage at max(ks).
+    """Return `metric_table` of ranked labels [N, K] and the positives [N, L].
 
-    `rows` and `rows without labels` count what was judged and what was left out. With `filtered`
-    give enough columns that max(recall_ks) remain after the removal.
+    With `filtered`, rank `labels_to_rank` labels, so that enough remain after the removal.
 
-    Raises `InvalidInput` as `judge` does, where no row has a label, and where `ranked` has fewer
-    than k columns: pad it with -1 if there are no more answers.
+    Raises `InvalidInput` as `ranking_outcome` and `metric_table` do.
     """
-    judged = judge(ranked, positives, filtered=filtered)
-    if not len(judged.sizes):
+    return metric_table(
+        ranking_outcome(ranked, positives, filtered=filtered),
+        inverse_propensities=inverse_propensities,
+        ks=ks,
+        recall_ks=recall_ks,
+    )
+
+
+def metric_table(
+    outcome: RankingOutcome,
+    *,
+    inverse_propensities: Floats,
+    ks: tuple[int, ...] = (1, 3, 5),
+    recall_ks: tuple[int, ...] = (10, 30, 100),
+) -> dict[str, float]:
+    """Return all metrics in percent, keyed `P@1`, `nDCG@5`, ...; F1 and coverage at max(ks).
+
+    `rows` and `rows without labels` count the rows that were measured and those left out.
+
+    Raises `InvalidInput` where no row has a label, and where fewer than k labels are ranked: pad
+    with -1 if there are no more answers.
+    """
+    if not len(outcome.sizes):
         raise InvalidInput("no row has a label that counts", field="positives")
-    table = {f"P@{k}": precision(judged, k=k) for k in ks}
-    table |= {f"nDCG@{k}": ndcg(judged, k=k) for k in ks}
+    table = {f"P@{k}": precision(outcome, k=k) for k in ks}
+    table |= {f"nDCG@{k}": ndcg(outcome, k=k) for k in ks}
     weights = inverse_propensities
-    table |= {f"PSP@{k}": psp(judged, inverse_propensities=weights, k=k) for k in ks}
-    table |= {f"PSnDCG@{k}": psndcg(judged, inverse_propensities=weights, k=k) for k in ks}
-    table |= {f"R@{k}": recall(judged, k=k) for k in recall_ks}
-    table |= {f"F1@{max(ks)}": macro_f1(judged, k=max(ks))}
-    table |= {f"coverage@{max(ks)}": coverage(judged, k=max(ks))}
+    table |= {f"PSP@{k}": psp(outcome, inverse_propensities=weights, k=k) for k in ks}
+    table |= {f"PSnDCG@{k}": psndcg(outcome, inverse_propensities=weights, k=k) for k in ks}
+    table |= {f"R@{k}": recall(outcome, k=k) for k in recall_ks}
+    table |= {f"F1@{max(ks)}": macro_f1(outcome, k=max(ks))}
+    table |= {f"coverage@{max(ks)}": coverage(outcome, k=max(ks))}
     percent = {name: 100.0 * value for name, value in table.items()}
-    counts = {"rows": len(judged.sizes), "rows without labels": judged.unlabelled}
+    counts = {"rows": len(outcome.sizes), "rows without labels": outcome.unlabelled}
     return percent | {name: float(count) for name, count in counts.items()}
 
 
-def _top(judged: Judged, k: int) -> Bools:
-    columns = judged.hits.shape[1]
+def _top(outcome: RankingOutcome, k: int) -> Bools:
+    columns = outcome.hits.shape[1]
     if not 1 <= k <= columns:
         raise InvalidInput(f"k is {k}, but {columns} labels are ranked (pad with -1)", field="k")
-    return judged.hits[:, :k]
+    return outcome.hits[:, :k]
 
 
-def _ideal(judged: Judged, k: int) -> Floats:
+def _ideal(outcome: RankingOutcome, k: int) -> Floats:
     """Return [n], the DCG of min(k, |y|) hits at the top."""
-    ideal: Floats = np.cumsum(discounts(k))[np.minimum(judged.sizes, k) - 1]
+    ideal: Floats = np.cumsum(discounts(k))[np.minimum(outcome.sizes, k) - 1]
     return ideal
 
 

@@ -1,133 +1,200 @@
-"""RAE-XMC's prediction over many rows at once, for sweeps: sparse products in place of loops.
+"""Prediction for all rows of a data set, by the core's own scoring and ranking.
 
-It gives what `service.core.prediction.predictor` gives over the same vectors (a test holds it),
-much quicker for thousands of rows, and Eq. 11 beside it, which is not served.
+`predict` gives what the service answers from the same retrieved keys, to the last bit of a score.
+Only the way to the keys differs offline: vectors lie in arrays, and every key is scanned.
 
 Shapes: n queries, N instances, L labels, b retrieved keys, k ranked labels, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity, vstack
 
-from service.core.index.exact import exact_search
-from service.core.index.protocol import RowFilter
-from service.core.types import Doubles, Floats, Halves, Rows
+from service.core.index.exact import exact_search, nearest
+from service.core.index.protocol import RowFilter, batches
+from service.core.memory.part import Votes, gather
+from service.core.prediction.many_queries import (
+    LabelOrder,
+    RankedLabels,
+    ValueRows,
+    rank_labels,
+    retriever_distributions,
+)
+from service.core.prediction.predictor import voting_kind
+from service.core.types import Bools, Floats, Halves, RowKind, Rows
 
-Ranked = NDArray[np.int64]
+Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first; -1 where nothing is left to rank
+Neighbours = tuple[Floats, Rows]  # similarities and rows of the nearest keys, [n, b] each
+
+_SEARCHED_TOGETHER = 4_096  # queries; faiss multiplies as many with the keys at a time
+_TABLE_CELLS = 2**23  # queries times labels that are ranked together: 40 MB a thread
+_MOST_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Keys:
-    """K = [X; Z] of Eq. 3 in fp16 as it is served, and Y."""
+class OfflineMemory:
+    """K = [X; Z] (Eq. 3) in fp16, as it is served, and the labels of X, without a bundle."""
 
     keys: Halves  # [N + L, d]
     labels_of: csr_matrix  # [N, L]
-    uids: Sequence[str]  # [L]; ties are broken by them
+    label_ids: Sequence[str]  # [L]
 
     @property
     def instances(self) -> int:
         """N."""
         return int(self.labels_of.shape[0])
 
-    def values(self, memorization: float) -> csr_matrix:
-        """V = [lambda Y; (1 - lambda) I] (Eq. 4), [N + L, L]."""
-        y = csr_matrix(self.labels_of != 0).astype(np.float64)
-        one = identity(y.shape[1], dtype=np.float64, format="csr")
-        return csr_matrix(vstack([memorization * y, (1.0 - memorization) * one]))
+    @cached_property
+    def label_order(self) -> LabelOrder:
+        """The labels sorted by id."""
+        return LabelOrder.of(self.label_ids)
+
+    @cached_property
+    def _values(self) -> csr_matrix:
+        """[Y; I], [N + L, L]."""
+        one_label_each = identity(self.labels_of.shape[1], dtype=bool, format="csr")
+        return csr_matrix(vstack([csr_matrix(self.labels_of != 0), one_label_each], format="csr"))
+
+    def is_instance(self, rows: Rows) -> Bools:
+        """Which of `rows` [m] are instance rows."""
+        return np.asarray(rows < self.instances)
+
+    def votes(self, rows: Rows) -> Votes:
+        """The labels that `rows` [m] vote for, row after row, and how many each row has."""
+        return gather(self._values.indptr, self._values.indices, rows)
+
+    def search(self, queries: Floats, *, kind: RowKind | None, count: int) -> Neighbours:
+        """Scan all keys of a kind (None: both) for queries [n, d]."""
+        rows = RowFilter(
+            start=self.instances if kind is RowKind.LABEL else 0,
+            stop=self.instances if kind is RowKind.INSTANCE else len(self.keys),
+        )
+        return exact_search(self.keys, queries, count=count, row_filter=rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Retrieved:
-    """The b nearest keys of each query, of both blocks and of each alone."""
+class RetrievedKeys:
+    """The b nearest keys of each query: of both blocks of K, and of each block alone."""
 
-    both: tuple[Floats, Rows]  # [n, b] each
-    instances: tuple[Floats, Rows]
-    labels: tuple[Floats, Rows]
+    both: Neighbours
+    instances: Neighbours
+    labels: Neighbours
 
-    def voting(self, memorization: float, depth: int) -> tuple[Floats, Rows]:
-        """Those that can vote at a lambda (Eq. 8), cut at `depth`."""
-        kinds = {0.0: self.labels, 1.0: self.instances}
-        similarities, rows = kinds.get(memorization, self.both)
+    def voting(self, memorization: float, depth: int) -> Neighbours:
+        """The nearest `depth` keys that can vote at a lambda (Eq. 8)."""
+        kinds = {None: self.both, RowKind.INSTANCE: self.instances, RowKind.LABEL: self.labels}
+        similarities, rows = kinds[voting_kind(memorization)]
         return similarities[:, :depth], rows[:, :depth]
 
 
-def voters(keys: Keys, memorization: float) -> RowFilter:
-    """The keys that can vote at a lambda (Eq. 8)."""
-    start = keys.instances if memorization == 0.0 else 0
-    return RowFilter(start=start, stop=keys.instances if memorization == 1.0 else len(keys.keys))
+def nearest_of_both(instances: Neighbours, labels: Neighbours, *, depth: int) -> Neighbours:
+    """The nearest keys of both blocks of K from the nearest of each block."""
+    similarities = np.hstack([instances[0], labels[0]])
+    rows = np.hstack([instances[1], labels[1]])
+    return nearest(similarities, rows, count=depth)
 
 
-def retrieve(keys: Keys, queries: Floats, *, depth: int) -> Retrieved:
-    """Search all keys exactly for queries [n, d]."""
-    total, split = len(keys.keys), keys.instances
-    blocks = [(0, total), (0, split), (split, total)]
-    both, instances, labels = (
-        exact_search(keys.keys, queries, count=depth, row_filter=RowFilter(start=start, stop=stop))
-        for start, stop in blocks
+def retrieve(
+    memory: OfflineMemory,
+    queries: Floats,
+    *,
+    depth: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> RetrievedKeys:
+    """Scan all keys once for queries [n, d]; `progress` receives the number of finished queries."""
+    shape = (len(queries), depth)
+    blocks = {
+        kind: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
+        for kind in (RowKind.INSTANCE, RowKind.LABEL, None)
+    }
+    for chunk in batches(len(queries), _SEARCHED_TOGETHER):
+        instances = memory.search(queries[chunk], kind=RowKind.INSTANCE, count=depth)
+        labels = memory.search(queries[chunk], kind=RowKind.LABEL, count=depth)
+        both = nearest_of_both(instances, labels, depth=depth)
+        for kind, found in ((RowKind.INSTANCE, instances), (RowKind.LABEL, labels), (None, both)):
+            similarities, rows = blocks[kind]
+            similarities[chunk], rows[chunk] = found
+        progress(chunk.stop)
+    return RetrievedKeys(
+        both=blocks[None], instances=blocks[RowKind.INSTANCE], labels=blocks[RowKind.LABEL]
     )
-    return Retrieved(both=both, instances=instances, labels=labels)
 
 
 def predict(
-    keys: Keys,
-    retrieved: tuple[Floats, Rows],
+    memory: ValueRows,
+    retrieved: Neighbours,
     *,
     tau: float,
     memorization: float,
     top_k: int,
-) -> Ranked:
-    """Eq. 7: the ranked labels of each query, [n, k], -1 where nothing is left."""
-    return rank(distribution(keys, retrieved, tau=tau) @ keys.values(memorization), keys, top_k)
+    order: LabelOrder,
+) -> RankedLabels:
+    """Eq. 7: the best labels of each query from its retrieved keys."""
+    similarities, rows = retrieved
+
+    def rank(chunk: slice) -> RankedLabels:
+        weights = retriever_distributions(
+            similarities=similarities[chunk], rows=rows[chunk], tau=tau
+        )
+        return rank_labels(
+            memory,
+            rows=rows[chunk],
+            weights=weights,
+            memorization=memorization,
+            top_k=top_k,
+            order=order,
+        )
+
+    return _by_chunks(rank, queries=len(rows), labels=len(order.rank_of_label), top_k=top_k)
 
 
 def predict_separately(
-    keys: Keys,
-    instances: tuple[Floats, Rows],
-    labels: tuple[Floats, Rows],
+    memory: ValueRows,
+    instances: Neighbours,
+    labels: Neighbours,
     *,
     tau: float,
     memorization: float,
     top_k: int,
-) -> Ranked:
-    """Eq. 11, the "OvA+kNN prediction": two searches, two softmaxes, one convex mix."""
-    weights = distribution(keys, instances, tau=tau) + distribution(keys, labels, tau=tau)
-    return rank(weights @ keys.values(memorization), keys, top_k)
+    order: LabelOrder,
+) -> RankedLabels:
+    """Eq. 11, the "OvA+kNN prediction": two searches, two softmaxes, one convex mix. Not served."""
+
+    def rank(chunk: slice) -> RankedLabels:
+        weights = [
+            retriever_distributions(similarities=similarities[chunk], rows=rows[chunk], tau=tau)
+            for similarities, rows in (instances, labels)
+        ]
+        return rank_labels(
+            memory,
+            rows=np.hstack([instances[1][chunk], labels[1][chunk]]),
+            weights=np.hstack(weights),
+            memorization=memorization,
+            top_k=top_k,
+            order=order,
+        )
+
+    return _by_chunks(rank, queries=len(instances[1]), labels=len(order.rank_of_label), top_k=top_k)
 
 
-def distribution(keys: Keys, retrieved: tuple[Floats, Rows], *, tau: float) -> csr_matrix:
-    """Softmax(q K / tau) over the retrieved keys (Eq. 5), [n, N + L]."""
-    similarities, rows = retrieved
-    logits = np.where(rows >= 0, similarities.astype(np.float64) / tau, -np.inf)
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    found = rows >= 0
-    lines = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)
-    shape = (len(rows), len(keys.keys))
-    return csr_matrix((weights[found], (lines[found], rows[found])), shape=shape)
-
-
-def rank(scores: csr_matrix, keys: Keys, top_k: int) -> Ranked:
-    """The best labels of each line of [n, L], ties in order of label id."""
-    by_uid = np.argsort(np.argsort(np.array(keys.uids, object), kind="stable"))  # [L]
-    ranked = np.full((scores.shape[0], top_k), -1, np.int64)
-    for line in range(scores.shape[0]):
-        entries = slice(scores.indptr[line], scores.indptr[line + 1])
-        columns, values = scores.indices[entries], scores.data[entries]
-        best = _best(values, top_k)
-        order = np.lexsort((by_uid[columns[best]], -values[best]))[:top_k]
-        ranked[line, : len(order)] = columns[best][order]
-    return ranked
-
-
-def _best(values: Doubles, top_k: int) -> Rows:
-    """Places of the top_k values and of all that tie with the last."""
-    if len(values) <= top_k:
-        return np.arange(len(values))
-    least = np.partition(values, len(values) - top_k)[len(values) - top_k]
-    return np.flatnonzero(values >= least)
+def _by_chunks(
+    rank: Callable[[slice], RankedLabels], *, queries: int, labels: int, top_k: int
+) -> RankedLabels:
+    """Rank chunks of the queries in threads, so that little memory is needed at a time."""
+    size = min(_MOST_ROWS, max(1, _TABLE_CELLS // max(1, labels)))
+    whole = RankedLabels(
+        labels=np.full((queries, top_k), -1, np.int64), scores=np.zeros((queries, top_k))
+    )
+    chunks = list(batches(queries, size))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for chunk, ranked in zip(chunks, pool.map(rank, chunks), strict=True):
+            whole.labels[chunk], whole.scores[chunk] = ranked.labels, ranked.scores
+    return whole

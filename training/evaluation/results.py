@@ -1,11 +1,12 @@
-"""Measured test rows on disk: what the report compares, whoever ranked the labels.
+"""Metrics of the test rows on disk: what the report compares, whichever system ranked the labels.
 
-| file           | content                                                                    |
-|----------------|----------------------------------------------------------------------------|
-| `results.json` | format, version, who ranked what, how long it trained; a list of `Result`s |
-| `rows.npz`     | for paired tests: the chosen result's rows, [n, 3] in float32              |
+| file           | content                                                                      |
+|----------------|------------------------------------------------------------------------------|
+| `results.json` | format, version, system, data set, seconds of training; a list of `Result`s  |
+| `rows.npz`     | for paired tests: metrics of each row by the chosen result, [n, 3] in float32|
 
-Metrics are in percent. n are the test rows with a label that counts, the same for every system.
+Metrics are in percent. n is the number of test rows with an unfiltered label, the same for every
+system.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity, label_frequency
-from training.evaluation.metrics import Judged, evaluate, judge, macro_f1_by_segment
+from training.evaluation.metrics import (
+    DEEPEST_RANK,
+    RankingOutcome,
+    macro_f1_by_segment,
+    metric_table,
+    ranking_outcome,
+)
 
 FILE, ROWS = "results.json", "rows.npz"
 FORMAT, VERSION = "keymatch-results", 1
 PER_ROW = ("P@1", "P@5", "R@100")  # the columns of each array of rows.npz
-DEEPEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """One way to rank the labels of all test rows.
 
-    `method` says how (`memory`, `dual encoder`, `kNN`, `separate`, `classifiers`, ...);
-    `memorization`, `depth` and `tau` are lambda, b and the memory's temperature where it has them.
-    `chosen` marks the way that was chosen on held-out rows. `segments` is F1@5 by label frequency
-    (RAE-XMC, Table 2).
+    `method` is the way of ranking (`memory`, `labels only`, `instances only`, `separate`,
+    `classifiers`, ...); `memorization`, `depth` and `tau` are lambda, b and the memory's
+    temperature where the method has them. `chosen` marks the way that was chosen on held-out rows.
+    `segments` is F1@5 by label frequency (RAE-XMC, Table 2).
     """
 
     method: str
@@ -53,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Held-out metrics on the way: after `seconds` of training, at a lambda."""
+    """Metrics of the held-out rows during training: after `seconds`, at one lambda."""
 
     step: int
     seconds: float
@@ -63,31 +69,31 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Results:
-    """All of one run's or one peer's results on one data set."""
+    """All results of one run or one peer on one data set."""
 
     name: str  # of the recipe or peer
     system: str
     dataset: str
     propensity: dict[str, float]
     results: tuple[Result, ...]
-    training_seconds: float | None = None  # None: not trained on this data
+    training_seconds: float | None = None  # None if it was not trained on this data
     history: tuple[Check, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
-    precision: str = "fp32"  # that the encoder was asked in; `auto` is its hardware's own
-    held_out_rows: int = 0  # training rows that the chosen result was chosen on
-    # The chosen result's, [n, 3], see PER_ROW.
+    precision: str = "fp32"  # of the encoder's arithmetic; `auto` is the hardware's fastest
+    held_out_rows: int = 0  # on which the chosen result was chosen
+    # Metrics of each test row by the chosen result, [n, 3], columns as in PER_ROW.
     rows: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(PER_ROW))))
 
 
-def place_of_chosen(found: Sequence[Result]) -> int:
-    """Which result was chosen; the first where none is marked."""
-    return next((place for place, one in enumerate(found) if one.chosen), 0)
+def place_of_chosen(results: Sequence[Result]) -> int:
+    """The position of the chosen result; 0 where none is marked."""
+    return next((place for place, result in enumerate(results) if result.chosen), 0)
 
 
-def rows_of_chosen(found: Sequence[tuple[Result, NDArray[np.float64]]]) -> NDArray[np.float64]:
-    """The chosen result's rows, [n, 3]."""
-    return found[place_of_chosen([result for result, _ in found])][1]
+def rows_of_chosen(measured: Sequence[tuple[Result, NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """Metrics of each row by the chosen result, [n, 3]."""
+    return measured[place_of_chosen([result for result, _ in measured])][1]
 
 
 def measured(
@@ -100,22 +106,21 @@ def measured(
     tau: float | None = None,
     chosen: bool = False,
 ) -> tuple[Result, NDArray[np.float64]]:
-    """Measure ranked labels [N, k] of all test rows, -1 where nothing is ranked.
+    """Measure the ranked labels [N, k] of all test rows, -1 where nothing is ranked.
 
-    Give k = 100 and as many more as a row may have filtered (`ranked_labels`).
+    k must be at least `labels_to_rank` of the test rows' filtered pairs. Returns the result and the
+    metrics of each row, [n, 3].
     """
     test = dataset.test
-    metrics = evaluate(
-        ranked,
-        test.labels_of,
+    outcome = ranking_outcome(ranked, test.labels_of, filtered=test.filtered)
+    metrics = metric_table(
+        outcome,
         inverse_propensities=inverse_propensity(
             dataset.train.labels_of, a=dataset.propensity.a, b=dataset.propensity.b
         ),
-        filtered=test.filtered,
     )
-    judged = judge(ranked, test.labels_of, filtered=test.filtered)
     segments = macro_f1_by_segment(
-        judged, train_frequency=label_frequency(dataset.train.labels_of), k=5
+        outcome, train_frequency=label_frequency(dataset.train.labels_of), k=5
     )
     result = Result(
         method=method,
@@ -126,29 +131,24 @@ def measured(
         tau=tau,
         chosen=chosen,
     )
-    return result, row_metrics(judged)
+    return result, row_metrics(outcome)
 
 
-def row_metrics(judged: Judged) -> NDArray[np.float64]:
+def row_metrics(outcome: RankingOutcome) -> NDArray[np.float64]:
     """Each row's P@1, P@5 and R@100 in [0, 1], [n, 3]."""
-    hits = judged.hits
+    hits = outcome.hits
     return np.stack(
         [
             hits[:, :1].sum(axis=1) / 1.0,
             hits[:, :5].sum(axis=1) / 5.0,
-            hits[:, :DEEPEST].sum(axis=1) / judged.sizes,
+            hits[:, :DEEPEST_RANK].sum(axis=1) / outcome.sizes,
         ],
         axis=1,
     )
 
 
-def ranked_labels(dataset: Dataset) -> int:
-    """How many labels a system must rank a row, so that 100 remain when filtered ones are gone."""
-    return DEEPEST + int(np.diff(dataset.test.filtered.indptr).max(initial=0))
-
-
 def write(results: Results, folder: Path) -> None:
-    """Write both files into a folder, which may hold other files."""
+    """Write `results.json` and `rows.npz` into a folder, which may hold other files."""
     document = {"format": FORMAT, "version": VERSION, **asdict(results)}
     del document["rows"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,10 +172,14 @@ def read(folder: Path) -> Results:
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise InvalidData(path, f"must be {FORMAT!r}", field="format")
     if document.pop("version", None) != VERSION:
-        raise InvalidData(path, f"this build reads {VERSION}", field="version")
+        raise InvalidData(
+            path,
+            f"must be {VERSION}, the version that this build reads",
+            field="version",
+        )
     try:
-        document["results"] = tuple(Result(**one) for one in document["results"])
-        document["history"] = tuple(Check(**one) for one in document["history"])
+        document["results"] = tuple(Result(**entry) for entry in document["results"])
+        document["history"] = tuple(Check(**entry) for entry in document["history"])
         return Results(**document, rows=_rows(folder / ROWS))
     except (KeyError, TypeError) as error:
         raise InvalidData(path, f"is not what `score` writes: {error}") from error

@@ -1,4 +1,4 @@
-"""What reduced memories cost, on held-out rows and on test rows."""
+"""The loss of quality by smaller memories, on held-out rows and on test rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from service.core.files.atomic import write_file
-from training.experiments.study import Side, Study
+from training.experiments.study import Study, StudySplit
 from training.reduction import METHODS, reduce
-from training.reduction.memory import Memory, Reduced
+from training.reduction.memory import ReducedMemory, WholeMemory
 from training.report.panels import Curve, Panel
 from training.report.plots import LIGHT, draw
 from training.selection.validation import ValidationSettings
 
 PLOTTED = ("P@1", "P@5", "R@100", "PSP@5")
-# One rule for all choices: the mean that early stopping, lambda and b go by.
+# One rule for all choices: the mean by which early stopping, lambda and b are chosen.
 CRITERION = ValidationSettings().metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """A method at a budget: keys and votes of the test's memory, metrics in percent."""
+    """One method at one budget: size of the test rows' memory, metrics in percent."""
 
     method: str
     share: float
@@ -34,37 +34,37 @@ class Cost:
 
     @property
     def criterion(self) -> float:
-        """What choices go by: the mean of the held-out rows' metrics."""
+        """The mean of the held-out rows' metrics, by which a method is chosen."""
         return float(np.mean([self.held_out[name] for name in CRITERION]))
 
 
 def measure(study: Study, *, methods: Sequence[str], shares: Sequence[float]) -> Iterator[Cost]:
-    """Every method at every budget, at the lambda and b that were chosen for the whole memory."""
+    """Every method at every budget, with the lambda and b that were chosen for the whole memory."""
     held_out, test = study.held_out(), study.test()
     for method in methods:
-        chosen_on = reduce(memory_of(held_out), method=method, shares=shares)
-        reported = reduce(memory_of(test), method=method, shares=shares)
-        for share, reduced in reported.items():
+        for_held_out = reduce(memory_of(held_out), method=method, shares=shares)
+        for_test = reduce(memory_of(test), method=method, shares=shares)
+        for share, reduced in for_test.items():
             yield Cost(
                 method=method,
                 share=share,
                 rows=len(reduced.instances),
                 votes=int(reduced.labels_of.nnz),
-                held_out=metrics(held_out, chosen_on[share]),
+                held_out=metrics(held_out, for_held_out[share]),
                 test=metrics(test, reduced),
             )
 
 
-def memory_of(side: Side) -> Memory:
-    """What a method may look at: never the queries."""
-    return Memory(instances=side.instances, labels_of=side.labels_of, labels=side.labels)
+def memory_of(split: StudySplit) -> WholeMemory:
+    """The memory that a method reduces; it never sees the queries."""
+    return WholeMemory(instances=split.instances, labels_of=split.labels_of, labels=split.labels)
 
 
-def metrics(side: Side, reduced: Reduced) -> dict[str, float]:
-    """A reduced memory's metrics."""
-    keys, retrieved = side.memory(reduced.instances, reduced.labels_of)
-    ranked = side.ranked(keys, retrieved, memorization=side.choices.memorization)
-    return side.measure(ranked)
+def metrics(split: StudySplit, reduced: ReducedMemory) -> dict[str, float]:
+    """Metrics of the split's queries with a reduced memory."""
+    memory, retrieved = split.memory(reduced.instances, reduced.labels_of)
+    ranked = split.ranked(memory, retrieved, memorization=split.choices.memorization)
+    return split.measure(ranked)
 
 
 def preferred(costs: Sequence[Cost]) -> str | None:
@@ -80,7 +80,7 @@ def preferred(costs: Sequence[Cost]) -> str | None:
 
 
 def write_plots(costs: Sequence[Cost], path: Path, *, title: str) -> None:
-    """One PNG a metric, `curve.png` as `curve-P1.png` and so on."""
+    """Draw one PNG for each metric: for `curve.png`, `curve-P1.png` and so on."""
     for metric in PLOTTED:
         name = metric.replace("@", "")
         panel = Panel(
@@ -94,7 +94,9 @@ def write_plots(costs: Sequence[Cost], path: Path, *, title: str) -> None:
                     style=style,
                     points=tuple(
                         sorted(
-                            (one.share, one.test[metric]) for one in costs if one.method == method
+                            (cost.share, cost.test[metric])
+                            for cost in costs
+                            if cost.method == method
                         )
                     ),
                 )

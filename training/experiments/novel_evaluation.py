@@ -29,14 +29,13 @@ import numpy as np
 from scipy.sparse import csr_matrix, hstack, vstack
 
 from service.core.bundle.manifest import PredictorFacts
-from service.core.index.exact import exact_search
+from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Rows
 from training.datasets.novel_split import NovelSplit
 from training.datasets.propensity import inverse_propensity
-from training.evaluation.metrics import evaluate
-from training.evaluation.prediction import Keys, predict, voters
+from training.evaluation.metrics import evaluate, labels_to_rank
+from training.evaluation.prediction import OfflineMemory, predict
 from training.models.class_means import class_means
-from training.selection.validation import RANKED
 
 Setting = Literal["zero-shot", "one-shot"]
 Candidates = Literal["novel", "all"]
@@ -172,24 +171,24 @@ class NovelEvaluation:
         positives = csr_matrix(test.labels_of[:, columns] != 0)
         filtered = csr_matrix(test.filtered[:, columns])
         asked = np.flatnonzero(np.diff(positives.indptr))
-        keys = Keys(
+        memory = OfflineMemory(
             keys=np.concatenate([method.instances, method.labels[columns]]).astype(np.float16),
             labels_of=csr_matrix(method.labels_of[:, columns]),
-            uids=[self.split.everything.labels.uids[column] for column in columns.tolist()],
+            label_ids=[self.split.everything.labels.uids[column] for column in columns.tolist()],
         )
-        top_k = RANKED + int(np.diff(filtered[asked].indptr).max(initial=0))
+        top_k = labels_to_rank(filtered[asked])
         ranked = predict(
-            keys,
-            exact_search(
-                keys.keys,
+            memory,
+            memory.search(
                 self.vectors.queries[asked],
+                kind=voting_kind(method.memorization),
                 count=method.depth or max(top_k, self.predictor.depth),
-                row_filter=voters(keys, method.memorization),
             ),
             tau=self.predictor.tau,
             memorization=method.memorization,
             top_k=top_k,
-        )
+            order=memory.label_order,
+        ).labels
         return evaluate(
             ranked,
             positives[asked],

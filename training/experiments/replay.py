@@ -20,9 +20,9 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from service.core.config import STRICT
 from service.core.types import Rows
 from training.datasets.novel_split import NovelSplit
-from training.selection.validation import RANKED
+from training.evaluation.metrics import DEEPEST_RANK
 
-CUTS = (1, 5, 30, RANKED)
+CUTS = (1, 5, 30, DEEPEST_RANK)
 MOST_LABELS, MOST_INSTANCE_LABELS = 1_000, 100  # the service's default limits
 AGES = (0, 1, 10, 30, 100, 300, 1_000, 3_000, 10_000)  # queries since a label was posted
 CLICKS = (0, 1, 2, 3, 5, 10)
@@ -112,7 +112,7 @@ def replay(
                 version = service.post("/labels", {"labels": some})["version"]
             known[columns], next_due = True, stop
         query = test.instances.texts[row]
-        body = {"queries": [query], "top_k": RANKED, "min_version": version}
+        body = {"queries": [query], "top_k": DEEPEST_RANK, "min_version": version}
         [result] = service.post("/predict", body)["results"]
         ranks = {keyword["id"]: rank for rank, keyword in enumerate(result["keywords"])}
         own = [column for column in _columns(split, row) if known[column]]
@@ -136,7 +136,7 @@ def buckets(
 ) -> list[Bucket]:
     """Recall by age or by clicks; buckets that nobody asked for are left out."""
     places = np.searchsorted(starts, [value(one) for one in found], side="right") - 1
-    ranks = np.array([RANKED if one.rank is None else one.rank for one in found], np.int64)
+    ranks = np.array([DEEPEST_RANK if one.rank is None else one.rank for one in found], np.int64)
     return [
         Bucket(
             first=first,

@@ -1,12 +1,13 @@
-"""Vectors of a data set and rows that the encoder did not train on: what is asked of a memory.
+"""Vectors of a data set and rows that the encoder did not train on, for experiments on the memory.
 
-Questions are decided on the held-out training rows and reported beside the test rows.
+Decisions are made on the held-out training rows; the test rows' figures are reported beside them.
 
 Shapes: N instances of the memory, L labels, n queries, d dimensions, b retrieved keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,73 +18,79 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
-from service.core.index.exact import exact_search, nearest
+from service.core.index.exact import exact_search
 from service.core.index.protocol import RowFilter
-from service.core.types import Floats, Role, Rows
+from service.core.types import Floats, Role
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
 from training.checkpoints.run_json import BEST, read_run_on
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.encode_texts import encode_texts, label_keys
-from training.evaluation.metrics import evaluate, judge
-from training.evaluation.prediction import Keys, Ranked, Retrieved, predict
-from training.evaluation.results import row_metrics
+from training.evaluation.metrics import evaluate, labels_to_rank
+from training.evaluation.prediction import (
+    Neighbours,
+    OfflineMemory,
+    Ranked,
+    RetrievedKeys,
+    nearest_of_both,
+    predict,
+)
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
-from training.selection.validation import HELD_OUT_ROWS, RANKED, Slices, hold_out
+from training.selection.validation import HELD_OUT_ROWS, Slices, hold_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Side:
-    """A memory and the queries that are asked of it."""
+class StudySplit:
+    """Instances that a memory may have, and the queries that measure it."""
 
     instances: Floats  # [N, d]
     labels_of: csr_matrix  # [N, L]
     labels: Floats  # [L, d]
-    uids: tuple[str, ...]  # [L]
+    label_ids: tuple[str, ...]  # [L]
     queries: Floats  # [n, d]
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     inverse_propensities: NDArray[np.float64]  # [L]
     choices: Choices
 
-    @property
-    def top_k(self) -> int:
-        """How many labels to rank, so that 100 remain when filtered ones are gone."""
-        return RANKED + int(np.diff(self.filtered.indptr).max(initial=0))
-
     @cached_property
-    def label_keys(self) -> tuple[Floats, Rows]:
-        """The nearest label keys of each query and their columns, [n, b]; the same for any X."""
+    def _nearest_labels(self) -> Neighbours:
+        """The nearest label keys of each query by column; the same for any instances."""
         return _search(self.labels, self.queries, depth=self.choices.depth)
 
-    def memory(self, instances: Floats, labels_of: csr_matrix) -> tuple[Keys, Retrieved]:
-        """K = [X; Z] with these instance keys [m, d], and what each query retrieves from it."""
-        keys = Keys(
+    def memory(
+        self, instances: Floats, labels_of: csr_matrix
+    ) -> tuple[OfflineMemory, RetrievedKeys]:
+        """A memory with these instance keys [m, d], and what each query retrieves from it."""
+        memory = OfflineMemory(
             keys=np.concatenate([instances, self.labels]).astype(np.float16),
             labels_of=labels_of,
-            uids=self.uids,
+            label_ids=self.label_ids,
         )
-        near = _search(instances, self.queries, depth=self.choices.depth)
-        similarities, columns = self.label_keys
-        labels = similarities, np.where(columns < 0, -1, columns + len(instances))
-        both = nearest(
-            np.hstack([near[0], labels[0]]),
-            np.hstack([near[1], labels[1]]),
-            count=self.choices.depth,
+        similarities, columns = self._nearest_labels
+        depth = self.choices.depth
+        nearest_instances = _search(instances, self.queries, depth=depth)
+        nearest_labels = similarities, np.where(columns < 0, -1, columns + len(instances))
+        return memory, RetrievedKeys(
+            both=nearest_of_both(nearest_instances, nearest_labels, depth=depth),
+            instances=nearest_instances,
+            labels=nearest_labels,
         )
-        return keys, Retrieved(both=both, instances=near, labels=labels)
 
-    def ranked(self, keys: Keys, retrieved: Retrieved, *, memorization: float) -> Ranked:
+    def ranked(
+        self, memory: OfflineMemory, retrieved: RetrievedKeys, *, memorization: float
+    ) -> Ranked:
         """The labels of each query at one lambda."""
         return predict(
-            keys,
+            memory,
             retrieved.voting(memorization, self.choices.depth),
             tau=self.choices.tau,
             memorization=memorization,
-            top_k=self.top_k,
-        )
+            top_k=labels_to_rank(self.filtered),
+            order=memory.label_order,
+        ).labels
 
     def measure(self, ranked: Ranked) -> dict[str, float]:
         """Metrics in percent."""
@@ -94,14 +101,10 @@ class Side:
             filtered=self.filtered,
         )
 
-    def row_metrics(self, ranked: Ranked) -> NDArray[np.float64]:
-        """P@1, P@5 and R@100 of each labelled query, for paired tests."""
-        return row_metrics(judge(ranked, self.positives, filtered=self.filtered))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
-    """An encoder's vectors of a data set."""
+    """A data set as one encoder's vectors."""
 
     name: str
     dataset: Dataset
@@ -111,11 +114,11 @@ class Study:
     labels: Floats = field(repr=False)
     queries: Floats = field(repr=False)  # of all test rows
 
-    def held_out(self) -> Side:
-        """The held-out rows, asked of the kept ones."""
+    def held_out(self) -> StudySplit:
+        """The held-out rows are queries, the kept rows instances."""
         train = self.dataset.train
         kept, held_out = self.slices.kept, self.slices.held_out
-        return self._side(
+        return self._split(
             instances=self.instances[kept],
             labels_of=train.labels_of[kept],
             queries=self.instances[held_out],
@@ -123,9 +126,9 @@ class Study:
             filtered=train.filtered[held_out],
         )
 
-    def test(self) -> Side:
-        """The test rows, asked of all training rows."""
-        return self._side(
+    def test(self) -> StudySplit:
+        """The test rows are queries, all training rows instances."""
+        return self._split(
             instances=self.instances,
             labels_of=self.dataset.train.labels_of,
             queries=self.queries,
@@ -133,12 +136,12 @@ class Study:
             filtered=self.dataset.test.filtered,
         )
 
-    def _side(self, *, labels_of: csr_matrix, **parts: Any) -> Side:
+    def _split(self, *, labels_of: csr_matrix, **parts: Any) -> StudySplit:
         propensity = self.dataset.propensity
-        return Side(
+        return StudySplit(
             labels_of=labels_of,
             labels=self.labels,
-            uids=self.dataset.labels.uids,
+            label_ids=self.dataset.labels.uids,
             inverse_propensities=inverse_propensity(labels_of, a=propensity.a, b=propensity.b),
             choices=self.choices,
             **parts,
@@ -155,29 +158,21 @@ def open_study(
 ) -> Study:
     """Encode a data set by a run's best checkpoint, or by an encoder that never saw it.
 
-    A run's held-out rows are those of its training; of an encoder, `rows` are drawn.
+    The held-out rows of a run are those of its training; for an encoder, `rows` are drawn.
 
-    Raises `InvalidInput` unless one of both is given, and for a run of other data or without
-    held-out rows.
+    Raises `InvalidInput` unless either a run or an encoder is given, and for a run of other data
+    or without held-out rows.
     """
     if (run is None) == (encoder is None):
         raise InvalidInput("give either --run or --encoder")
-    folder, seed = None, 0
-    if run is not None:
-        if rows is not None:
-            raise InvalidInput("--held-out goes with --encoder: a run has its own held-out rows")
-        folder = run / BEST
-        rows, seed = _held_out_by(run, dataset)
-    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
-    slices = hold_out(
-        pairs.trainable(),
-        total=len(dataset.train),
-        count=HELD_OUT_ROWS if rows is None else rows,
-        seed=seed,
-    )
+    if run is not None and rows is not None:
+        raise InvalidInput("--held-out goes with --encoder: a run has its own held-out rows")
+    folder = None if run is None else run / BEST
+    slices = _slices(dataset, run, rows)
     chosen = read_choices(folder) if folder is not None else None
-    loaded = load_encoder(str(folder or encoder))
-    encode = partial(encode_texts, loaded, precision=precision)
+    encode: Callable[..., Floats] = partial(
+        encode_texts, load_encoder(str(folder or encoder)), precision=precision
+    )
     return Study(
         name=str(run or encoder),
         dataset=dataset,
@@ -189,15 +184,18 @@ def open_study(
     )
 
 
-def _held_out_by(run: Path, dataset: Dataset) -> tuple[int, int]:
-    """How many rows a run held out, and by which seed."""
-    facts = read_run_on(run, dataset.name)
-    rows = int(facts["settings"]["validation"]["rows"])
-    if not rows:
-        raise InvalidInput(f"{run} held no rows out, so nothing can be chosen on them")
-    return rows, int(facts["settings"]["seed"])
+def _slices(dataset: Dataset, run: Path | None, rows: int | None) -> Slices:
+    """The rows that a run held out, or `rows` drawn ones."""
+    count, seed = HELD_OUT_ROWS if rows is None else rows, 0
+    if run is not None:
+        settings = read_run_on(run, dataset.name)["settings"]
+        count, seed = int(settings["validation"]["rows"]), int(settings["seed"])
+        if not count:
+            raise InvalidInput(f"{run} held no rows out, so nothing can be chosen on them")
+    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+    return hold_out(pairs.trainable(), total=len(dataset.train), count=count, seed=seed)
 
 
-def _search(keys: Floats, queries: Floats, *, depth: int) -> tuple[Floats, Rows]:
-    row_filter = RowFilter(start=0, stop=len(keys))
-    return exact_search(keys.astype(np.float16), queries, count=depth, row_filter=row_filter)
+def _search(keys: Floats, queries: Floats, *, depth: int) -> Neighbours:
+    every_row = RowFilter(start=0, stop=len(keys))
+    return exact_search(keys.astype(np.float16), queries, count=depth, row_filter=every_row)

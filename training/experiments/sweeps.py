@@ -1,10 +1,11 @@
-"""Every way of prediction over one encoder's vectors: Tables 4, 5 and 8 and Figure 3 of RAE-XMC.
+"""All ways of prediction with one encoder's vectors: Tables 4, 5 and 8 and Figure 3 of RAE-XMC.
 
 Shapes: N training rows, L labels, n test rows, d dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,27 +17,131 @@ from service.core.types import Floats, Role
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
 from training.evaluation.encode_texts import encode_texts, label_keys
-from training.evaluation.prediction import Keys, Retrieved, predict, predict_separately, retrieve
-from training.evaluation.results import Result, measured, ranked_labels
+from training.evaluation.metrics import labels_to_rank
+from training.evaluation.prediction import (
+    OfflineMemory,
+    Ranked,
+    RetrievedKeys,
+    predict,
+    predict_separately,
+    retrieve,
+)
+from training.evaluation.results import Result, measured
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
+from training.progress import Report
 from training.selection.memory_choices import DEPTHS as CHOOSABLE
 from training.selection.memory_choices import choose_on
-from training.selection.validation import Slices, ValidationSettings, ask, default_slices
+from training.selection.validation import (
+    Slices,
+    ValidationSettings,
+    default_slices,
+    retrieve_held_out,
+)
 
 MEMORIZATIONS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Table 8
 DEPTHS = (10, 25, 50, 100, 200, 400)  # Figure 3
-SEPARATE = (0.3, 0.5, 0.7)  # Table 4; at 0 and 1 both ways are one
-Measured = tuple[Result, NDArray[np.float64]]
+SEPARATE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # Table 4; at 0 and 1 Eq. 11 equals Eq. 7
+SEPARATE = "separate"
+ONE_BLOCK = {0.0: "labels only", 1.0: "instances only"}
+
+Measured = tuple[Result, NDArray[np.float64]]  # a result and the metrics of each row, [n, 3]
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """A `Report` that shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
-    """A system and its results, the chosen one first."""
+class Way:
+    """One way to predict; `method` is `SEPARATE` for Eq. 11, any other name for Eq. 7."""
+
+    method: str
+    memorization: float
+    depth: int
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderScores:
+    """An encoder's choices and its results, the chosen result first."""
 
     choices: Choices
-    found: list[Measured]
-    held_out_rows: int  # that it was chosen on
+    results: list[Measured]
+    held_out_rows: int  # on which the choices were made
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scoring:
+    """An encoder's vectors of a data set and its choices, before the test rows are ranked."""
+
+    dataset: Dataset
+    choices: Choices
+    held_out_rows: int  # on which the choices were made
+    memory: OfflineMemory
+    queries: Floats  # [n, d], all test rows
+
+    def results(self, report: Report = _silent) -> Iterator[Measured]:
+        """Rank and measure the test rows: the chosen way first, then all sweeps."""
+        depth = max(*DEPTHS, self.choices.depth)
+        retrieved = retrieve(
+            self.memory,
+            self.queries,
+            depth=depth,
+            progress=lambda done: report("retrieve", done, len(self.queries)),
+        )
+        ways = sweep_ways(self.choices)
+        for place, way in enumerate(ways):
+            result = measured(
+                self.dataset,
+                self._ranked(way, retrieved),
+                method=way.method,
+                memorization=way.memorization,
+                depth=way.depth,
+                tau=self.choices.tau,
+                chosen=way.chosen,
+            )
+            report("rank", place + 1, len(ways))
+            yield result
+
+    def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
+        top_k = labels_to_rank(self.dataset.test.filtered)
+        if way.method == SEPARATE:
+            return predict_separately(
+                self.memory,
+                retrieved.voting(1.0, way.depth),
+                retrieved.voting(0.0, way.depth),
+                tau=self.choices.tau,
+                memorization=way.memorization,
+                top_k=top_k,
+                order=self.memory.label_order,
+            ).labels
+        return predict(
+            self.memory,
+            retrieved.voting(way.memorization, way.depth),
+            tau=self.choices.tau,
+            memorization=way.memorization,
+            top_k=top_k,
+            order=self.memory.label_order,
+        ).labels
+
+
+def sweep_ways(choices: Choices) -> list[Way]:
+    """The chosen way, then all lambdas, all depths, and Eq. 11."""
+
+    def joint(memorization: float, depth: int, *, chosen: bool = False) -> Way:
+        method = ONE_BLOCK.get(memorization, "memory")
+        return Way(method=method, memorization=memorization, depth=depth, chosen=chosen)
+
+    return [
+        joint(choices.memorization, choices.depth, chosen=True),
+        *(joint(memorization, choices.depth) for memorization in MEMORIZATIONS),
+        *(joint(choices.memorization, depth) for depth in DEPTHS if depth != choices.depth),
+        *(
+            Way(method=SEPARATE, memorization=memorization, depth=choices.depth)
+            for memorization in SEPARATE_MEMORIZATIONS
+        ),
+    ]
 
 
 def score_encoder(
@@ -46,89 +151,60 @@ def score_encoder(
     folder: Path | None,
     slices: Slices | None = None,
     precision: Precision = "fp32",
-) -> Scored:
-    """Measure an encoder; `folder` is a run's, which may hold choices and classifiers.
+) -> EncoderScores:
+    """Measure an encoder by all ways of prediction; parameters as in `open_scoring`."""
+    scoring = open_scoring(name, dataset, folder=folder, slices=slices, precision=precision)
+    return EncoderScores(
+        choices=scoring.choices,
+        results=list(scoring.results()),
+        held_out_rows=scoring.held_out_rows,
+    )
 
-    Where no choices are at hand they are made on `slices`, training rows that it never saw.
+
+def open_scoring(
+    name: str,
+    dataset: Dataset,
+    *,
+    folder: Path | None,
+    slices: Slices | None = None,
+    precision: Precision = "fp32",
+    report: Report = _silent,
+) -> Scoring:
+    """Encode a data set and choose tau, lambda and b; `folder` is a run's, which may hold choices.
+
+    Without choices in the folder they are made on `slices`, training rows that the encoder never
+    saw; default: `default_slices`.
     """
     choices = read_choices(folder) if folder is not None else None
-    encoder = load_encoder(name)
-    encode = partial(encode_texts, encoder, precision=precision)
-    instances = encode(dataset.train.instances.texts, role=Role.QUERY)
-    queries = encode(dataset.test.instances.texts, role=Role.QUERY)
-    labels = label_keys(encode, dataset, folder=folder)
+    encode = partial(encode_texts, load_encoder(name), precision=precision)
     train, held = dataset.train, slices
+    instances = encode(train.instances.texts, role=Role.QUERY)
+    report("encode", 1, 3)
+    queries = encode(dataset.test.instances.texts, role=Role.QUERY)
+    report("encode", 2, 3)
+    labels = label_keys(encode, dataset, folder=folder)
+    report("encode", 3, 3)
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
-    keys = Keys(
+    memory = OfflineMemory(
         keys=np.concatenate([instances, labels]).astype(np.float16),
-        labels_of=dataset.train.labels_of,
-        uids=dataset.labels.uids,
+        labels_of=train.labels_of,
+        label_ids=dataset.labels.uids,
     )
-    retrieved = retrieve(keys, queries, depth=max(DEPTHS))
-    return Scored(
+    return Scoring(
+        dataset=dataset,
         choices=choices,
-        found=sweep(keys, retrieved, dataset, choices),
         held_out_rows=len(held.held_out) if held is not None else 0,
+        memory=memory,
+        queries=queries,
     )
 
 
 def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
-    """What is best on held-out rows, so that any encoder is asked as well as our own are."""
+    """The best tau, lambda and b on held-out rows, chosen as for an encoder that we trained."""
     if not len(slices.held_out):
         return UNCHOSEN
-    asked = ask(dataset, slices, instances, labels, depth=max(*CHOOSABLE, UNCHOSEN.depth))
-    return choose_on(asked, UNCHOSEN, metrics=ValidationSettings().metrics)
-
-
-def sweep(keys: Keys, retrieved: Retrieved, dataset: Dataset, choices: Choices) -> list[Measured]:
-    """The chosen prediction, then all lambdas, all depths, and Eq. 11."""
-    top_k = ranked_labels(dataset)
-
-    def joint(
-        memorization: float, depth: int, *, chosen: bool = False
-    ) -> tuple[Result, NDArray[np.float64]]:
-        ranked = predict(
-            keys,
-            retrieved.voting(memorization, depth),
-            tau=choices.tau,
-            memorization=memorization,
-            top_k=top_k,
-        )
-        return measured(
-            dataset,
-            ranked,
-            method=METHODS.get(memorization, "memory"),
-            memorization=memorization,
-            depth=depth,
-            tau=choices.tau,
-            chosen=chosen,
-        )
-
-    found = [joint(choices.memorization, choices.depth, chosen=True)]
-    found += [joint(memorization, choices.depth) for memorization in MEMORIZATIONS]
-    found += [joint(choices.memorization, depth) for depth in DEPTHS if depth != choices.depth]
-    for memorization in SEPARATE:
-        ranked = predict_separately(
-            keys,
-            retrieved.voting(1.0, choices.depth),
-            retrieved.voting(0.0, choices.depth),
-            tau=choices.tau,
-            memorization=memorization,
-            top_k=top_k,
-        )
-        found.append(
-            measured(
-                dataset,
-                ranked,
-                method="separate",
-                memorization=memorization,
-                depth=choices.depth,
-                tau=choices.tau,
-            )
-        )
-    return found
-
-
-METHODS = {0.0: "labels only", 1.0: "instances only"}
+    depth = max(*CHOOSABLE, UNCHOSEN.depth)
+    held_out = retrieve_held_out(dataset, slices, instances, labels, depth=depth)
+    return choose_on(held_out, UNCHOSEN, metrics=ValidationSettings().metrics)

@@ -68,9 +68,9 @@ def _choose(
     """The best choices with these label keys [L, d], and how good they are."""
     validation, metrics = trainer.validation, trainer.recipe.validation.metrics
     assert validation is not None
-    asked = validation.ask(instances, labels, depth=max(*DEPTHS, start.depth))
-    best = choose_on(asked, start, metrics=metrics, told=trainer.journal.tried)
-    found = asked.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
+    held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
+    best = choose_on(held_out, start, metrics=metrics, told=trainer.journal.tried)
+    found = held_out.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
     return criterion({best.memorization: found}, metrics), best
 
 

@@ -86,7 +86,7 @@ class FineTuned:
         """
         scored = score_encoder(str(self.folder), dataset, folder=None, slices=self.slices)
         write_choices(self.folder, replace(scored.choices, system="mnrl"))
-        return scored.found
+        return scored.results
 
 
 def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:

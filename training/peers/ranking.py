@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from training.datasets.dataset import Dataset
-from training.evaluation.results import Result, measured, ranked_labels
+from training.evaluation.metrics import labels_to_rank
+from training.evaluation.results import Result, measured
 
 Ranked = NDArray[np.int64]
 
@@ -31,7 +32,7 @@ class Ranking:
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
         """Rank all test rows; the only way is the chosen one."""
-        ranked = self.rank(dataset.test.instances.texts, ranked_labels(dataset))
+        ranked = self.rank(dataset.test.instances.texts, labels_to_rank(dataset.test.filtered))
         return [measured(dataset, ranked, method=self.method, chosen=True)]
 
 

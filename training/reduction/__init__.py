@@ -13,7 +13,7 @@ import numpy as np
 
 from service.core.errors import InvalidInput
 from training.reduction.coverage import coverage
-from training.reduction.memory import Memory, Reduced, kept
+from training.reduction.memory import ReducedMemory, WholeMemory, kept
 from training.reduction.merge import merge
 from training.reduction.random import random
 from training.reduction.redundant import redundant
@@ -26,8 +26,8 @@ class Method(Protocol):
     """What a method's file offers."""
 
     def __call__(
-        self, memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
-    ) -> Iterator[Reduced]:
+        self, memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+    ) -> Iterator[ReducedMemory]:
         """One reduced memory for each budget, in rows, falling, all below N."""
         ...
 
@@ -41,7 +41,9 @@ METHODS: dict[str, Method] = {
 }
 
 
-def reduce(memory: Memory, *, method: str, shares: Sequence[float]) -> dict[float, Reduced]:
+def reduce(
+    memory: WholeMemory, *, method: str, shares: Sequence[float]
+) -> dict[float, ReducedMemory]:
     """Reduced memories by their share of the instances, the largest first.
 
     Raises `InvalidInput` for an unknown method and a share outside 0..1.

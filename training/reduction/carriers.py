@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from service.core.types import Floats, Rows
-from training.reduction.memory import Memory, neighbours, presence
+from training.reduction.memory import WholeMemory, neighbours, presence
 
 NEAR = 64  # neighbours of a row that are looked at
 _CHUNK = 100_000  # votes whose two vectors are multiplied at once
@@ -35,7 +35,7 @@ class Carriers:
     similarity: Floats  # [C]
 
 
-def find_carriers(memory: Memory, *, near: int = NEAR) -> Carriers:
+def find_carriers(memory: WholeMemory, *, near: int = NEAR) -> Carriers:
     """Look among the `near` nearest neighbours of each row."""
     y = presence(memory.labels_of)
     similarities, rows = neighbours(memory.instances, count=near)
@@ -63,7 +63,7 @@ def find_carriers(memory: Memory, *, near: int = NEAR) -> Carriers:
     )
 
 
-def label_similarities(memory: Memory, y: csr_matrix) -> Floats:
+def label_similarities(memory: WholeMemory, y: csr_matrix) -> Floats:
     """s(x_i, z_l) of every vote, [E]."""
     rows = np.repeat(np.arange(y.shape[0]), np.diff(y.indptr))
     parts: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from service.core.types import Rows
-from training.reduction.memory import Memory, Reduced, kept, presence
+from training.reduction.memory import ReducedMemory, WholeMemory, kept, presence
 
 
 def coverage(
-    memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
-) -> Iterator[Reduced]:
+    memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[ReducedMemory]:
     """Keep the rows that best cover the labels; vectors are not looked at."""
     order = coverage_order(memory, rng=rng)
     for rows in budgets:
         yield kept(memory, order[:rows])
 
 
-def coverage_order(memory: Memory, *, rng: np.random.Generator) -> Rows:
+def coverage_order(memory: WholeMemory, *, rng: np.random.Generator) -> Rows:
     """Rows by greedy maximisation of sum over labels of H(rows that carry it), best first.
 
     H(c) = 1 + 1/2 + ... + 1/c, so a row is worth the sum of 1 / (c + 1) over its labels. The sum is

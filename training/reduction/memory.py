@@ -16,7 +16,7 @@ from service.core.types import Floats, Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Memory:
+class WholeMemory:
     """What a method of reduction may look at."""
 
     instances: Floats  # [N, d] unit vectors
@@ -25,7 +25,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reduced:
+class ReducedMemory:
     """Fewer keys. `texts_of` says whose text stands for each: its own, or of the nearest member."""
 
     instances: Floats  # [m, d] unit vectors
@@ -33,10 +33,10 @@ class Reduced:
     texts_of: Rows  # [m] rows of the whole memory
 
 
-def kept(memory: Memory, rows: Rows) -> Reduced:
+def kept(memory: WholeMemory, rows: Rows) -> ReducedMemory:
     """The memory of some of its rows, in their order."""
     rows = np.sort(rows)
-    return Reduced(
+    return ReducedMemory(
         instances=memory.instances[rows], labels_of=memory.labels_of[rows], texts_of=rows
     )
 

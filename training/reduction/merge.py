@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.types import Doubles, Floats, Rows
-from training.reduction.memory import Memory, Reduced, neighbours, presence
+from training.reduction.memory import ReducedMemory, WholeMemory, neighbours, presence
 
 NEAR = 16  # neighbours of a key that it may be merged with
 SHARE = 0.25  # of the keys at most is merged away before neighbours are looked for again
@@ -33,7 +33,9 @@ class Groups:
         return np.asarray(self.sums / np.maximum(norms, 1e-12), np.float32)
 
 
-def merge(memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator) -> Iterator[Reduced]:
+def merge(
+    memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[ReducedMemory]:
     """Merge pair by pair, budgets in falling order."""
     rows = len(memory.instances)
     groups = Groups(
@@ -88,13 +90,13 @@ def joined(groups: Groups, *, into: Rows) -> Groups:
     )
 
 
-def reduced(memory: Memory, groups: Groups) -> Reduced:
+def reduced(memory: WholeMemory, groups: Groups) -> ReducedMemory:
     """The groups as keys; the text of each is its member's that lies nearest to the mean."""
     keys = groups.keys
     nearness = np.einsum("nd,nd->n", memory.instances, keys[groups.group])
     order = np.lexsort((-nearness, groups.group))
     _, first = np.unique(groups.group[order], return_index=True)
-    return Reduced(instances=keys, labels_of=groups.labels_of, texts_of=order[first])
+    return ReducedMemory(instances=keys, labels_of=groups.labels_of, texts_of=order[first])
 
 
 def _mutual(left: Rows, right: Rows, rows: Rows) -> np.ndarray:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from training.reduction.memory import Memory, Reduced, kept
+from training.reduction.memory import ReducedMemory, WholeMemory, kept
 
 
 def random(
-    memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
-) -> Iterator[Reduced]:
+    memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[ReducedMemory]:
     """Each smaller memory is part of the larger."""
     order = rng.permutation(len(memory.instances))
     for rows in budgets:

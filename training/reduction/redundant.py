@@ -9,12 +9,12 @@ import numpy as np
 
 from service.core.types import Bools, Rows
 from training.reduction.carriers import Carriers, find_carriers
-from training.reduction.memory import Memory, Reduced, kept
+from training.reduction.memory import ReducedMemory, WholeMemory, kept
 
 
 def redundant(
-    memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
-) -> Iterator[Reduced]:
+    memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[ReducedMemory]:
     """Drop the row whose removal changes least, again and again."""
     order = removal_order(find_carriers(memory))
     for rows in budgets:

@@ -9,12 +9,12 @@ import numpy as np
 
 from service.core.types import Rows
 from training.reduction.carriers import Carriers, find_carriers
-from training.reduction.memory import Memory, Reduced, kept
+from training.reduction.memory import ReducedMemory, WholeMemory, kept
 
 
 def representative(
-    memory: Memory, budgets: Sequence[int], *, rng: np.random.Generator
-) -> Iterator[Reduced]:
+    memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
+) -> Iterator[ReducedMemory]:
     """Keep the rows that, together, stand nearest to the other rows that share their labels."""
     order = facility_order(find_carriers(memory), rng=rng)
     for rows in budgets:

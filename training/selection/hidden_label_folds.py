@@ -22,11 +22,11 @@ from service.core.encoding.irene import (
 )
 from service.core.index.exact import exact_search, nearest
 from service.core.index.protocol import RowFilter, batches
+from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Rows
 from training.checkpoints.choices import Choices
-from training.evaluation.metrics import judge, precision, recall
-from training.evaluation.prediction import Keys, predict, voters
-from training.selection.validation import RANKED
+from training.evaluation.metrics import labels_to_rank, precision, ranking_outcome, recall
+from training.evaluation.prediction import OfflineMemory, predict
 
 FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
 METRICS = {
@@ -41,7 +41,7 @@ _BLOCK = 1_024  # labels whose shortlists are looked at together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HeldOut:
+class LabelFoldData:
     """What labels are represented from, and who asks for them.
 
     `queries` are a training query of each label, nan where it has none.
@@ -60,7 +60,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Candidates:
+class FoldQueries:
     """Labels [c] that are ranked for rows [n]: novel ones, and others whose ranking is known."""
 
     asking: Floats  # [n, d]
@@ -71,7 +71,7 @@ class Candidates:
 
     def found(self, keys: Floats) -> Figures:
         """`METRICS`, in percent, with the novel labels' keys [f, d]."""
-        count = ranks(self.filtered)
+        count = labels_to_rank(self.filtered)
         scores, ranked = best(self.asking, keys, self.novel, count=count)
         if self.others is not None:
             scores = np.hstack([scores, self.others[0]])
@@ -81,13 +81,8 @@ class Candidates:
 
     def figures(self, ranked: Rows) -> Figures:
         """`METRICS`, in percent, of ranked places [n, k] of the c."""
-        judged = judge(ranked, self.positives, filtered=self.filtered)
-        return {name: 100.0 * metric(judged) for name, metric in METRICS.items()}
-
-
-def ranks(filtered: csr_matrix) -> int:
-    """How many must be ranked so that enough are left."""
-    return RANKED + int(np.diff(filtered.indptr).max(initial=0))
+        outcome = ranking_outcome(ranked, self.positives, filtered=self.filtered)
+        return {name: 100.0 * metric(outcome) for name, metric in METRICS.items()}
 
 
 def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Floats, Rows]:
@@ -100,13 +95,13 @@ def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Fl
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fold:
+class LabelFold:
     """Labels [f] as if they were novel; their shortlists of the others are made once."""
 
     texts: Floats  # [f, d]
     queries: Floats  # [f, d]
-    among_novel: Candidates
-    among_all: Candidates
+    among_novel: FoldQueries
+    among_all: FoldQueries
     novel: NovelLabels
     listed: Shortlisted
     choices: Choices
@@ -133,26 +128,30 @@ class Fold:
         """`METRICS` among novel labels by their keys [f, d]; queries vote beside, as is served."""
         if not revealed:
             return self.among_novel.found(keys)
-        asked, choices = np.flatnonzero(np.isfinite(self.queries[:, 0])), self.choices
-        memory = Keys(
-            keys=np.concatenate([self.queries[asked], keys]).astype(np.float16),
-            labels_of=csr_matrix(identity(len(keys), np.float32, format="csr")[asked]),
-            uids=[f"{place:09}" for place in range(len(keys))],
+        clicked, choices = np.flatnonzero(np.isfinite(self.queries[:, 0])), self.choices
+        memory = OfflineMemory(
+            keys=np.concatenate([self.queries[clicked], keys]).astype(np.float16),
+            labels_of=csr_matrix(identity(len(keys), np.float32, format="csr")[clicked]),
+            label_ids=[f"{place:09}" for place in range(len(keys))],
         )
-        count = ranks(self.among_novel.filtered)
-        depth = max(count, choices.depth)
-        row_filter = voters(memory, choices.memorization)
+        count = labels_to_rank(self.among_novel.filtered)
+        retrieved = memory.search(
+            self.among_novel.asking,
+            kind=voting_kind(choices.memorization),
+            count=max(count, choices.depth),
+        )
         ranked = predict(
             memory,
-            exact_search(memory.keys, self.among_novel.asking, count=depth, row_filter=row_filter),
+            retrieved,
             tau=choices.tau,
             memorization=choices.memorization,
             top_k=count,
-        )
+            order=memory.label_order,
+        ).labels
         return self.among_novel.figures(ranked)
 
 
-def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
+def folds(held_out: LabelFoldData, *, seed: int) -> Iterator[LabelFold]:
     """The hidden labels, or some folds of all, where a row has a label of theirs."""
     clicked = np.flatnonzero(np.isfinite(held_out.queries[:, 0]))  # those that have a query
     if len(held_out.hidden):
@@ -181,20 +180,20 @@ def folds(held_out: HeldOut, *, seed: int) -> Iterator[Fold]:
         )
         texts, queries = held_out.texts[labels], held_out.queries[labels]
         asking, everyones = held_out.asking[everyone], held_out.filtered[everyone].astype(bool)
-        yield Fold(
+        yield LabelFold(
             texts=texts,
             queries=queries,
-            among_novel=Candidates(
+            among_novel=FoldQueries(
                 asking=held_out.asking[rows],
                 novel=np.arange(len(labels)),
                 others=None,
                 positives=positives[rows],
                 filtered=filtered[rows],
             ),
-            among_all=Candidates(
+            among_all=FoldQueries(
                 asking=asking,
                 novel=labels,
-                others=best(asking, keys, others, count=ranks(everyones)),
+                others=best(asking, keys, others, count=labels_to_rank(everyones)),
                 positives=csr_matrix(held_out.positives[everyone] != 0),
                 filtered=everyones,
             ),

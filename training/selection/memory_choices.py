@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from training.checkpoints.choices import Choices
-from training.selection.validation import Asked, criterion
+from training.selection.validation import HeldOutRetrieval, criterion
 
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -21,7 +21,7 @@ Told = Callable[[Choices, dict[str, float]], None]
 
 
 def choose_on(
-    asked: Asked,
+    held_out: HeldOutRetrieval,
     start: Choices,
     *,
     metrics: Sequence[str],
@@ -34,7 +34,7 @@ def choose_on(
     """
 
     def score(tried: Choices) -> float:
-        found = asked.metrics(tau=tried.tau, memorization=tried.memorization, depth=tried.depth)
+        found = held_out.metrics(tau=tried.tau, memorization=tried.memorization, depth=tried.depth)
         told(tried, found)
         return criterion({tried.memorization: found}, metrics)
 

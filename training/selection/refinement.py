@@ -25,7 +25,14 @@ import numpy as np
 
 from service.core.bundle.manifest import Refinement
 from service.core.types import Floats
-from training.selection.hidden_label_folds import DEEPEST, METRICS, Figures, Fold, HeldOut, folds
+from training.selection.hidden_label_folds import (
+    DEEPEST,
+    METRICS,
+    Figures,
+    LabelFold,
+    LabelFoldData,
+    folds,
+)
 
 SHORTLISTS = (20, 50, DEEPEST)
 POOLINGS = tuple(product((0.1, 0.2), (0.0, 0.5, 1.0)))  # temperature, residual
@@ -76,7 +83,7 @@ class Chosen:
         )
 
 
-def choose_refinement(held_out: HeldOut, *, pooled: bool = False, seed: int) -> Chosen:
+def choose_refinement(held_out: LabelFoldData, *, pooled: bool = False, seed: int) -> Chosen:
     """First what zero-shot needs, K, tau0, strength and length; then one-shot's part.
 
     Where survivors are `pooled`, temperature and residual are chosen with K. What comes first wins
@@ -126,7 +133,7 @@ def gained(found: Found, text: Found) -> float:
 
 
 def _best(
-    cut: Sequence[Fold],
+    cut: Sequence[LabelFold],
     refinements: Sequence[Refinement],
     text: Found,
     moving: Moving,
@@ -144,7 +151,7 @@ def _best(
 
 
 def _first_for_nothing(
-    cut: Sequence[Fold],
+    cut: Sequence[LabelFold],
     refinements: Sequence[Refinement],
     text: Found,
     moving: Moving,
@@ -161,7 +168,7 @@ def _first_for_nothing(
 
 
 def _moved(
-    cut: Sequence[Fold],
+    cut: Sequence[LabelFold],
     refinements: Sequence[Refinement],
     moving: Moving,
     values: Sequence[float],
@@ -182,7 +189,7 @@ def _moved(
             )
 
 
-def _found(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Found:
+def _found(cut: Sequence[LabelFold], keys: Sequence[Floats], *, revealed: bool) -> Found:
     """How novel labels are found by their keys, [f, d] of each fold."""
     pairs = zip(cut, keys, strict=True)
     return Found(
@@ -191,7 +198,7 @@ def _found(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Fo
     )
 
 
-def _among_novel(cut: Sequence[Fold], keys: Sequence[Floats], *, revealed: bool) -> Figures:
+def _among_novel(cut: Sequence[LabelFold], keys: Sequence[Floats], *, revealed: bool) -> Figures:
     pairs = zip(cut, keys, strict=True)
     return _mean([fold.found(own, revealed=revealed) for fold, own in pairs])
 

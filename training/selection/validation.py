@@ -1,4 +1,4 @@
-"""The held-out slice of the training rows: what early stopping, lambda and b are chosen on.
+"""The held-out training rows, on which early stopping, lambda and b are chosen.
 
 Shapes: N training rows, n of them held out, L labels, d dimensions.
 """
@@ -21,11 +21,10 @@ from service.core.types import Floats, Rows
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
-from training.evaluation.metrics import evaluate
-from training.evaluation.prediction import Keys, Retrieved, predict, retrieve
+from training.evaluation.metrics import evaluate, labels_to_rank
+from training.evaluation.prediction import OfflineMemory, RetrievedKeys, predict, retrieve
 
-RANKED = 100  # the deepest metric is R@100
-HELD_OUT_ROWS = 1_000  # for an encoder that is no run's
+HELD_OUT_ROWS = 1_000  # for an encoder that no run trained
 
 
 @settings(frozen=True, kw_only=True, config=STRICT)
@@ -51,7 +50,7 @@ class ValidationSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slices:
-    """Rows of the training split: those that train and stand in the memory, those held out."""
+    """Training rows: `kept` ones train and are instances of the memory, `held_out` ones measure."""
 
     kept: Rows
     held_out: Rows
@@ -73,7 +72,7 @@ def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
 
 
 def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
-    """A share of the labels that have training pairs, drawn; ascending columns."""
+    """A random share of the labels that have training pairs, as ascending columns."""
     pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     clicked = np.unique(pairs.drawable.indices).astype(np.int64)
     drawn = np.random.default_rng([seed, 10]).permutation(clicked)
@@ -81,18 +80,18 @@ def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
 
 
 def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
-    """What is held out for an encoder that trains elsewhere: 1,000 rows, at most a fifth."""
+    """The slices for an encoder that trains elsewhere: 1,000 held-out rows, at most a fifth."""
     candidates = TrainingPairs(labels_of=labels_of, filtered=filtered).trainable()
     count = min(HELD_OUT_ROWS, len(candidates) // 5)
     return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
-    """The held-out rows, asked of a memory of the kept rows and all labels."""
+class HeldOutRetrieval:
+    """What the held-out rows retrieve from a memory of the kept rows and all labels."""
 
-    keys: Keys
-    retrieved: Retrieved
+    memory: OfflineMemory
+    retrieved: RetrievedKeys
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     inverse_propensities: NDArray[np.float64]  # [L]
@@ -100,34 +99,35 @@ class Asked:
     def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
         """Metrics in percent; `depth` is at most what was retrieved."""
         ranked = predict(
-            self.keys,
+            self.memory,
             self.retrieved.voting(memorization, depth),
             tau=tau,
             memorization=memorization,
-            top_k=RANKED + int(np.diff(self.filtered.indptr).max(initial=0)),
+            top_k=labels_to_rank(self.filtered),
+            order=self.memory.label_order,
         )
         return evaluate(
-            ranked,
+            ranked.labels,
             self.positives,
             inverse_propensities=self.inverse_propensities,
             filtered=self.filtered,
         )
 
 
-def ask(
+def retrieve_held_out(
     dataset: Dataset, slices: Slices, instances: Floats, labels: Floats, *, depth: int
-) -> Asked:
+) -> HeldOutRetrieval:
     """Retrieve for the held-out rows, from unit vectors of all training rows and labels."""
     train = dataset.train
     kept, held_out = slices.kept, slices.held_out
-    keys = Keys(
+    memory = OfflineMemory(
         keys=np.concatenate([instances[kept], labels]).astype(np.float16),
         labels_of=train.labels_of[kept],
-        uids=dataset.labels.uids,
+        label_ids=dataset.labels.uids,
     )
-    return Asked(
-        keys=keys,
-        retrieved=retrieve(keys, instances[held_out], depth=depth),
+    return HeldOutRetrieval(
+        memory=memory,
+        retrieved=retrieve(memory, instances[held_out], depth=depth),
         positives=train.labels_of[held_out],
         filtered=train.filtered[held_out],
         inverse_propensities=inverse_propensity(
@@ -138,35 +138,35 @@ def ask(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Validation:
-    """Scores an encoder on the held-out rows, the kept rows and all labels as its memory."""
+    """Measures an encoder on the held-out rows; its memory are the kept rows and all labels."""
 
     dataset: Dataset
     slices: Slices
     settings: ValidationSettings
     tau: float
-    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # labels, see the recipe
+    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # hidden labels
 
-    def ask(self, instances: Floats, labels: Floats, *, depth: int) -> Asked:
-        """See `ask`."""
-        return ask(self.dataset, self.slices, instances, labels, depth=depth)
+    def retrieve(self, instances: Floats, labels: Floats, *, depth: int) -> HeldOutRetrieval:
+        """`retrieve_held_out` with this data set and these slices."""
+        return retrieve_held_out(self.dataset, self.slices, instances, labels, depth=depth)
 
     def scores(self, instances: Floats, labels: Floats) -> dict[float, dict[str, float]]:
         """Metrics in percent by lambda, from unit vectors of all training rows and labels."""
         depth = self.settings.depth
-        asked = self.ask(instances, labels, depth=depth)
+        held_out = self.retrieve(instances, labels, depth=depth)
         return {
-            memorization: asked.metrics(tau=self.tau, memorization=memorization, depth=depth)
+            memorization: held_out.metrics(tau=self.tau, memorization=memorization, depth=depth)
             for memorization in self.settings.memorization
         }
 
 
 def criterion(scores: Mapping[float, Mapping[str, float]], metrics: Sequence[str]) -> float:
-    """The mean of `metrics` at the best lambda: what a better checkpoint has more of.
+    """The mean of `metrics` at the best lambda: the number that the best checkpoint maximises.
 
     Raises `InvalidConfig` for a metric that is not measured.
     """
     for name in metrics:
-        if any(name not in found for found in scores.values()):
+        if any(name not in table for table in scores.values()):
             known = ", ".join(next(iter(scores.values())))
             raise InvalidConfig(f"validation.metrics: {name!r} is not one of {known}")
-    return max(float(np.mean([found[name] for name in metrics])) for found in scores.values())
+    return max(float(np.mean([table[name] for name in metrics])) for table in scores.values())

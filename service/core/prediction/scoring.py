@@ -2,8 +2,8 @@
 
 Source: Chang et al., "Retrieval-Augmented Encoders for Extreme Multi-label Text Classification".
 
-Shapes: b retrieved keys of one query, in descending similarity; n votes, the labels of all of
-them one after the other.
+Shapes: b retrieved keys of one query, in descending similarity; v votes, the labels that these keys
+vote for, one key after the other.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from service.core.types import Bools, Doubles, Floats, Indices, Rows
 def retriever_distribution(*, similarities: Floats, tau: float) -> Doubles:
     """Softmax over the retrieved keys' similarities at temperature tau (Eq. 5, top b only).
 
+    Takes the similarities of one query [b], or of several [..., b], and returns the same shape.
     Similarities are inner products of unit vectors. An index that returns squared L2 distances
     must convert them first (s = 1 - distance / 2), or the temperature would be tau / 2.
     """
-    if len(similarities) == 0:
-        return np.zeros(0)
-    logits = similarities.astype(np.float64) / tau  # [b]
-    weights = np.exp(logits - logits.max())
-    return np.asarray(weights / weights.sum())
+    if similarities.shape[-1] == 0:
+        return np.zeros(similarities.shape)
+    logits = similarities.astype(np.float64) / tau
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def value_weights(*, weights: Doubles, is_instance: Bools, memorization: float) -> Doubles:
@@ -37,14 +38,33 @@ def predictive_scores(
 ) -> tuple[Indices, Doubles]:
     """The sparse product p = w V (Eq. 7) of one query.
 
-    `labels` [n] lists the value rows of the b keys one after the other, `votes_per_key` [b] says
-    how many belong to each. Returns the distinct labels, ascending, and their scores. Votes are
-    added in the order of the keys, so equal input gives equal bits.
+    `labels` [v] are the labels that the b keys vote for, one key after the other, `votes_per_key`
+    [b] says how many each key has. Returns the distinct labels, ascending, and their scores.
     """
-    distinct, position = np.unique(labels, return_inverse=True)
-    votes = np.repeat(weights, votes_per_key)  # [n]
-    scores = np.bincount(position, weights=votes, minlength=len(distinct)).astype(np.float64)
+    distinct, group_of_vote = np.unique(labels, return_inverse=True)
+    scores = sum_votes(
+        weights=weights,
+        votes_per_key=votes_per_key,
+        group_of_vote=group_of_vote,
+        groups=len(distinct),
+    )
     return distinct, scores
+
+
+def sum_votes(
+    *,
+    weights: Doubles,
+    votes_per_key: NDArray[np.int64],
+    group_of_vote: NDArray[np.integer],
+    groups: int,
+) -> Doubles:
+    """Sum the votes of each group, [groups]; a vote weighs what its key weighs.
+
+    `group_of_vote` [v] says which score each vote adds to. Votes are added in their order, so equal
+    input gives equal bits.
+    """
+    votes = np.repeat(weights, votes_per_key)  # [v]
+    return np.bincount(group_of_vote, weights=votes, minlength=groups).astype(np.float64)
 
 
 def best_candidates(*, scores: Doubles, top_k: int) -> Rows:

@@ -30,7 +30,7 @@ from service.core.types import Bools, Floats
 from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
 from training.models.sharding import Sharding
-from training.selection.hidden_label_folds import HeldOut, a_row_of_each
+from training.selection.hidden_label_folds import LabelFoldData, a_row_of_each
 from training.selection.refinement import PAPERS, Chosen, choose_refinement
 from training.systems import Encoded, Task, Trained
 from training.systems.irene.associations import associations
@@ -186,12 +186,12 @@ class Irene:
         write_novel(folder, chosen)
         return str(found)
 
-    def _held_out(self, trained: Trained) -> HeldOut:
+    def _held_out(self, trained: Trained) -> LabelFoldData:
         validation, instances = trained.validation, trained.instances
         train = validation.dataset.train
         slices, asking = validation.slices, validation.slices.held_out
         revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
-        return HeldOut(
+        return LabelFoldData(
             texts=trained.labels,
             keys=trained.keys,
             classifiers=normalize(trained.own["weight"], dim=-1).cpu().numpy(),

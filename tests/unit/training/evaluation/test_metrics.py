@@ -23,8 +23,8 @@ LOG3 = 1 / math.log2(3)
 
 
 @pytest.fixture
-def judged() -> metrics.Judged:
-    return metrics.judge(RANKED, POSITIVES)
+def outcome() -> metrics.RankingOutcome:
+    return metrics.ranking_outcome(RANKED, POSITIVES)
 
 
 def test_hits_by_hand() -> None:
@@ -32,66 +32,66 @@ def test_hits_by_hand() -> None:
     assert metrics.hits(RANKED, POSITIVES).tolist() == expected
 
 
-def test_rows_without_labels_are_left_out_and_counted(judged: metrics.Judged) -> None:
-    assert judged.unlabelled == 1
-    assert judged.sizes.tolist() == [3, 1]
-    assert judged.ranked.tolist() == RANKED[:2].tolist()
+def test_rows_without_labels_are_left_out_and_counted(outcome: metrics.RankingOutcome) -> None:
+    assert outcome.unlabelled == 1
+    assert outcome.sizes.tolist() == [3, 1]
+    assert outcome.ranked.tolist() == RANKED[:2].tolist()
 
 
-def test_precision_by_hand(judged: metrics.Judged) -> None:
-    assert metrics.precision(judged, k=1) == pytest.approx((1 + 0) / 2)
-    assert metrics.precision(judged, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
+def test_precision_by_hand(outcome: metrics.RankingOutcome) -> None:
+    assert metrics.precision(outcome, k=1) == pytest.approx((1 + 0) / 2)
+    assert metrics.precision(outcome, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
 
 
-def test_recall_by_hand(judged: metrics.Judged) -> None:
-    assert metrics.recall(judged, k=1) == pytest.approx((1 / 3 + 0) / 2)
-    assert metrics.recall(judged, k=3) == pytest.approx((2 / 3 + 1) / 2)
+def test_recall_by_hand(outcome: metrics.RankingOutcome) -> None:
+    assert metrics.recall(outcome, k=1) == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics.recall(outcome, k=3) == pytest.approx((2 / 3 + 1) / 2)
 
 
-def test_ndcg_by_hand(judged: metrics.Judged) -> None:
-    assert metrics.ndcg(judged, k=1) == pytest.approx((1 + 0) / 2)
+def test_ndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
+    assert metrics.ndcg(outcome, k=1) == pytest.approx((1 + 0) / 2)
     expected = ((1 + 0.5) / (1 + LOG3 + 0.5) + LOG3 / 1) / 2
-    assert metrics.ndcg(judged, k=3) == pytest.approx(expected)
+    assert metrics.ndcg(outcome, k=3) == pytest.approx(expected)
 
 
-def test_psp_by_hand(judged: metrics.Judged) -> None:
+def test_psp_by_hand(outcome: metrics.RankingOutcome) -> None:
     # Best at 1: label 1 (weight 4) for row 0, label 3 (weight 3) for row 1.
-    assert metrics.psp(judged, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
+    assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
     expected = ((2 + 1) + 3) / ((4 + 2 + 1) + 3)
-    assert metrics.psp(judged, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
+    assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
 
 
-def test_psndcg_by_hand(judged: metrics.Judged) -> None:
+def test_psndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
     ideal = 1 + LOG3 + 0.5
     found = (2 + 1 * 0.5) / ideal + 3 * LOG3 / 1
     best = (4 + 2 * LOG3 + 1 * 0.5) / ideal + 3 / 1
-    value = metrics.psndcg(judged, inverse_propensities=WEIGHTS, k=3)
+    value = metrics.psndcg(outcome, inverse_propensities=WEIGHTS, k=3)
     assert value == pytest.approx(found / best)
 
 
-def test_macro_f1_by_hand(judged: metrics.Judged) -> None:
+def test_macro_f1_by_hand(outcome: metrics.RankingOutcome) -> None:
     # At 2, label 0: true 1, named 2, wanted 1 -> 2/3; labels 1, 2: 0; label 3: 1 -> 1; label 4
     # is named but nobody wants it.
-    assert metrics.label_f1(judged, k=2) == pytest.approx([2 / 3, 0, 0, 1, np.nan], nan_ok=True)
-    assert metrics.macro_f1(judged, k=2) == pytest.approx((2 / 3 + 1) / 4)
+    assert metrics.label_f1(outcome, k=2) == pytest.approx([2 / 3, 0, 0, 1, np.nan], nan_ok=True)
+    assert metrics.macro_f1(outcome, k=2) == pytest.approx((2 / 3 + 1) / 4)
 
 
-def test_macro_f1_by_segment_by_hand(judged: metrics.Judged) -> None:
+def test_macro_f1_by_segment_by_hand(outcome: metrics.RankingOutcome) -> None:
     value = metrics.macro_f1_by_segment(
-        judged, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2
+        outcome, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2
     )
     expected = {"head": 2 / 3, "torso": np.nan, "tail": 1.0, "xtail": 0.0, "unseen": 0.0}
     assert value == pytest.approx(expected, nan_ok=True)
     halves = {"rare": (-1, 10), "often": (10, np.inf)}
     value = metrics.macro_f1_by_segment(
-        judged, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2, boundaries=halves
+        outcome, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2, boundaries=halves
     )
     assert value == pytest.approx({"rare": 0.0, "often": (2 / 3 + 1) / 2})
 
 
-def test_coverage_by_hand(judged: metrics.Judged) -> None:
-    assert metrics.coverage(judged, k=1) == pytest.approx(1 / 4)
-    assert metrics.coverage(judged, k=3) == pytest.approx(3 / 4)
+def test_coverage_by_hand(outcome: metrics.RankingOutcome) -> None:
+    assert metrics.coverage(outcome, k=1) == pytest.approx(1 / 4)
+    assert metrics.coverage(outcome, k=3) == pytest.approx(3 / 4)
 
 
 def test_without_filtered_moves_the_others_up() -> None:
@@ -102,26 +102,26 @@ def test_without_filtered_moves_the_others_up() -> None:
 
 def test_a_filtered_positive_is_no_positive() -> None:
     filtered = csr_matrix(np.array([[1, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=bool))
-    judged = metrics.judge(RANKED, POSITIVES, filtered=filtered)
+    outcome = metrics.ranking_outcome(RANKED, POSITIVES, filtered=filtered)
     # Row 0 keeps {1, 2} and the ranking [2]; row 1's only label is filtered, so it is left out.
-    assert judged.unlabelled == 2
-    assert judged.sizes.tolist() == [2]
-    assert judged.ranked.tolist() == [[2, -1, -1]]
-    assert metrics.recall(judged, k=1) == pytest.approx(1 / 2)
+    assert outcome.unlabelled == 2
+    assert outcome.sizes.tolist() == [2]
+    assert outcome.ranked.tolist() == [[2, -1, -1]]
+    assert metrics.recall(outcome, k=1) == pytest.approx(1 / 2)
 
 
 def test_a_filter_that_meets_no_positive_changes_only_predictions() -> None:
     filtered = csr_matrix(np.array([[0, 0, 0, 0, 1], [0] * 5, [0] * 5], dtype=bool))
-    judged = metrics.judge(RANKED, POSITIVES, filtered=filtered)
-    assert judged.sizes.tolist() == [3, 1]
-    assert metrics.precision(judged, k=2) == pytest.approx((1 + 0.5) / 2)
+    outcome = metrics.ranking_outcome(RANKED, POSITIVES, filtered=filtered)
+    assert outcome.sizes.tolist() == [3, 1]
+    assert metrics.precision(outcome, k=2) == pytest.approx((1 + 0.5) / 2)
 
 
 def test_a_stored_zero_is_no_positive() -> None:
     positives = csr_matrix((np.array([1.0, 0.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
-    judged = metrics.judge(np.array([[1, 0]]), positives)
-    assert judged.sizes.tolist() == [1]
-    assert judged.hits.tolist() == [[False, True]]
+    outcome = metrics.ranking_outcome(np.array([[1, 0]]), positives)
+    assert outcome.sizes.tolist() == [1]
+    assert outcome.hits.tolist() == [[False, True]]
 
 
 def test_evaluate_names_and_percent() -> None:
@@ -148,12 +148,12 @@ def test_evaluate_names_and_percent() -> None:
 )
 def test_judge_objects(ranked: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        metrics.judge(ranked, POSITIVES)
+        metrics.ranking_outcome(ranked, POSITIVES)
 
 
-def test_too_few_columns_or_no_labels_are_errors(judged: metrics.Judged) -> None:
+def test_too_few_columns_or_no_labels_are_errors(outcome: metrics.RankingOutcome) -> None:
     with pytest.raises(InvalidInput, match="3 labels are ranked"):
-        metrics.precision(judged, k=4)
+        metrics.precision(outcome, k=4)
     with pytest.raises(InvalidInput, match="no row has a label"):
         metrics.evaluate(RANKED[2:], POSITIVES[2:], inverse_propensities=WEIGHTS)
 
@@ -235,23 +235,23 @@ def test_fast_metrics_equal_the_oracle(case: tuple, k: int, use_filter: bool) ->
     ]
     counted = [truth - out for truth, out in zip(wanted, filtered, strict=True)]
     padded = np.array([row + [-1] * (8 - len(row)) for row in ranked])
-    judged = metrics.judge(
+    outcome = metrics.ranking_outcome(
         padded,
         sparse(wanted, labels),
         filtered=sparse(filtered, labels).astype(bool) if use_filter else None,
     )
-    assert judged.unlabelled == sum(not truth for truth in counted)
+    assert outcome.unlabelled == sum(not truth for truth in counted)
     if not any(counted):
         return
     expected = slow(kept, counted, weights, k)
     scored = {"inverse_propensities": np.array(weights), "k": k}
-    assert metrics.precision(judged, k=k) == pytest.approx(expected["P"])
-    assert metrics.recall(judged, k=k) == pytest.approx(expected["R"])
-    assert metrics.ndcg(judged, k=k) == pytest.approx(expected["nDCG"])
-    assert metrics.psp(judged, **scored) == pytest.approx(expected["PSP"])
-    assert metrics.psndcg(judged, **scored) == pytest.approx(expected["PSnDCG"])
-    assert metrics.macro_f1(judged, k=k) == pytest.approx(expected["F1"])
-    assert metrics.coverage(judged, k=k) == pytest.approx(expected["coverage"])
+    assert metrics.precision(outcome, k=k) == pytest.approx(expected["P"])
+    assert metrics.recall(outcome, k=k) == pytest.approx(expected["R"])
+    assert metrics.ndcg(outcome, k=k) == pytest.approx(expected["nDCG"])
+    assert metrics.psp(outcome, **scored) == pytest.approx(expected["PSP"])
+    assert metrics.psndcg(outcome, **scored) == pytest.approx(expected["PSnDCG"])
+    assert metrics.macro_f1(outcome, k=k) == pytest.approx(expected["F1"])
+    assert metrics.coverage(outcome, k=k) == pytest.approx(expected["coverage"])
 
 
 # napkinXC takes lists of labels; its F1 at k exists for k up to 5 only, and divides by the
@@ -271,7 +271,7 @@ def random_case() -> tuple[np.ndarray, csr_matrix, np.ndarray]:
 
 def test_agrees_with_napkinxc(random_case: tuple[np.ndarray, csr_matrix, np.ndarray]) -> None:
     ranked, positives, weights = random_case
-    judged = metrics.judge(ranked, positives)
+    outcome = metrics.ranking_outcome(ranked, positives)
     truth = [row.indices.tolist() for row in positives]
     predicted = ranked.tolist()
     scored = {"inverse_propensities": weights}
@@ -281,13 +281,13 @@ def test_agrees_with_napkinxc(random_case: tuple[np.ndarray, csr_matrix, np.ndar
         ("nDCG", metrics.ndcg, napkinxc.ndcg_at_k(truth, predicted, k=10)),
         ("coverage", metrics.coverage, napkinxc.coverage_at_k(truth, predicted, k=10)),
     ):
-        values = [ours(judged, k=k) for k in range(1, 11)]
+        values = [ours(outcome, k=k) for k in range(1, 11)]
         assert values == pytest.approx(theirs), name
     for name, ours, theirs in (
         ("PSP", metrics.psp, napkinxc.psprecision_at_k(truth, predicted, weights, k=10)),
         ("PSnDCG", metrics.psndcg, napkinxc.psndcg_at_k(truth, predicted, weights, k=10)),
     ):
-        values = [ours(judged, k=k, **scored) for k in range(1, 11)]
+        values = [ours(outcome, k=k, **scored) for k in range(1, 11)]
         assert values == pytest.approx(theirs), name
 
 
@@ -295,8 +295,8 @@ def test_macro_f1_agrees_with_napkinxc(
     random_case: tuple[np.ndarray, csr_matrix, np.ndarray],
 ) -> None:
     ranked, positives, _ = random_case
-    judged = metrics.judge(ranked, positives)
+    outcome = metrics.ranking_outcome(ranked, positives)
     truth = [row.indices.tolist() for row in positives]
     theirs = napkinxc.macro_f1_measure_at_k(truth, ranked[:, :5].tolist(), k=5)
     assert len(np.unique(positives.indices)) == 40  # so both divide by 40
-    assert [metrics.macro_f1(judged, k=k) for k in range(1, 6)] == pytest.approx(theirs)
+    assert [metrics.macro_f1(outcome, k=k) for k in range(1, 6)] == pytest.approx(theirs)

@@ -12,7 +12,7 @@ from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
 from tests.support.bundles import make_bundle
 from tests.support.tiny_encoder import TrigramEncoder
-from training.evaluation.prediction import Keys, predict, predict_separately, retrieve
+from training.evaluation.prediction import OfflineMemory, predict, predict_separately, retrieve
 
 QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
 
@@ -31,22 +31,24 @@ def test_it_ranks_as_the_serving_predictor(tmp_path: Path, memorization: float, 
         shape=(bundle.instances, bundle.labels),
     )
     uids = list(bundle.label_ids)
-    keys = Keys(keys=np.asarray(bundle.keys), labels_of=votes, uids=uids)
+    keys = OfflineMemory(keys=np.asarray(bundle.keys), labels_of=votes, label_ids=uids)
     vectors = encoder.embed(encoder.tokenize(QUERIES, role=Role.QUERY))
     found = retrieve(keys, vectors, depth=20).voting(memorization, depth)
-    ranked = predict(keys, found, tau=0.1, memorization=memorization, top_k=6)
+    ranked = predict(
+        keys, found, tau=0.1, memorization=memorization, top_k=6, order=keys.label_order
+    )
 
-    for line, prediction in zip(ranked, answer.predictions, strict=True):
+    for line, prediction in zip(ranked.labels, answer.predictions, strict=True):
         assert [uids[column] for column in line if column >= 0] == [
             keyword.id for keyword in prediction.keywords
         ]
 
 
 # One query, two instances and two labels in the plane; similarities .8, .6 and .6, 0.
-KEYS = Keys(
+KEYS = OfflineMemory(
     keys=np.array([[0.8, 0.6], [0.6, 0.8], [0.6, -0.8], [0.0, 1.0]], np.float16),
     labels_of=csr_matrix(np.array([[1, 0], [0, 1]])),
-    uids=("a", "b"),
+    label_ids=("a", "b"),
 )
 QUERY = np.array([[1.0, 0.0]], np.float32)
 
@@ -59,20 +61,26 @@ def test_two_searches_are_mixed_convexly() -> None:
     assert 0.5 * near + 0.5 * first > 0.5 * far + 0.5 * second
 
     ranked = predict_separately(
-        KEYS, found.instances, found.labels, tau=0.2, memorization=0.5, top_k=3
+        KEYS,
+        found.instances,
+        found.labels,
+        tau=0.2,
+        memorization=0.5,
+        top_k=3,
+        order=KEYS.label_order,
     )
 
-    assert ranked.tolist() == [[0, 1, -1]]
+    assert ranked.labels.tolist() == [[0, 1, -1]]
 
 
 def test_equal_scores_stand_in_order_of_id() -> None:
-    keys = Keys(
+    keys = OfflineMemory(
         keys=np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float16),
         labels_of=csr_matrix(np.array([[1, 1]])),
-        uids=("z", "a"),
+        label_ids=("z", "a"),
     )
     found = retrieve(keys, QUERY, depth=1)
 
-    ranked = predict(keys, found.both, tau=0.1, memorization=0.5, top_k=2)
+    ranked = predict(keys, found.both, tau=0.1, memorization=0.5, top_k=2, order=keys.label_order)
 
-    assert ranked.tolist() == [[1, 0]]
+    assert ranked.labels.tolist() == [[1, 0]]

@@ -11,7 +11,8 @@ import pytest
 from service.core.errors import InvalidData
 from tests.support.tiny_training import tiny_dataset
 from training.evaluation import results
-from training.evaluation.results import Check, Results, measured, ranked_labels
+from training.evaluation.metrics import labels_to_rank
+from training.evaluation.results import Check, Results, measured
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def damaged_rows(folder: Path) -> None:
         (no_json, "results.json: cannot be read"),
         (break_json, "results.json: not valid JSON"),
         (another_format, "results.json: format: must be 'keymatch-results'"),
-        (another_version, "results.json: version: this build reads 1"),
+        (another_version, "results.json: version: must be 1"),
         (another_field, "results.json: is not what `score` writes"),
         (no_rows, "rows.npz: is missing or damaged"),
         (cut_rows, "rows.npz: is missing or damaged"),
@@ -110,5 +111,5 @@ def test_room_is_left_for_what_is_filtered() -> None:
     filtered[2, :5] = True
     changed = replace(dataset, test=replace(dataset.test, filtered=filtered.tocsr()))
 
-    assert ranked_labels(dataset) == 100
-    assert ranked_labels(changed) == 105
+    assert labels_to_rank(dataset.test.filtered) == 100
+    assert labels_to_rank(changed.test.filtered) == 105

@@ -13,7 +13,7 @@ from service.core.types import Floats
 from training.reduction import METHODS, budget_rows, reduce
 from training.reduction.carriers import Carriers, find_carriers
 from training.reduction.coverage import coverage_order
-from training.reduction.memory import Memory, kept, neighbours
+from training.reduction.memory import WholeMemory, kept, neighbours
 from training.reduction.merge import overlap
 from training.reduction.redundant import loss, removal_order
 from training.reduction.representative import facility_order
@@ -22,10 +22,12 @@ NEAR_ENOUGH = 1e-3  # neighbours are found in fp16
 RNG = np.random.default_rng(0)
 
 
-def memory(vectors: Sequence[Sequence[float]], voted: Sequence[set[int]], labels: int) -> Memory:
+def memory(
+    vectors: Sequence[Sequence[float]], voted: Sequence[set[int]], labels: int
+) -> WholeMemory:
     """Instances with their labels; every label's key is (0, -1)."""
     y = [[float(label in row) for label in range(labels)] for row in voted]
-    return Memory(
+    return WholeMemory(
         instances=np.array(vectors, np.float32),
         labels_of=csr_matrix(np.array(y, np.float32)),
         labels=np.tile(np.array([[0.0, -1.0]], np.float32), (labels, 1)),
@@ -38,7 +40,7 @@ def at(*degrees: float) -> Floats:
 
 
 # Three instances: 0 for label 0; 1, very near it, for both; 2, far off, for label 1.
-THREE = Memory(
+THREE = WholeMemory(
     instances=np.array([[1.0, 0.0], [0.96, 0.28], [0.0, 1.0]], np.float32),
     labels_of=csr_matrix(np.array([[1, 0], [1, 1], [0, 1]], np.float32)),
     labels=np.array([[0.6, 0.8], [0.0, -1.0]], np.float32),
@@ -123,12 +125,12 @@ def test_kept_rows_stand_in_their_order() -> None:
 # All methods -----------------------------------------------------------------------------
 
 
-def drawn(seed: int, *, rows: int = 30, labels: int = 7) -> Memory:
+def drawn(seed: int, *, rows: int = 30, labels: int = 7) -> WholeMemory:
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((rows + labels, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     y = rng.random((rows, labels)) < 0.2  # some rows have no label, some labels no row
-    return Memory(
+    return WholeMemory(
         instances=vectors[:rows],
         labels_of=csr_matrix(y.astype(np.float32)),
         labels=vectors[rows:],

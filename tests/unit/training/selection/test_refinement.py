@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 
 from training.checkpoints.choices import Choices
 from training.selection import refinement
-from training.selection.hidden_label_folds import HeldOut, a_row_of_each, folds
+from training.selection.hidden_label_folds import LabelFoldData, a_row_of_each, folds
 from training.selection.refinement import PAPERS, choose_refinement, gained, least_gain
 
 LABELS, DIMENSION = 900, 6
@@ -19,7 +19,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
+def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> LabelFoldData:
     """Queries lie where a label's classifier lies; a combiner that is `good` finds that place."""
     rng = np.random.default_rng(0)
     texts, moves = rng.standard_normal((2, LABELS, DIMENSION))
@@ -31,7 +31,7 @@ def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> HeldOut:
         nearest = np.argmax(own @ texts.T, axis=1)
         return (places if good else wrong)[nearest]
 
-    return HeldOut(
+    return LabelFoldData(
         texts=texts,
         keys=texts,
         classifiers=places,

@@ -13,10 +13,10 @@ from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, choos
 from training.selection.validation import (
     Validation,
     ValidationSettings,
-    ask,
     criterion,
     default_slices,
     hold_out,
+    retrieve_held_out,
 )
 
 
@@ -86,7 +86,7 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     instances = rng.standard_normal((len(dataset.train), 8)).astype(np.float32)
     instances /= np.linalg.norm(instances, axis=1, keepdims=True)
     slices = default_slices(dataset.train.labels_of, dataset.train.filtered)
-    asked = ask(dataset, slices, instances, labels, depth=max(DEPTHS))
+    asked = retrieve_held_out(dataset, slices, instances, labels, depth=max(DEPTHS))
     start = Choices(system="rae", tau=0.07, memorization=0.5, depth=200)
     tried: list[Choices] = []
 

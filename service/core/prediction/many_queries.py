@@ -1,0 +1,152 @@
+"""The best labels of many queries at once, for offline evaluation.
+
+`Predictor` answers a few queries with their texts and evidence; this ranks thousands, by the same
+equations and in the same order of addition, so labels, their order and their scores are equal to
+the last bit (`tests/unit/service/core/prediction/test_many_queries.py`).
+
+Shapes: n queries, b retrieved keys a query at most, m retrieved keys of all queries one after the
+other, v votes of these keys, c candidates (one label of one query each), L labels, k ranked labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.core.prediction.scoring import retriever_distribution, sum_votes, value_weights
+from service.core.types import Bools, Doubles, Floats, Indices, Rows
+
+
+class ValueRows(Protocol):
+    """The rows of V: what voting needs of a memory. `View` offers it."""
+
+    def is_instance(self, rows: Rows) -> Bools:
+        """Which of `rows` [m] are instance rows."""
+        ...
+
+    def votes(self, rows: Rows) -> tuple[Indices, NDArray[np.int64]]:
+        """The labels [v] that `rows` [m] vote for, row after row, and how many each row has [m]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelOrder:
+    """All labels sorted by id, the order of equal scores."""
+
+    rank_of_label: Rows  # [L]
+    label_at_rank: Rows  # [L]
+
+    @classmethod
+    def of(cls, ids: Sequence[str]) -> Self:
+        """The order of labels whose ids [L] are given by column of V."""
+        label_at_rank = np.argsort(np.array(ids, object), kind="stable").astype(np.int64)
+        rank_of_label = np.empty(len(ids), np.int64)
+        rank_of_label[label_at_rank] = np.arange(len(ids))
+        return cls(rank_of_label=rank_of_label, label_at_rank=label_at_rank)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankedLabels:
+    """The best labels of each query, descending by score, ties in order of label id.
+
+    `labels` [n, k] are columns of V with `scores` [n, k]. Where a query has fewer than k
+    candidates, the places at the end hold label -1 and score 0.
+    """
+
+    labels: Rows
+    scores: Doubles
+
+
+def retriever_distributions(*, similarities: Floats, rows: Rows, tau: float) -> Doubles:
+    """Softmax over each query's retrieved keys (Eq. 5), [n, b].
+
+    `rows` [n, b] holds -1, at the end only, where fewer than b keys were retrieved; the weight of
+    these places is 0.
+    """
+    weights = np.zeros(rows.shape)
+    counts = np.count_nonzero(rows >= 0, axis=1)  # [n]
+    # Subtle: numpy adds pairwise, so zeros at the end would change the sum's last bits. Queries
+    # are therefore summed together only where they have equally many keys.
+    for count in np.unique(counts).tolist():
+        queries = np.flatnonzero(counts == count)
+        weights[queries, :count] = retriever_distribution(
+            similarities=similarities[queries, :count], tau=tau
+        )
+    return weights
+
+
+def rank_labels(
+    memory: ValueRows,
+    *,
+    rows: Rows,
+    weights: Doubles,
+    memorization: float,
+    top_k: int,
+    order: LabelOrder,
+) -> RankedLabels:
+    """Score the labels that the retrieved keys vote for (Eq. 4 and 7) and rank them.
+
+    `rows` [n, b] are the retrieved keys of each query, -1 where there is none, `weights` [n, b]
+    their softmax. Needs memory for n x L numbers: give a few hundred queries at a time.
+    """
+    retrieved = rows >= 0
+    keys = rows[retrieved]  # [m]
+    labels, votes_per_key = memory.votes(keys)
+    query_of_vote = np.repeat(np.nonzero(retrieved)[0], votes_per_key)  # [v]
+    # A candidate's number: candidates of a query lie together, in order of label id.
+    numbers = query_of_vote * len(order.rank_of_label) + order.rank_of_label[labels]
+    candidates, candidate_of_vote = _distinct(numbers, below=len(rows) * len(order.rank_of_label))
+    scores = sum_votes(
+        weights=value_weights(
+            weights=weights[retrieved],
+            is_instance=memory.is_instance(keys),
+            memorization=memorization,
+        ),
+        votes_per_key=votes_per_key,
+        group_of_vote=candidate_of_vote,
+        groups=len(candidates),
+    )
+    query, label_rank = np.divmod(candidates, max(1, len(order.rank_of_label)))
+    best, place = _best(scores, np.bincount(query, minlength=len(rows)), top_k=top_k)
+    ranked = RankedLabels(
+        labels=np.full((len(rows), top_k), -1, np.int64), scores=np.zeros((len(rows), top_k))
+    )
+    ranked.labels[query[best], place] = order.label_at_rank[label_rank[best]]
+    ranked.scores[query[best], place] = scores[best]
+    return ranked
+
+
+def _distinct(numbers: Rows, *, below: int) -> tuple[Rows, Indices]:
+    """`np.unique` with its inverse, by a table of all numbers 0..below in place of a sort."""
+    seen = np.zeros(below, bool)
+    seen[numbers] = True
+    distinct = np.flatnonzero(seen)
+    position = np.empty(below, np.int32)  # only the places of `distinct` are written and read
+    position[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, position[numbers]
+
+
+def _best(scores: Doubles, counts: Rows, *, top_k: int) -> tuple[Rows, Rows]:
+    """The best candidates of each query and their places 0..top_k in its ranking.
+
+    `scores` [c] lie query by query, `counts` [n] of them each; equal scores keep their order.
+    """
+    width = int(counts.max(initial=0))
+    inside = np.arange(width) < counts[:, None]  # [n, width]
+    table = np.full(inside.shape, -np.inf)
+    table[inside] = scores
+    if width > top_k:  # as `best_candidates`: a sort of all candidates would take longer
+        cut = width - top_k
+        inside &= table >= np.partition(table, cut, axis=1)[:, cut, None]
+    query, column = np.nonzero(inside)
+    by_score = np.lexsort((-table[inside], query))  # stable; its last key counts most
+    query, column = query[by_score], column[by_score]
+    first_candidate = np.cumsum(counts) - counts  # [n]
+    kept_before = np.cumsum(np.count_nonzero(inside, axis=1)) - np.count_nonzero(inside, axis=1)
+    place = np.arange(len(query)) - kept_before[query]
+    kept = place < top_k
+    return (first_candidate[query] + column)[kept], place[kept]

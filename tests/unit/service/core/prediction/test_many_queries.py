@@ -1,0 +1,140 @@
+"""Many queries ranked at once, beside `Predictor` on one query after the other: equal bits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.bundle.bundle import Bundle
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.view import View
+from service.core.prediction.many_queries import (
+    LabelOrder,
+    RankedLabels,
+    rank_labels,
+    retriever_distributions,
+)
+from service.core.prediction.predictor import Predictor
+from service.core.types import Floats, PredictOptions, Rows
+from tests.support.tiny_encoder import TrigramEncoder
+
+TAU = 0.07
+
+
+@dataclass
+class Labels:
+    """The part of a label table that ranking needs."""
+
+    ids: list[str]
+
+    def id_at(self, column: int) -> str:
+        return self.ids[column]
+
+
+@dataclass
+class Memory:
+    """Rows of V as lists of labels; the first `instances` rows are instances."""
+
+    value_rows: list[list[int]]
+    instances: int
+    labels: Labels
+
+    def is_instance(self, rows: Rows) -> Any:
+        return rows < self.instances
+
+    def votes(self, rows: Rows) -> Any:
+        voted = [self.value_rows[row] for row in rows.tolist()]
+        columns = np.array([label for labels in voted for label in labels], np.int32)
+        return columns, np.array([len(labels) for labels in voted], np.int64)
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> Memory:
+    ids = draw(st.lists(st.text(max_size=3), min_size=1, max_size=8, unique=True))
+    labels = st.lists(st.integers(0, len(ids) - 1), max_size=5, unique=True)
+    instances = draw(st.lists(labels, max_size=300))
+    identity = [[column] for column in range(len(ids))]
+    return Memory([*instances, *identity], len(instances), Labels(ids))
+
+
+@st.composite
+def retrievals(draw: st.DrawFn, memory: Memory) -> tuple[Floats, Rows]:
+    """Up to 300 keys a query, fewer for some; few distinct similarities, so that scores tie."""
+    total = len(memory.value_rows)
+    depth = draw(st.integers(1, total + 2))
+    counts = draw(st.lists(st.integers(0, min(depth, total)), min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    steps = draw(st.sampled_from([1, 3, 1000]))
+    rows = np.full((len(counts), depth), -1, np.int64)
+    similarities = np.full(rows.shape, -np.inf, np.float32)
+    for query, count in enumerate(counts):
+        rows[query, :count] = rng.permutation(total)[:count]
+        drawn = rng.integers(-steps, steps + 1, count) / steps
+        similarities[query, :count] = -np.sort(-drawn).astype(np.float32)
+    return similarities, rows
+
+
+def ranked_at_once(
+    memory: Any, retrieved: tuple[Floats, Rows], order: LabelOrder, options: PredictOptions
+) -> RankedLabels:
+    similarities, rows = retrieved
+    return rank_labels(
+        memory,
+        rows=rows,
+        weights=retriever_distributions(similarities=similarities, rows=rows, tau=TAU),
+        memorization=options.memorization,
+        top_k=options.top_k,
+        order=order,
+    )
+
+
+def assert_equal_to_the_predictor(
+    memory: Any, retrieved: tuple[Floats, Rows], ids: list[str], options: PredictOptions
+) -> None:
+    at_once = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
+    one_by_one = list(Predictor(TrigramEncoder(), tau=TAU).vote(memory, retrieved, options))
+    for labels, scores, expected in zip(at_once.labels, at_once.scores, one_by_one, strict=True):
+        count = len(expected.columns)
+        assert labels[:count].tolist() == expected.columns.tolist()
+        assert scores[:count].tobytes() == expected.scores.tobytes()
+        assert (labels[count:] == -1).all()
+        assert (scores[count:] == 0.0).all()
+
+
+@given(st.data(), memories(), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(1, 10))
+def test_labels_their_order_and_the_bits_of_their_scores_are_those_that_are_served(
+    data: st.DataObject, memory: Memory, memorization: float, top_k: int
+) -> None:
+    retrieved = data.draw(retrievals(memory))
+    options = PredictOptions(top_k=top_k, memorization=memorization)
+    assert_equal_to_the_predictor(memory, retrieved, memory.labels.ids, options)
+
+
+@pytest.mark.parametrize("memorization", [0.0, 0.4, 1.0])
+def test_a_view_of_a_bundle_is_such_a_memory(trigram_bundle: Bundle, memorization: float) -> None:
+    view: View = KnowledgeMemory(trigram_bundle).view
+    queries = np.random.default_rng(0).standard_normal((40, trigram_bundle.keys.shape[1]))
+    queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
+    options = PredictOptions(top_k=4, memorization=memorization, depth=9)
+    predictor = Predictor(TrigramEncoder(), tau=TAU)
+    retrieved = predictor.retrieve(view, queries, options)
+    assert_equal_to_the_predictor(view, retrieved, list(trigram_bundle.label_ids), options)
+
+
+def test_equal_scores_stand_in_order_of_the_id_as_a_string() -> None:
+    ids = ["b", "10", "9", "a"]
+    memory = Memory([[0, 1, 2, 3]], 1, Labels(ids))
+    retrieved = np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64)
+    options = PredictOptions(top_k=4, memorization=0.5)
+    ranked = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
+    assert [ids[column] for column in ranked.labels[0]] == ["10", "9", "a", "b"]
+
+
+def test_a_query_without_keys_has_no_labels() -> None:
+    memory = Memory([[0]], 0, Labels(["a"]))
+    retrieved = np.full((2, 3), -np.inf, np.float32), np.full((2, 3), -1, np.int64)
+    ranked = ranked_at_once(memory, retrieved, LabelOrder.of(["a"]), PredictOptions(top_k=2))
+    assert ranked.labels.tolist() == [[-1, -1], [-1, -1]]
