@@ -1,7 +1,8 @@
-"""Label logs for tests: events to append, and a way behind the log's back.
+"""Label logs for tests: events to append, a reader that follows a log, and direct changes.
 
-`python -m tests.support.label_logs STATE NAME COUNT` appends NAME-0, NAME-1, ..., one a
-transaction, as another process would.
+`python -m tests.support.label_logs STATE NAME COUNT` is another process that appends: it opens the
+log, prints "ready", waits for a line of input, and appends NAME-0, NAME-1, ..., one per
+transaction.
 """
 
 import sys
@@ -16,24 +17,25 @@ import sqlalchemy as sa
 
 from service.core.label_log import PUT_LABEL, LabelLog, NewEvent, open_log
 from service.core.types import Event
+from tests.support.waiting import wait_for
 
 
 def event(name: str, *, rows: int = 1, kind: str = PUT_LABEL) -> NewEvent:
-    """An event that says `name` and has vectors of its own."""
+    """An event of this name; its vectors depend on the length of the name."""
     vectors = np.random.default_rng(len(name)).standard_normal((rows, 4)).astype(np.float16)
     body = {"id": name, "text": f"text of {name} ✓", "queries": [], "metadata": {}}
     return NewEvent(kind=kind, body=body, vectors=vectors)
 
 
 def append(log: LabelLog, *names: str, encoder: str = "e") -> list[Event]:
-    """Append an event a name in one transaction."""
+    """Append one event per name in one transaction."""
     with log.exclusive() as appending:
         return appending.append([event(name) for name in names], encoder=encoder)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a log is: a folder or a URL."""
+    """The place of a log: a folder or a URL."""
 
     state: Path | str
 
@@ -42,10 +44,10 @@ class Place:
 
     def ids(self, *, after: int = 0) -> list[str]:
         with closing(self.open()) as log:
-            return [found.body["id"] for found in log.read(after=after)]
+            return [read.body["id"] for read in log.read(after=after)]
 
     def tamper(self, statement: str, **values: Any) -> Sequence[Any]:
-        """Change the database behind the log's back, or ask it."""
+        """Execute a statement in the database without the log, and return its rows."""
         engine = sa.create_engine(self._url())
         try:
             with engine.begin() as connection:
@@ -60,8 +62,28 @@ class Place:
         return sa.make_url(self.state).set(drivername="postgresql+psycopg")
 
 
+class Follower:
+    """Reads on whenever the log calls it, as a replica does."""
+
+    def __init__(self, log: LabelLog) -> None:
+        self.log, self.last = log, 0
+        log.watch(self)
+
+    def __call__(self) -> None:
+        for read in self.log.read(after=self.last):
+            self.last = read.sequence
+
+    def reaches(self, sequence: int) -> bool:
+        """Wait until the event was read; False if the follower has read beyond it."""
+        wait_for(lambda: self.last >= sequence)
+        return self.last == sequence
+
+
 def main(state: str, name: str, count: str) -> None:
     with closing(open_log(state)) as log:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
         for number in range(int(count)):
             append(log, f"{name}-{number}")
 

@@ -1,7 +1,6 @@
 """The log in a PostgreSQL schema: URLs, other schemas, limits of time, and lost connections."""
 
 import logging
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from time import monotonic
 import pytest
 import sqlalchemy as sa
 
-from service.core.errors import InvalidConfig, LogError, LogLocked
+from service.core.errors import InvalidConfig, LogError, LogLocked, MissingExtra
 from service.core.label_log import LabelLog, open_log, postgres
 from tests.support.label_logs import Place, append
 from tests.support.postgres import in_schema
@@ -21,7 +20,9 @@ from tests.support.wire import Wire
 
 @pytest.fixture
 def place(postgres_url: str) -> Place:
-    return Place(postgres_url)
+    """Connections carry the schema's name, so that a test can end its own connections only."""
+    schema = sa.make_url(postgres_url).query["options"].removeprefix("-csearch_path=")
+    return Place(with_query(postgres_url, application_name=schema))
 
 
 @pytest.fixture
@@ -32,6 +33,10 @@ def log(place: Place) -> Iterator[LabelLog]:
 
 def changed(url: str, **parts: object) -> str:
     return sa.make_url(url).set(**parts).render_as_string(hide_password=False)
+
+
+def with_query(url: str, **parameters: str) -> str:
+    return sa.make_url(url).update_query_dict(parameters).render_as_string(hide_password=False)
 
 
 # URLs ------------------------------------------------------------------------------------
@@ -116,19 +121,12 @@ def test_a_role_that_may_not_create_tables_is_told(place: Place, postgres_url: s
         place.tamper(f"DROP ROLE {role}")
 
 
-def test_without_psycopg_the_missing_extra_is_named() -> None:
-    code = (
-        "import sys\n"
-        "sys.modules['psycopg'] = None\n"
-        "from service.core.errors import MissingExtra\n"
-        "from service.core.label_log import open_log\n"
-        "try:\n"
-        "    open_log('postgresql://host/db')\n"
-        "except MissingExtra as error:\n"
-        "    sys.exit(str(error))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert ended.stderr == "psycopg is not installed: pip install 'keymatch[postgres]'\n"
+def test_without_psycopg_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "service.core.label_log.postgres")
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # an import of it fails
+    with pytest.raises(MissingExtra) as caught:
+        open_log("postgresql://host/db")
+    assert str(caught.value) == "psycopg is not installed: pip install 'keymatch[postgres]'"
 
 
 # Schemas ---------------------------------------------------------------------------------
@@ -256,17 +254,15 @@ def test_connections_that_the_server_has_closed_are_replaced(place: Place, log: 
     assert append(log, "b")[0].sequence == 2
 
 
-def end_connections(place: Place, *, listening: bool = False) -> None:
-    """As a restart of the server does; only those of this test's schema or channel."""
+def end_connections(place: Place) -> None:
+    """End all connections to this test's schema, as a restart of the server does."""
     assert isinstance(place.state, str)
-    schema = sa.make_url(place.state).query["options"].removeprefix("-csearch_path=")
-    pattern = "LISTEN%" if listening else "%"
-    place.tamper(
+    ended = place.tamper(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE pid <> pg_backend_pid() AND application_name = :name AND query LIKE :pattern",
-        name=schema,
-        pattern=pattern,
+        " WHERE pid <> pg_backend_pid() AND application_name = :name",
+        name=sa.make_url(place.state).query["application_name"],
     )
+    assert ended
 
 
 # Watching --------------------------------------------------------------------------------

@@ -1,44 +1,18 @@
-"""Several processes with one log: the order they agree on, the lock, and who notices what."""
+"""Several users of one log: they take turns, wait for the lock, and are called after appends.
+
+`tests/integration/test_label_log_processes.py` proves the same between processes.
+"""
 
 import logging
-import subprocess
-import sys
 import threading
-from collections import defaultdict
 from contextlib import closing
 
 import pytest
 
 from service.core.errors import LogLocked
 from service.core.label_log import LabelLog, postgres, sqlite
-from tests.support.label_logs import Place, append
+from tests.support.label_logs import Follower, Place, append
 from tests.support.waiting import wait_for
-
-PROCESSES, EVENTS = 4, 200
-
-
-def appender(place: Place, name: str, count: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.label_logs", str(place.state), name, str(count)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    _, complaint = process.communicate(timeout=120)
-    assert (process.returncode, complaint) == (0, "")
-
-
-def test_processes_that_append_at_once_agree_on_one_gapless_order(place: Place) -> None:
-    appenders = [appender(place, f"p{number}", EVENTS) for number in range(PROCESSES)]
-    for process in appenders:
-        finish(process)
-    with closing(place.open()) as log:
-        events = list(log.read())  # raises at a gap
-    assert [event.sequence for event in events] == list(range(1, PROCESSES * EVENTS + 1))
-    orders = defaultdict(list)
-    for event in events:
-        name, _, number = event.body["id"].partition("-")
-        orders[name].append(int(number))
-    assert orders == {f"p{number}": list(range(EVENTS)) for number in range(PROCESSES)}
 
 
 def test_threads_of_one_process_take_turns(log: LabelLog) -> None:
@@ -53,7 +27,7 @@ def test_threads_of_one_process_take_turns(log: LabelLog) -> None:
     assert [event.sequence for event in log.read()] == list(range(1, 81))
 
 
-def test_who_waits_for_the_lock_too_long_is_told(
+def test_waiting_too_long_for_the_lock_is_an_error(
     place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.1)
@@ -69,40 +43,13 @@ def test_who_waits_for_the_lock_too_long_is_told(
 # Watching --------------------------------------------------------------------------------
 
 
-class Follower:
-    """Reads on whenever the log calls, as a replica does."""
-
-    def __init__(self, log: LabelLog) -> None:
-        self.log, self.calls, self.seen = log, 0, 0
-        log.watch(self)
-
-    def __call__(self) -> None:
-        self.calls += 1
-        for event in self.log.read(after=self.seen):
-            self.seen = event.sequence
-
-    def sees(self, sequence: int) -> bool:
-        wait_for(lambda: self.seen >= sequence)
-        return self.seen == sequence
-
-
-def test_a_watcher_sees_what_was_there_and_what_another_process_appends(
-    place: Place, log: LabelLog
-) -> None:
-    append(log, "a")
-    follower = Follower(log)
-    assert follower.sees(1)
-    finish(appender(place, "other", 3))
-    assert follower.sees(4)
-
-
-def test_a_watcher_is_called_once_more_after_own_appends_too(log: LabelLog) -> None:
+def test_a_watcher_is_also_called_after_appends_of_its_own_log(log: LabelLog) -> None:
     follower = Follower(log)
     append(log, "a", "b")
-    assert follower.sees(2)
+    assert follower.reaches(2)
 
 
-def test_a_log_is_watched_by_one(log: LabelLog) -> None:
+def test_a_log_takes_only_one_callback(log: LabelLog) -> None:
     log.watch(lambda: None)
     with pytest.raises(RuntimeError, match="watched already"):
         log.watch(lambda: None)

@@ -1,7 +1,9 @@
-"""Segments on disk: built by a niced child, found again, built again when they are damaged."""
+"""Segments on disk: opened by their key, built again when damaged, deleted when replaced.
+
+Most tests build in this process; `tests/integration/test_segment_builds.py` builds in children.
+"""
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory import segment_store
 from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
 from service.core.processes.low_priority import LowPriorityChild
-from tests.support.waiting import wait_for
 
 ROWS, DIMENSION = 50, 16
 SHAPE = (ROWS, DIMENSION)
@@ -59,31 +60,6 @@ def entries(folder: Path) -> list[str]:
 
 
 # Built and found -----------------------------------------------------------------------------
-
-
-def test_a_segment_is_built_by_a_child_and_found_by_its_key(
-    store: SegmentStore, folder: Path, vectors: np.ndarray
-) -> None:
-    key = store.key(vectors, PARAMETERS)
-    assert store.find(key, PARAMETERS, shape=SHAPE) is None
-    store.build(key, vectors, PARAMETERS)
-    assert entries(folder) == sorted(["build.lock", key])
-    assert entries(folder / key) == [INDEX, FACTS]
-    segment = SegmentStore(folder).find(key, PARAMETERS, shape=SHAPE)
-    assert segment is not None
-    assert np.array_equal(segment.vectors(np.arange(ROWS)), vectors)
-    _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, row_filter=None)
-    assert rows[:, 0].tolist() == list(range(ROWS))
-
-
-def test_the_child_builds_the_very_bytes_that_this_process_would(
-    store: SegmentStore, folder: Path, vectors: np.ndarray, tmp_path: Path
-) -> None:
-    """One thread each: so do processes that never met."""
-    key = store.key(vectors, PARAMETERS)
-    store.build(key, vectors, PARAMETERS)
-    load_library("faiss").build(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
-    assert (folder / key / INDEX).read_bytes() == (tmp_path / "mine").read_bytes()
 
 
 def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: np.ndarray) -> None:
@@ -190,34 +166,6 @@ def test_what_a_killed_builder_left_is_cleared_away(
 
 
 # Failures -------------------------------------------------------------------------------------
-
-
-def test_a_child_that_fails_is_an_error_that_quotes_it(
-    store: SegmentStore, folder: Path, vectors: np.ndarray
-) -> None:
-    """The matrix has one axis only, so the child cannot unpack its shape."""
-    with pytest.raises(SealError, match=r"ended with 1: ValueError: not enough values"):
-        store.build("key", vectors[0], PARAMETERS)
-    assert entries(folder) == ["build.lock"]
-    assert store.find("key", PARAMETERS, shape=SHAPE) is None
-
-
-def test_a_child_that_is_killed_is_an_error_and_leaves_nothing(
-    store: SegmentStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the middle of a large build; the store builds no other after that."""
-    vectors = np.random.default_rng(2).standard_normal((20_000, 64)).astype(np.float16)
-    slow = IndexParameters(m=64, ef_construction=2000)
-    with ThreadPoolExecutor(1) as pool:
-        building = pool.submit(store.build, "key", vectors, slow)
-        wait_for(lambda: any(folder.glob(".build-*/parameters.json")))
-        time.sleep(0.1)
-        store.interrupt()
-        with pytest.raises(SealError, match=r"ended with -9|is stopping"):
-            building.result()
-    assert entries(folder) == ["build.lock"]
-    with pytest.raises(SealError, match="the service is stopping"):
-        store.build("key", vectors, slow)
 
 
 def test_a_child_that_cannot_be_started_is_an_error(
