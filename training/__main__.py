@@ -15,6 +15,7 @@ from training.commands.evaluate_novel import evaluate_novel
 from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.score import score
+from training.commands.tables import tables
 from training.commands.train import list_recipes, train
 
 app = App(
@@ -33,6 +34,7 @@ app.command(evaluate_novel)
 app.command(budget)
 app.command(compare)
 app.command(report)
+app.command(tables)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,25 @@
+"""`python -m training tables`: the committed results as one Markdown page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from training.report.quality_page import quality_page
+
+
+def tables(*, measured: Path, out: Path) -> None:
+    """Write the tables of all results below a folder; training/measured/README.md is made so.
+
+    Parameters
+    ----------
+    measured
+        A folder with DATASET/RUN/results.json, and novel/DATASET.json of `evaluate-novel --json`.
+    out
+        The Markdown file; it is replaced.
+    """
+    page = quality_page(measured)
+    out.write_text(page, encoding="utf-8")
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{out}: {page.count(chr(10))} lines")

@@ -1,0 +1,207 @@
+"""training/measured/README.md: the committed results of all systems as Markdown tables.
+
+    MEASURED/DATASET/RUN/results.json    what `score` or `peer` wrote; one table for each data set
+    MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
+
+The page depends on these files alone. A test compares it with the committed page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.core.errors import InvalidData
+from training.evaluation import results
+from training.report.orderings import orderings
+from training.report.runs import Run, read_runs
+from training.report.tables import duration, percent
+
+NOVEL = "novel"
+METRICS = ("P@1", "P@5", "R@100", "PSP@5")
+NOVEL_METRICS = ("P@1", "P@5", "R@30")
+
+INTRODUCTION = """\
+# Measured quality
+
+All figures are in percent, on the test rows; every key is scanned. [notes.md](notes.md) says how
+each run was made, what the figures mean, and what runs that are not kept here measured.
+[not-adopted.md](not-adopted.md) lists ideas that were measured and removed.
+
+This page is generated from the `results.json` files of this folder; change them, not the page:
+
+    python -m training tables --measured training/measured --out training/measured/README.md
+"""
+
+SIDE_BY_SIDE = """\
+{rows:,} test rows. `python -m training compare {dataset}` trains and scores these systems;
+`python -m training report --runs training/measured/{dataset}/* --out report` shows all metrics.
+Lambda (memorization), b (depth) and tau (temperature) are chosen on {held_out:,} held-out training
+rows. "Labels alone" is the same encoder without the memory (lambda 0). Peers have no lambda. The
+best figure of each column is bold. Trained on {devices}.
+"""
+
+ORDERINGS = """\
+Whether the paper's orderings hold here, counted over all pairs of figures that the claim compares:
+"""
+
+NOVEL_INTRODUCTION = """\
+## Novel keywords
+
+A share of the labels is hidden in training ({fraction:.0%}) and posted afterwards: without a query
+(zero-shot) or with one (one-shot). The candidates are the novel labels alone, or all labels. Among
+all labels, label keys alone are searched unless the row names the memory or instance rows.
+[notes.md](notes.md#novel-keywords) has the commands.
+
+{counts}.
+"""
+
+# Method in the results -> what the key of a novel label is made of; the table's order of rows.
+NOVEL_METHODS = {
+    "text": "the text, E(z)",
+    "irene": "**IRENE, C(u)**",
+    "attention": "attention over three neighbours, as in the paper",
+    "embeddings": "the same, with texts instead of classifiers",
+    "sum": "sum of the text and three neighbours",
+    "ncm": "NCM, mean of the known queries",
+    "rae-instances": "RAE-XMC's instance rows alone",
+    "text+instance": "text and instance row",
+    "irene+instance": "IRENE and instance row: what is served",
+    "text+memory": "the text, in the memory",
+    "irene+memory": "IRENE, in the memory: what is served",
+}
+
+
+def quality_page(measured: Path) -> str:
+    """The page for a folder of results.
+
+    Raises `InvalidInput` or `InvalidData` for a folder without results and for results that cannot
+    be compared.
+    """
+    folders = sorted(path.parent for path in measured.glob(f"*/*/{results.FILE}"))
+    parts = [INTRODUCTION]
+    for dataset, runs in read_runs(folders).items():
+        parts.append("\n".join(_dataset_section(dataset, runs)))
+    novel = {path.stem: _read_novel(path) for path in sorted((measured / NOVEL).glob("*.json"))}
+    if novel:
+        parts.append("\n".join(_novel_section(novel)))
+    return "\n".join(parts)
+
+
+def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
+    yield f"## {dataset}\n"
+    held_out = max(run.results.held_out_rows for run in runs)
+    yield SIDE_BY_SIDE.format(
+        dataset=dataset, held_out=held_out, rows=len(runs[0].rows), devices=_devices(runs)
+    )
+    headings = ("run", "system", "P@1, labels alone", "lambda", "b", "tau", *METRICS, "trained in")
+    ordered = sorted(runs, key=lambda run: (run.chosen.metrics["P@1"], run.name))
+    best = {metric: max(run.chosen.metrics[metric] for run in runs) for metric in METRICS}
+    yield from markdown_table(headings, [_run_cells(run, best) for run in ordered], texts=2)
+    checked = [ordering for ordering in orderings(runs) if ordering.findings]
+    if checked:
+        yield "\n" + ORDERINGS
+        for ordering in checked:
+            claim = ordering.claim.replace("λ", "lambda")
+            yield f"- {ordering.source}: {claim}: {ordering.verdict}"
+    yield ""
+
+
+def _devices(runs: Sequence[Run]) -> str:
+    """The processors, and which runs each of them trained."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        if run.results.training_seconds is not None:
+            device = str(run.results.hardware.get("device", "an unknown processor"))
+            names.setdefault(device, []).append(run.name)
+    return "; ".join(f"{device}: {', '.join(trained)}" for device, trained in names.items())
+
+
+def _run_cells(run: Run, best: Mapping[str, float]) -> list[str]:
+    chosen, labels_alone = run.chosen, run.by_memorization.get(0.0)
+    seconds = run.results.training_seconds
+    figures = []
+    for metric in METRICS:
+        figure = percent(chosen.metrics[metric])
+        figures.append(f"**{figure}**" if figure == percent(best[metric]) else figure)
+    return [
+        run.name,
+        run.results.system,
+        "" if labels_alone is None else percent(labels_alone.metrics["P@1"]),
+        *(
+            "" if value is None else f"{value:g}"
+            for value in (chosen.memorization, chosen.depth, chosen.tau)
+        ),
+        *figures,
+        "" if seconds is None else duration(seconds),
+    ]
+
+
+def _novel_section(novel: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    first = next(iter(novel.values()))
+    counts = "; ".join(
+        f"{dataset}: {document['split']['novel']:,} novel labels of"
+        f" {document['split']['novel'] + document['split']['seen']:,}"
+        for dataset, document in novel.items()
+    )
+    yield NOVEL_INTRODUCTION.format(fraction=first["split"]["fraction"], counts=counts)
+    figures = {
+        dataset: {
+            (row["setting"], row["candidates"], row["method"]): row["metrics"]
+            for row in document["rows"]
+        }
+        for dataset, document in novel.items()
+    }
+    headings = ["setting", "candidates", "a novel label's key"]
+    headings += [f"{dataset}: {metric}" for dataset in novel for metric in NOVEL_METRICS]
+    places = dict.fromkeys(place for rows in figures.values() for place in rows)
+    yield from markdown_table(
+        headings,
+        [
+            [*place[:2], NOVEL_METHODS.get(place[2], place[2]), *_novel_figures(place, figures)]
+            for place in sorted(places, key=_novel_order)
+        ],
+        texts=3,
+    )
+    yield ""
+
+
+def _novel_order(place: tuple[str, str, str]) -> tuple[bool, bool, int]:
+    """Zero-shot before one-shot, novel candidates before all, methods as in `NOVEL_METHODS`."""
+    setting, candidates, method = place
+    methods = list(NOVEL_METHODS)
+    number = methods.index(method) if method in methods else len(methods)
+    return setting != "zero-shot", candidates != "novel", number
+
+
+def _novel_figures(
+    place: tuple[str, str, str],
+    figures: Mapping[str, Mapping[tuple[str, str, str], Mapping[str, float]]],
+) -> Iterator[str]:
+    for rows in figures.values():
+        for metric in NOVEL_METRICS:
+            yield percent(rows[place][metric]) if place in rows else ""
+
+
+def _read_novel(path: Path) -> dict[str, Any]:
+    try:
+        document = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InvalidData(path, f"not valid JSON: {error}") from error
+    for field in ("split", "rows"):
+        if not isinstance(document, dict) or field not in document:
+            raise InvalidData(path, "is missing; `evaluate-novel --json` writes it", field=field)
+    return document
+
+
+def markdown_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int
+) -> Iterator[str]:
+    """Lines of a Markdown table; all but the first `texts` columns are aligned to the right."""
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * texts}{'---:|' * (len(headings) - texts)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
