@@ -1,6 +1,6 @@
-"""No input whatsoever gets a 5xx of ours, HTML, or an answer that is not as documented.
+"""Any input is answered as documented: never HTML, never a 5xx that tells of a defect.
 
-Allowed beside 2xx and 4xx are 503, 504 and 507, which say when to come back.
+503, 504 and 507 are allowed: they tell the client to try again later.
 """
 
 import json
@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer, PredictAnswer
-from tests.support.answers import assert_answer
-from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.http.answers import assert_answer
+from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService
 
 ANSWERS = {"/predict": PredictAnswer, "/labels": LabelsAnswer}
@@ -96,7 +96,7 @@ def assert_as_documented(answer: httpx.Response, model: Any) -> None:
         return
     assert 400 <= answer.status_code < 500 or answer.status_code in (503, 504, 507)
     assert_problem(answer, answer.status_code)
-    assert_no_insides(answer)
+    assert_no_internals(answer)
 
 
 @fuzz
@@ -117,7 +117,7 @@ def test_labels_answers_any_json(service: LocalService, body: Any) -> None:
     assert_as_documented(answer, LabelsAnswer)
     if answer.status_code == 200:
         for label in answer.json()["labels"]:
-            # A path has no room for "." and "..", which clients resolve before they send.
+            # Clients resolve "." and ".." in a path before they send it.
             assume(label["id"] not in (".", ".."))
             shown = service.get(f"/labels/{quote(label['id'], safe='')}")
             assert shown.status_code == 200, label

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the contract says: routes, limits, problems."""
+"""The OpenAPI document lists the routes, limits and problems of the HTTP contract."""
 
 from typing import Any
 

@@ -12,8 +12,8 @@ import orjson
 
 from tests.crash.holdings import Change, Click, Delete, Form, Put
 from tests.crash.ledger import Fate, Ledger, Pending
-from tests.support.problems import assert_problem
-from tests.support.streaming import Streamer, streaming
+from tests.support.http.problems import assert_problem
+from tests.support.http.streaming import Streamer, streaming
 
 WORDS = (
     "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.life import Life
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tests.crash.life import Life
 from tests.crash.twin import QUERIES
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
 NAME = "keymatch-crash-test"  # of connections, so that nobody else's are cut

@@ -16,7 +16,7 @@ from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
 from service.engine.encoder_pool import EncodingChild, EncodingChildren
 from tests.support.bundles import make_bundle
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny_encoder import DIMENSION
 

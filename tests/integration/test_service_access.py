@@ -1,4 +1,4 @@
-"""API keys: who may read and write, and that strangers are never served by accident."""
+"""API keys: which requests a key and its scopes allow, and where keys are required."""
 
 import hashlib
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.http.auth import read_keys
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess
 
 TENT = {"queries": ["tent"]}
@@ -70,7 +70,7 @@ def test_a_key_without_the_scope_is_a_403(guarded: LocalService) -> None:
     assert_problem(guarded.get("/labels/tent", headers=bearer("writes")), 403)
 
 
-def test_scopes_open_their_routes(guarded: LocalService) -> None:
+def test_a_scope_admits_to_its_routes(guarded: LocalService) -> None:
     for key in ("reads", "everything"):
         assert guarded.post("/predict", TENT, headers=bearer(key)).status_code == 200
         assert guarded.get("/info", headers=bearer(key)).status_code == 200
@@ -80,7 +80,7 @@ def test_scopes_open_their_routes(guarded: LocalService) -> None:
     assert guarded.post("/predict", TENT, headers=lower_case).status_code == 200
 
 
-def test_a_stranger_learns_nothing_about_bodies(guarded: LocalService) -> None:
+def test_without_a_key_the_body_is_not_even_looked_at(guarded: LocalService) -> None:
     for body in (b"", b"{", b'{"queries": []}', b"x" * 5_000_000):
         assert_problem(guarded.post("/predict", content=body), 401)
 

@@ -19,7 +19,7 @@ from tests.support.bundles import write_document
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
 from tests.support.holding import hold
-from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService, local_service
 
 SNAPSHOT, RELOAD = "/admin/snapshot", "/admin/reload"
@@ -154,7 +154,7 @@ def test_a_snapshot_that_cannot_be_written(
             answer = service.post(SNAPSHOT, {"bundle": "next"})
             problem = assert_problem(answer, 503)
             assert problem["title"] == "The snapshot cannot be written"
-            assert_no_insides(answer)
+            assert_no_internals(answer)
             assert service.post("/predict", {"queries": ["tent"]}).status_code == 200
             assert service.post("/labels", AXE).status_code == 200
             assert {path.name for path in small_disk.folder.iterdir()} <= {"tiny", "filler"}
@@ -208,7 +208,7 @@ def test_a_bundle_that_must_not_be_served(
     assert problem["title"] == (
         "Bundle missing" if damage in (missing, lacking) else "Bundle refused"
     )
-    assert_no_insides(answer)
+    assert_no_internals(answer)
     [said] = [r for r in caplog.records if r.message == problem["title"]]
     assert str(shelf / "other") in said.__dict__["cause"]
     assert counted(served, FAILED) == 1

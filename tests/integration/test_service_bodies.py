@@ -1,4 +1,4 @@
-"""Bodies and requests as bytes on a socket: too large, in chunks, broken off, not HTTP."""
+"""Requests as bytes on a socket: too large, in chunks, incomplete, or not HTTP."""
 
 import json
 import socket
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
 LIMIT = 100_000  # see the fixture `server`
@@ -15,12 +15,12 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/
 
 
 def body_of(size: int) -> bytes:
-    """A valid request, filled up with spaces."""
+    """A valid request, padded with spaces to `size` bytes."""
     return json.dumps({"queries": ["tent"]}).encode().ljust(size)
 
 
 def exchange(server: ServerProcess, *sent: bytes) -> bytes:
-    """Send raw bytes, stop sending, and return everything that comes back."""
+    """Send raw bytes, close the sending side, and return everything that is received."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         for part in sent:
             connection.sendall(part)
@@ -36,8 +36,8 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 
 @pytest.fixture(autouse=True)
-def goes_on(server: ServerProcess) -> Iterator[None]:
-    """After each test the server answers once its queue is empty, and logged no defect."""
+def still_serving(server: ServerProcess) -> Iterator[None]:
+    """After each test: the server answers (once its queue is empty) and has logged no defect."""
     yield
 
     def status() -> int:
@@ -64,13 +64,13 @@ def test_a_chunked_body_is_counted_as_it_comes(server: ServerProcess) -> None:
     assert_problem(answer, 413)
 
 
-def test_a_declared_length_is_believed_before_a_byte_is_read(server: ServerProcess) -> None:
+def test_a_body_that_declares_too_many_bytes_is_refused_unread(server: ServerProcess) -> None:
     answer = exchange(server, HEAD + b"Content-Length: 999999999\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"application/problem+json" in answer
 
 
-def test_a_client_that_leaves_within_its_body_is_no_defect(server: ServerProcess) -> None:
+def test_a_client_that_disconnects_within_its_body_is_no_defect(server: ServerProcess) -> None:
     exchange(server, HEAD + b"Content-Length: 100\r\n\r\n", b'{"queries": ')
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -100,9 +100,7 @@ def test_a_client_that_does_not_wait_for_its_answer_is_no_defect(server: ServerP
         b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-Id: \xff\xfe\r\n\r\n",
     ],
 )
-def test_strange_requests_are_the_clients_fault_or_answered(
-    server: ServerProcess, sent: bytes
-) -> None:
+def test_malformed_requests_are_answered_or_get_a_4xx(server: ServerProcess, sent: bytes) -> None:
     answer = exchange(server, sent)
     status = answer.split(b" ", 2)[1] if answer else b"closed"
     assert status in (b"200", b"400", b"404", b"405", b"413", b"422", b"closed"), answer[:300]

@@ -9,7 +9,7 @@ import pytest
 
 from service.core.errors import LogError
 from tests.support.holding import hold
-from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import wait_for
 
 TENT = {"queries": ["tent"]}
@@ -95,7 +95,7 @@ def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) ->
         )
         answer = service.post("/predict", TENT)
         assert_problem(answer, 500)
-        assert_no_insides(answer)
+        assert_no_internals(answer)
         assert "secret" not in answer.text
     [record] = [record for record in caplog.records if record.message == "defect"]
     assert record.levelno == logging.ERROR

@@ -18,7 +18,7 @@ from service.core.label_log.check import verify
 from tests.support.commands import complaint, run
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
-from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService, ServerProcess, local_service, wait_for
 
 FILE = "labels.sqlite"
@@ -39,7 +39,7 @@ def assert_writes_fail(service: LocalService | ServerProcess, number: int, versi
     answer = post(service, number)
     problem = assert_problem(answer, 503)
     assert problem["title"] == "The label log cannot be written"
-    assert_no_insides(answer)
+    assert_no_internals(answer)
     predicted = client.request("POST", "/predict", json={"queries": ["tent"]})
     assert predicted.json()["version"] == version
     assert_problem(client.get(f"/labels/n{number}"), 404)

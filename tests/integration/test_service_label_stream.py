@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from service.http.answers import LineAnswer, LineRefusal
-from tests.support.answers import assert_answer
-from tests.support.problems import assert_problem
+from tests.support.http.answers import assert_answer
+from tests.support.http.problems import assert_problem
+from tests.support.http.streaming import streaming
 from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
-from tests.support.streaming import streaming
 
 NDJSON = {"content-type": "application/x-ndjson"}
 STATUS = Path("/proc/self/status")
@@ -36,7 +36,7 @@ def answers(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 def peak_bytes(server: ServerProcess) -> int:
-    """The most memory that the process ever had."""
+    """The peak memory of the process."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(peak) * 1024
@@ -44,7 +44,7 @@ def peak_bytes(server: ServerProcess) -> int:
 
 @contextmanager
 def quiet_server(bundle: Path, folder: Path, config: str) -> Iterator[ServerProcess]:
-    """A server that logs no defect, whatever its clients do."""
+    """A server; after the test it must not have logged a defect."""
     settings, log = folder / "keymatch.toml", folder / "stderr"
     settings.write_text(config)
     with server_process(bundle, folder / "state", log, "--config", str(settings)) as server:
@@ -57,7 +57,7 @@ def quiet_server(bundle: Path, folder: Path, config: str) -> Iterator[ServerProc
 def server(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """For all tests whose labels differ from those of the others."""
+    """Shared by tests that use different labels."""
     with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("server"), "") as running:
         yield running
 
@@ -66,7 +66,7 @@ def server(
 def small(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """With room for a batch of labels, and for few answers that nobody reads."""
+    """A server with 300 live rows, and 100,000 bytes of answers that wait to be sent."""
     config = "[engine]\nlive_rows = 300\n[limits]\nstream_answer_bytes = 100_000\n"
     with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("small"), config) as running:
         yield running
@@ -118,7 +118,7 @@ def test_bad_lines_are_answered_by_number_and_the_good_ones_stand(server: Server
     assert server.client.get("/labels/second").status_code == 404
 
 
-def test_what_a_leaving_client_was_answered_stands_and_a_cut_line_does_not(
+def test_after_a_disconnect_answered_lines_stand_and_an_incomplete_line_does_not(
     server: ServerProcess,
 ) -> None:
     with streaming(server.port, request_id="leaves") as stream:
@@ -130,7 +130,7 @@ def test_what_a_leaving_client_was_answered_stands_and_a_cut_line_does_not(
     assert server.client.get("/labels/cut").status_code == 404
 
 
-def test_clients_that_leave_at_any_time_do_no_harm(server: ServerProcess) -> None:
+def test_clients_may_disconnect_at_any_time(server: ServerProcess) -> None:
     content = ndjson(*({"text": f"leaver {number}"} for number in range(3000)))
     for size in (0, 1, 100, 50_000, len(content)):
         with streaming(server.port) as stream:
@@ -171,7 +171,7 @@ def test_a_full_memory_ends_the_stream(small: ServerProcess) -> None:
 @pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of memory")
 def test_memory_stays_bounded_while_a_long_stream_passes(server: ServerProcess) -> None:
     line = ndjson({"text": "a", "metadata": {str(number): "x" * 1000 for number in range(60)}})
-    found = answers(post(server, line * 20))  # what the parsers need at all
+    found = answers(post(server, line * 20))  # the memory that parsing needs anyway
     before = peak_bytes(server)
     found = answers(post(server, (line * 20 for _ in range(150))))
     assert [answer["status"] for answer in found] == ["unchanged"] * 3000

@@ -1,4 +1,4 @@
-"""/labels: new keywords are predicted at once, and the memory shows what it holds."""
+"""/labels: posted labels are predicted at once, and can be listed and shown."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer
-from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS
-from tests.support.problems import assert_problem
+from tests.support.http.answers import assert_answer
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
@@ -121,7 +121,7 @@ def test_repeated_known_queries_count_once(service: LocalService) -> None:
     assert service.get("/labels/axe").json()["queries"] == ["dig", "pick"]
 
 
-def test_one_request_cannot_say_an_id_twice(service: LocalService) -> None:
+def test_a_request_with_a_repeated_id_is_refused(service: LocalService) -> None:
     twice = {"labels": [AXE, {"id": "axe", "text": "another"}]}
     assert_problem(service.post("/labels", twice), 422, field="labels")
     assert_problem(service.get("/labels/axe"), 404)
@@ -187,7 +187,7 @@ def test_a_wrong_page_is_a_422(reader: LocalService, query: str, field: str) -> 
     assert_problem(reader.get(f"/labels?{query}"), 422, field=field)
 
 
-def test_labels_from_many_threads_stand_in_one_gapless_order(service: LocalService) -> None:
+def test_labels_from_many_threads_get_gapless_versions(service: LocalService) -> None:
     texts = [f"label {number}" for number in range(80)]
 
     def write(text: str) -> tuple[str, int]:
@@ -199,7 +199,7 @@ def test_labels_from_many_threads_stand_in_one_gapless_order(service: LocalServi
         answered = dict(threads.map(write, texts))
     stored = {text: service.get(f"/labels/{text}").json()["version"] for text in texts}
     assert sorted(stored.values()) == list(range(1, 81))
-    # One commit may hold the labels of several requests: all of them read its last version.
+    # A commit may hold the labels of several requests; all are answered its last version.
     assert all(stored[text] <= answered[text] <= 80 for text in texts)
 
 

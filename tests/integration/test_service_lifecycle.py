@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.engine import loaded_bundle
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, wait_for
 
 TENT = {"queries": ["tent"]}

@@ -14,8 +14,8 @@ from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import open_representer
 from service.core.types import Halves, Role
 from service.http.answers import LabelsAnswer
-from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS, make_bundle
+from tests.support.http.answers import assert_answer
 from tests.support.serving import LocalService, local_service
 
 AXE = {"id": "axe", "text": "hiking axe", "queries": ["glacier tool"]}
@@ -24,7 +24,7 @@ ITEM = [(Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool")]
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    """Bundles of equal labels: two combiners, and none."""
+    """Three bundles with the same labels: two with different combiners, one without."""
     for name, seed in (("one", 0), ("two", 1), ("none", None)):
         make_bundle(tmp_path / "shelf" / name, novel=seed)
     return tmp_path / "shelf"
@@ -105,9 +105,7 @@ def test_a_restart_keeps_the_key(shelf: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["two", "none"])
-def test_a_reload_represents_live_labels_anew(
-    served: LocalService, shelf: Path, other: str
-) -> None:
+def test_a_reload_encodes_live_labels_again(served: LocalService, shelf: Path, other: str) -> None:
     post(served, AXE)
     before = key_of(served)
     assert served.post("/admin/reload", {"bundle": other}).status_code == 200
@@ -136,7 +134,7 @@ def test_info_says_how_novel_labels_are_represented(shelf: Path, tmp_path: Path)
             assert ("novel" in info["bundle"]) is (name == "one")
 
 
-def test_the_bundle_of_before_has_no_novel_part(shelf: Path, tmp_path: Path) -> None:
+def test_a_bundle_without_a_combiner_names_no_neighbours(shelf: Path, tmp_path: Path) -> None:
     shutil.rmtree(shelf / "one")
     with local_service(shelf / "none", tmp_path / "state") as service:
         assert post(service, AXE) == [{"id": "axe", "status": "created", "neighbours": []}]

@@ -1,4 +1,4 @@
-"""POST /predict: what is answered, in which order, and how options change it."""
+"""POST /predict: the answer, its order, and the effect of each option."""
 
 import threading
 import time
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from service.http.answers import PredictAnswer
-from tests.support.answers import assert_answer
 from tests.support.bundles import LABELS
-from tests.support.problems import assert_problem
+from tests.support.http.answers import assert_answer
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, wait_for
 
 
@@ -74,7 +74,7 @@ def test_depth_is_the_number_of_keys_that_may_vote(reader: LocalService) -> None
         [result] = results(reader, "tent", depth=depth, explain=True)
         voters = {(row["kind"], row["text"]) for row in evidence(result)}
         assert len(voters) <= depth
-    assert len(voters) == 13  # all rows but the instance that was clicked for nothing
+    assert len(voters) == 13  # all rows but the instance without labels
 
 
 @pytest.mark.parametrize(("top_k", "found"), [(1, 1), (3, 3), (1000, 6)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, wait_for
 
 TENT = {"queries": ["tent"]}
@@ -132,7 +132,7 @@ def test_errors_carry_the_request_id_too(reader: LocalService) -> None:
 def test_a_server_logs_json_lines(start: Callable[..., ServerProcess]) -> None:
     server = start()
     server.client.post("/predict", json=TENT, headers={"x-request-id": "mine"})
-    # The line is written behind the answer.
+    # The line is written after the answer was sent.
     [line] = wait_for(
         lambda: [line for line in server.logged("request") if line["request_id"] == "mine"]
     )

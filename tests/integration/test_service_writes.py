@@ -1,4 +1,4 @@
-"""Deleting, clicks, and requests that are sent twice."""
+"""Deleting labels, posting clicks, and repeating requests with an idempotency key."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.problems import assert_problem
+from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"]}
@@ -34,7 +34,7 @@ def found(service: LocalService, query: str) -> dict[str, dict[str, Any]]:
     return {keyword["id"]: keyword for keyword in result["keywords"]}
 
 
-# Deleting --------------------------------------------------------------------------------
+# Deleting labels -------------------------------------------------------------------------
 
 
 def test_a_deleted_label_is_gone_until_it_is_posted_again(service: LocalService) -> None:
@@ -108,7 +108,7 @@ def test_unknown_labels_are_named_and_nothing_is_applied(service: LocalService) 
     assert service.get("/info").json()["version"] == 0
 
 
-# Twice -----------------------------------------------------------------------------------
+# Repeated requests -----------------------------------------------------------------------
 
 
 def test_a_repeated_request_gets_the_first_answer(service: LocalService) -> None:
@@ -122,7 +122,9 @@ def test_a_repeated_request_gets_the_first_answer(service: LocalService) -> None
 
 
 @pytest.mark.parametrize("other", [{**AXE, "text": "ice tool"}, {**AXE, "metadata": {"a": "b"}}])
-def test_a_key_of_another_request_is_a_409(service: LocalService, other: dict[str, Any]) -> None:
+def test_a_key_that_came_with_another_request_is_a_409(
+    service: LocalService, other: dict[str, Any]
+) -> None:
     put(service, AXE, key="k1")
     assert_problem(put(service, other, key="k1"), 409)
     assert_problem(delete(service, "axe", key="k1"), 409)

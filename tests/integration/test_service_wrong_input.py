@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.problems import assert_no_insides, assert_problem
+from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService
 
 JSON = {"content-type": "application/json"}
@@ -110,7 +110,7 @@ def names(case: object) -> str | None:
 @pytest.mark.parametrize(("body", "field"), PREDICT_FIELDS, ids=names)
 def test_predict_names_the_wrong_field(reader: LocalService, body: Any, field: str) -> None:
     answer = reader.request("POST", "/predict", content=json.dumps(body), headers=JSON)
-    assert_no_insides(answer)
+    assert_no_internals(answer)
     assert_problem(answer, 422, field=field)
 
 
@@ -119,7 +119,7 @@ def test_labels_names_the_wrong_field_and_writes_nothing(
     reader: LocalService, body: Any, field: str
 ) -> None:
     answer = reader.request("POST", "/labels", content=json.dumps(body), headers=JSON)
-    assert_no_insides(answer)
+    assert_no_internals(answer)
     assert_problem(answer, 422, field=field)
     assert reader.get("/labels").json() == {"version": 0, "labels": [], "next": None}
 
@@ -128,7 +128,7 @@ def test_labels_names_the_wrong_field_and_writes_nothing(
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
 def test_what_is_not_json_is_a_400(reader: LocalService, path: str, body: bytes) -> None:
     answer = reader.post(path, content=body, headers=JSON)
-    assert_no_insides(answer)
+    assert_no_internals(answer)
     assert_problem(answer, 400)
 
 

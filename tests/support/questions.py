@@ -1,4 +1,4 @@
-"""Asking a predictor one question, and what its answer is held against."""
+"""Ask a predictor one query, and compute the similarities that its answer must show."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from service.core.prediction.predictor import Predictor
 from service.core.types import Keyword, PredictOptions, Role
 from tests.support.bundles import INSTANCES, LABELS
 
-ALL = len(INSTANCES) + len(LABELS)  # as deep as the tiny bundle has rows
+ALL = len(INSTANCES) + len(LABELS)  # rows of the tiny bundle, as depth
 
 
 def ask(predictor: Predictor, view: View, query: str, **options: object) -> tuple[Keyword, ...]:

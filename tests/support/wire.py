@@ -1,4 +1,4 @@
-"""A connection to a server that a test can disturb."""
+"""A TCP proxy with which a test disturbs a connection."""
 
 import socket
 import threading
@@ -7,20 +7,23 @@ import sqlalchemy as sa
 
 
 class Wire:
-    """A way to the server that can be cut, or go silent as a server that hangs."""
+    """Forwards connections to a server, until a test cuts them or lets them hang.
+
+    While `open` is cleared, nothing is forwarded, as if the server hung.
+    """
 
     def __init__(self, url: sa.URL) -> None:
         self._server = (url.host or "127.0.0.1", url.port or 5432)
-        self._entrance = socket.create_server(("127.0.0.1", 0))
-        self.port = self._entrance.getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
         self.open = threading.Event()
         self.open.set()
-        self._sockets: list[socket.socket] = [self._entrance]
+        self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
     def cut(self) -> None:
-        """Break what is connected; new connections are taken."""
+        """Break all connections; new ones are accepted."""
         for connected in self._sockets[1:]:
             _shut(connected)
 
@@ -41,15 +44,15 @@ class Wire:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._entrance.accept()
-                far = socket.create_connection(self._server)
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
             except OSError:
                 return
-            self._sockets += [near, far]
-            self._start(self._carry, near, far)
-            self._start(self._carry, far, near)
+            self._sockets += [client, server]
+            self._start(self._forward, client, server)
+            self._start(self._forward, server, client)
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while content := source.recv(65536):
                 self.open.wait()
@@ -62,5 +65,5 @@ class Wire:
 def _shut(connected: socket.socket) -> None:
     try:
         connected.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is no longer connected
+    except OSError:  # it is disconnected already
         pass

@@ -8,8 +8,8 @@ To add a route:
 3. A new error: a row in the table of `problems.py`, and its status in the endpoint's `refusals`.
 4. `tests/contract/test_openapi.py` lists every route with its statuses.
 
-To add a metric: `service/telemetry.py` registers it, the code that knows the value sets it, and the
-table in the README and `tests/contract/test_metrics.py` list it.
+To add a metric: register it in `service/telemetry.py`, set it where the value is known, and list it
+in the table of `service/README.md` and in `tests/contract/test_metrics.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The application's life beside others: a worker that has broken asks to be replaced."""
+"""Start and end of the application: it opens, checks and closes its engine."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.telemetry import Telemetry
 
 
 class OpenEngine:
-    """As much of an open engine as an application without requests needs."""
+    """An open engine, as far as an application without requests uses it."""
 
     state = State.READY
 
@@ -37,18 +37,18 @@ class OpenEngine:
 
 
 async def live(engine: Any, telemetry: Telemetry, until: asyncio.Event) -> bool:
-    """Run the application until something happens; returns whether it gave up."""
-    gave_up = asyncio.Event()
+    """Run the application until `until` is set or it calls `failed`; returns whether it did."""
+    failed = asyncio.Event()
     app = build_app(
-        engine, settings=Settings(), access=Access(), telemetry=telemetry, failed=gave_up.set
+        engine, settings=Settings(), access=Access(), telemetry=telemetry, failed=failed.set
     )
     async with app.router.lifespan_context(app), asyncio.timeout(60):
-        waiting = [asyncio.create_task(event.wait()) for event in (until, gave_up)]
+        waiting = [asyncio.create_task(event.wait()) for event in (until, failed)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
     assert engine.closed
-    return gave_up.is_set()
+    return failed.is_set()
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -58,7 +58,7 @@ def test_only_a_broken_worker_asks_to_be_replaced(tmp_path: Path, broken: bool) 
     assert engine.measured.is_set() != broken
 
 
-def test_a_process_alone_is_watched_by_its_probes(tmp_path: Path) -> None:
+def test_a_single_process_leaves_checking_to_its_probes(tmp_path: Path) -> None:
     async def stopped_at_once() -> bool:
         stop = asyncio.Event()
         stop.set()

@@ -1,4 +1,4 @@
-"""API keys: the file, the comparison, and who counts as a stranger."""
+"""API keys: the file, the comparison, and the addresses that need keys."""
 
 import hashlib
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_without_keys_everybody_may_do_everything() -> None:
     Access().check(None, "admin")
 
 
-def test_a_key_opens_its_scopes_only() -> None:
+def test_a_key_admits_to_its_scopes_only() -> None:
     access("read", "write").check("Bearer secret", "write")
     with pytest.raises(Forbidden, match="'admin'"):
         access("read", "write").check("Bearer secret", "admin")

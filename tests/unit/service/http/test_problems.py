@@ -1,4 +1,4 @@
-"""Errors on the wire: one table from exception to status, and no insides."""
+"""Every exception has its status and title, and reveals no internals."""
 
 import orjson
 import pytest

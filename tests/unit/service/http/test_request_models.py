@@ -1,4 +1,4 @@
-"""Wire types: limits come from the settings, ids from the text."""
+"""Request models take their limits from the settings, and ids from the text."""
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ def test_ids_are_normalised_texts(text: str, label_id: str) -> None:
 
 
 @given(text=st.text(min_size=1, max_size=20))
-def test_every_accepted_text_has_an_id_of_its_own_form(text: str) -> None:
+def test_every_accepted_text_gives_a_normalised_id(text: str) -> None:
     model = RequestModels(Limits()).labels
     try:
         [body] = model(labels=[{"text": text}]).labels

@@ -1,4 +1,4 @@
-"""Lines out of bytes: the same ones however the bytes were cut, and never more than fits."""
+"""Bytes are split into the same lines however they arrive, within bounded memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -32,8 +32,8 @@ def lines(*chunks: bytes, limit: int = LIMIT) -> list[tuple[int, bytes | None]]:
     return [(line.number, line.content) for line in asyncio.run(read())]
 
 
-def obvious(content: bytes) -> list[tuple[int, bytes | None]]:
-    """All lines of a stream that fits into memory."""
+def split_in_memory(content: bytes) -> list[tuple[int, bytes | None]]:
+    """A slow and obvious reader, for a stream that fits into memory."""
     found = []
     for number, line in enumerate(content.split(b"\n"), start=1):
         shown = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -62,7 +62,7 @@ def obvious(content: bytes) -> list[tuple[int, bytes | None]]:
     ],
 )
 def test_lines_and_their_numbers(content: bytes, expected: list[tuple[int, bytes | None]]) -> None:
-    assert lines(content) == expected == obvious(content)
+    assert lines(content) == expected == split_in_memory(content)
 
 
 @given(content=contents, data=st.data())
@@ -70,10 +70,10 @@ def test_any_chunking_gives_the_same_lines(content: bytes, data: st.DataObject) 
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=10).map(sorted))
     bounds = [0, *cuts, len(content)]
     chunks = [content[start:stop] for start, stop in pairwise(bounds)]
-    assert lines(*chunks) == obvious(content)
+    assert lines(*chunks) == split_in_memory(content)
 
 
-def test_of_a_stream_that_breaks_off_the_whole_lines_are_given() -> None:
+def test_the_complete_lines_of_a_broken_stream_are_returned() -> None:
     async def read() -> list[int]:
         found = []
         with pytest.raises(ConnectionError):
@@ -84,7 +84,7 @@ def test_of_a_stream_that_breaks_off_the_whole_lines_are_given() -> None:
     assert asyncio.run(read()) == [1, 2]
 
 
-def test_a_line_is_given_before_the_next_chunk_is_asked_for() -> None:
+def test_a_line_is_returned_before_the_next_chunk_is_read() -> None:
     async def read() -> None:
         asked = 0
 

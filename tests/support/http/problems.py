@@ -1,11 +1,11 @@
-"""How every refusal looks on the wire: RFC 9457, and nothing of our insides."""
+"""Refusals are problem documents (RFC 9457) and reveal no internals."""
 
 from typing import Any
 from urllib.parse import unquote_plus
 
 import httpx
 
-INSIDES = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", " at 0x")
+INTERNALS = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", " at 0x")
 
 
 def assert_problem(
@@ -29,9 +29,9 @@ def assert_problem(
     return problem
 
 
-def assert_no_insides(answer: httpx.Response) -> None:
-    """A body tells nothing of files, modules or exceptions but what the client itself said."""
+def assert_no_internals(answer: httpx.Response) -> None:
+    """The body names no file, module or exception, unless the client itself sent that text."""
     request = answer.request
-    said = unquote_plus(str(request.url)) + request.read().decode(errors="replace")
-    for word in INSIDES:
-        assert word not in answer.text or word in said, answer.text[:500]
+    sent = unquote_plus(str(request.url)) + request.read().decode(errors="replace")
+    for word in INTERNALS:
+        assert word not in answer.text or word in sent, answer.text[:500]

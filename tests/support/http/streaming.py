@@ -1,4 +1,4 @@
-"""A client that streams over a socket of its own: it decides when it sends and when it reads."""
+"""A client that streams labels over a socket; the test decides when it sends and reads."""
 
 import socket
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Streamer:
         self._connection.sendall(b"%x\r\n" % len(content) + content + b"\r\n")
 
     def send_until_blocked(self, content: bytes, *, most: int) -> int:
-        """Send content over and over; returns the bytes sent when no more is taken."""
+        """Send `content` repeatedly until the server takes no more; returns the bytes sent."""
         self._connection.settimeout(1)
         sent = 0
         chunk = b"%x\r\n" % len(content) + content + b"\r\n"
@@ -41,7 +41,7 @@ class Streamer:
         self._connection.sendall(b"0\r\n\r\n")
 
     def close(self) -> None:
-        """Go away; the connection would stay open as long as the answer is."""
+        """Disconnect. The answer is closed too: it would keep the connection open."""
         if self._answer is not None:
             self._answer.close()
         self._connection.close()
@@ -67,7 +67,10 @@ class Streamer:
 def streaming(
     port: int, *, request_id: str = "stream", receive_bytes: int | None = None
 ) -> Iterator[Streamer]:
-    """Begin a stream; the connection is closed behind it. `receive_bytes` may be held unread."""
+    """Begin a stream, and disconnect at the end.
+
+    `receive_bytes` is the size of the socket's receive buffer, for clients that do not read.
+    """
     with socket.socket() as connection:
         if receive_bytes is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)

@@ -1,0 +1,1 @@
+"""The HTTP API from a client's side: answers, refusals and streams."""
