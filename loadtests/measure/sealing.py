@@ -24,7 +24,7 @@ from service.core.label_log import open_log
 from service.core.memory.segment_store import SegmentStore
 from service.core.memory.view import View
 from service.core.types import Role
-from service.engine.loaded_bundle import open_serving
+from service.engine.loaded_bundle import load_bundle
 from service.settings import EngineSettings
 from training.experiments.service_process import Server
 
@@ -108,7 +108,7 @@ def open_grown_memory(bundle: Path, state: Path) -> tuple[Any, View]:
     """The encoder and the memory that a server has, rebuilt here from its log and segments."""
     search_in_one_thread()
     label_log = open_log(state, create=False)
-    serving = open_serving(bundle, label_log, EngineSettings())
+    serving = load_bundle(bundle, label_log, EngineSettings())
     label_log.close()
     attach_segments(serving.memory, SegmentStore(state / "segments"))
     return serving.encoder, serving.memory.view

@@ -1,4 +1,4 @@
-"""`python -m service log`: what the label log holds, for the person on call."""
+"""`python -m service log`: show or verify the label log, for the person on call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
-from service.core.label_log import (
-    DELETE_LABEL,
-    PUT_INSTANCE,
-    PUT_LABEL,
-    USE_BUNDLE,
-    LabelLog,
-    open_log,
-)
+from service.core.label_log import LabelLog, open_log
 from service.core.label_log.check import LogReport, StoredEvent, stored_events, verify
 from service.core.types import Event
 
@@ -30,7 +24,7 @@ _FINGERPRINT_CHARACTERS = 12  # enough to tell encoders apart
 def log(
     *, state: str, after: int = 0, check: bool = False, limit: int = 100, json: bool = False
 ) -> int:
-    """Show the label log, or verify it; changes nothing and may run beside the service.
+    """Show the label log, or verify it. Changes nothing; the service may run meanwhile.
 
     Exit status 1: `--check` found an event that is missing or altered. 2: the log cannot be read.
 
@@ -39,13 +33,13 @@ def log(
     state
         The state folder, or the URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE.
     after
-        Show or verify the events behind this number; a negative one counts from the end.
+        Show or verify the events after this number; a negative number counts from the end.
     check
         Verify every event and print a verdict.
     limit
-        Show at most so many events.
+        Show at most this many events.
     json
-        Print one JSON object a line.
+        Print one JSON object per line.
     """
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
@@ -78,26 +72,19 @@ def _check(opened: LabelLog, *, after: int, json: bool) -> int:
 def _table(
     opened: LabelLog, shown: Iterable[StoredEvent], *, after: int, last: int, limit: int
 ) -> None:
-    table = Table("event", "time (UTC)", "kind", "what")
+    table = Table("event", "time (UTC)", "kind", "content")
     for stored in shown:
         event = stored.event
         time = f"{stored.written:%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(event.sequence), time, event.kind, Text(_what(event), overflow="fold"))
+        table.add_row(str(event.sequence), time, event.kind, Text(_summary(event), overflow="fold"))
     Console().print(table)
-    next_one = f"; go on with --after {after + limit}" if after + limit < last else ""
-    _say(f"{opened.place}: {last:,} events{next_one}")
+    more = f"; continue with --after {after + limit}" if after + limit < last else ""
+    _say(f"{opened.place}: {last:,} events{more}")
 
 
-def _what(event: Event) -> str:
-    """The event's subject in one line that no client can smuggle control characters into."""
-    body: Mapping[str, Any] = event.body
-    parts: Mapping[str, tuple[str, ...]] = {
-        PUT_LABEL: ("id", "text", "queries"),
-        DELETE_LABEL: ("id",),
-        PUT_INSTANCE: ("query", "labels"),
-        USE_BUNDLE: ("bundle",),
-    }
-    values = (body.get(name) for name in parts[event.kind])
+def _summary(event: Event) -> str:
+    """The event's main fields in one line, with control characters from clients replaced."""
+    values = (event.body.get(name) for name in CHANGES[event.kind].summary)
     texts = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
     line = " | ".join(str(text) for text in texts if text)
     return "".join(
@@ -148,9 +135,9 @@ def _counts(counts: Mapping[str, int], characters: int | None = None) -> str:
 
 
 def _lines(objects: Iterable[Mapping[str, Any]]) -> None:
-    console = Console()  # which also ends in peace when `head` has seen enough
-    for one in objects:
-        console.out(orjson.dumps(one).decode(), highlight=False)
+    console = Console()  # which also ends quietly when `head` closes the pipe
+    for document in objects:
+        console.out(orjson.dumps(document).decode(), highlight=False)
 
 
 def _say(sentence: str, *, stderr: bool = False) -> None:

@@ -16,7 +16,7 @@ from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
 from service.core.memory.snapshot import write_snapshot
 from service.core.processes.low_priority import lower_priority
-from service.engine.loaded_bundle import open_serving
+from service.engine.loaded_bundle import load_bundle
 from service.settings import STATE_VARIABLE, EngineSettings
 
 
@@ -28,10 +28,10 @@ def snapshot(
     until: int | None = None,
     nice: bool = False,
 ) -> int:
-    """Write a new bundle that holds everything that a bundle and its label log say.
+    """Write a new bundle that holds everything that a bundle and its label log hold.
 
-    The service may run meanwhile; `POST /admin/snapshot` runs this very command. Serve the new
-    bundle with the same state: only events that it does not hold are replayed.
+    The service may run meanwhile; `POST /admin/snapshot` runs this command. Serve the new bundle
+    with the same state: only events that it does not hold are replayed.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def snapshot(
     out
         The new bundle's folder; must not exist.
     until
-        The last event to include; default all that there are.
+        The last event to include; default: the newest.
     nice
-        Take only what processor time nobody else wants.
+        Run at the lowest priority, so that the service is not slowed down.
     """
     if nice:
         lower_priority()
@@ -52,8 +52,8 @@ def snapshot(
     refuse_existing(out)
     label_log = open_log(state, create=False)
     try:
-        serving = open_serving(bundle, label_log, EngineSettings(), until=until)
-        view = serving.memory.view
+        loaded = load_bundle(bundle, label_log, EngineSettings(), until=until)
+        view = loaded.memory.view
         if until is not None and view.version != until:
             raise InvalidInput(f"the log ends at event {view.version}", field="until")
         name, log_id = out.name, label_log.id

@@ -1,78 +1,37 @@
-"""Snapshots and reloads: from one bundle to the next while queries are answered."""
+"""Snapshots and reloads: write what is served as a bundle, and serve another bundle, while queries
+are answered."""
 
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from service.core.bundle import manifest
+from service.core.changes import UseBundle
 from service.core.errors import Busy, InvalidInput, KeymatchError, SealError
 from service.core.files.atomic import discard_partial
-from service.core.label_log import USE_BUNDLE, LabelLog
+from service.core.label_log import LabelLog
 from service.core.processes.low_priority import LowPriorityChild
-from service.core.types import Event
-from service.engine.loaded_bundle import Serving, open_serving
-from service.engine.writer import Writer
+from service.engine.bundle_directory import BundleDirectory
+from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.writing.writer import Writer
 from service.settings import STATE_VARIABLE, EngineSettings
 from service.telemetry import Telemetry
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 log = logging.getLogger("keymatch")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shelf:
-    """The folder that holds bundles by name, and the one that the service was started with."""
-
-    folder: Path
-    started_with: Path
-
-    def place(self, name: str) -> Path:
-        """The folder of a bundle; raises `InvalidInput` for a name that could leave the shelf."""
-        if not NAME.fullmatch(name):
-            raise InvalidInput(
-                "must be a folder's name of letters, digits, '.', '_' and '-'", field="bundle"
-            )
-        return self.folder / name
-
-    def configured(self) -> str:
-        """The fingerprint of the bundle that the service was started with."""
-        return manifest.fingerprint(manifest.read(self.started_with))
-
-    def current(self, label_log: LabelLog) -> Path:
-        """The bundle to open at the start.
-
-        Another one may have been put in the place of the configured bundle while the service ran;
-        a restart goes on with it. A start with another bundle than then is a new decision.
-        """
-        wish = label_log.newest(USE_BUNDLE)
-        if wish is None or wish.body["configured"] != self.configured():
-            return self.started_with
-        folder = self.place(wish.body["bundle"])
-        if folder.is_dir():
-            return folder
-        log.warning(
-            "the bundle that was last reloaded is gone; the configured one is served",
-            extra={"bundle": folder.name},
-        )
-        return self.started_with
-
-
-class Administration:
-    """Takes snapshots and exchanges bundles, one at a time each."""
+class BundleAdmin:
+    """Takes snapshots and reloads bundles, one of each at a time."""
 
     def __init__(
         self,
         *,
-        shelf: Shelf,
+        directory: BundleDirectory,
         state: Path | str,
         label_log: LabelLog,
         writer: Writer,
@@ -80,22 +39,22 @@ class Administration:
         settings: EngineSettings,
         telemetry: Telemetry,
     ) -> None:
-        """Work for one engine; `pool` holds its answering threads."""
-        self._shelf, self._state, self._log = shelf, state, label_log
+        """Work for one engine; `pool` holds the threads that answer queries."""
+        self._directory, self._state, self._log = directory, state, label_log
         self._writer, self._pool = writer, pool
         self._settings, self._telemetry = settings, telemetry
         self._child = LowPriorityChild()
         self._snapshotting, self._reloading = threading.Lock(), threading.Lock()
 
-    def snapshot(self, serving: Serving, name: str | None) -> tuple[str, int]:
+    def snapshot(self, loaded: LoadedBundle, name: str | None) -> tuple[str, int]:
         """Write everything up to the present version as a bundle; returns its name and version.
 
-        A niced child reads the same bundle and log, so that nothing here waits. Raises `Busy`,
-        `InvalidInput` for a taken or impossible name, or `SealError`.
+        A low-priority child process reads the same bundle and log, so that nothing waits in this
+        one. Raises `Busy`, `InvalidInput` for a name that exists or is not allowed, or `SealError`.
         """
-        version = serving.memory.view.version
-        name = name or f"{serving.bundle.folder.name}-v{version}"
-        target = self._shelf.place(name)
+        version = loaded.memory.view.version
+        name = name or f"{loaded.bundle.folder.name}-v{version}"
+        target = self._directory.path(name)
         if target.exists():
             raise InvalidInput(f"a bundle named {name!r} exists already", field="bundle")
         with _one_at_a_time(self._snapshotting, "a snapshot is being written"):
@@ -103,7 +62,7 @@ class Administration:
                 self._child.run(
                     [
                         *(sys.executable, "-m", "service", "snapshot", "--nice"),
-                        *("--bundle", str(serving.bundle.folder), "--out", str(target)),
+                        *("--bundle", str(loaded.bundle.folder), "--out", str(target)),
                         *("--until", str(version)),
                     ],
                     secrets={STATE_VARIABLE: str(self._state)},
@@ -114,48 +73,48 @@ class Administration:
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version
 
-    def reload(self, name: str) -> Serving:
-        """Serve another bundle from now on; what is served goes on until it is ready.
+    def reload(self, name: str) -> LoadedBundle:
+        """Serve another bundle from now on; the present one answers until the other is ready.
 
         Other processes on the same log follow. Raises `Busy`, `InvalidInput`, `BundleError` or
         `LogError`, and then nothing has changed.
         """
-        self._shelf.place(name)
+        self._directory.path(name)
         with _one_at_a_time(self._reloading, "another bundle is being opened"):
-            return self._exchange(name, configured=self._shelf.configured())
+            return self._switch_to(name, configured=self._directory.configured())
 
-    def _exchange(self, name: str, *, configured: str) -> Serving:
+    def follow(self, request: UseBundle) -> None:
+        """Serve the bundle that another process has logged; opens it in a thread of its own."""
+        threading.Thread(target=self._follow, args=(request,), name="reload", daemon=True).start()
+
+    def close(self) -> None:
+        """Kill the child that writes a snapshot, if there is one."""
+        self._child.stop()
+
+    def _switch_to(self, name: str, *, configured: str) -> LoadedBundle:
         try:
-            serving = open_serving(self._shelf.place(name), self._log, self._settings)
-            serving.warm_up(self._pool, threads=self._settings.threads)
-            self._writer.exchange(serving, configured=configured).result()
+            loaded = load_bundle(self._directory.path(name), self._log, self._settings)
+            loaded.warm_up(self._pool, threads=self._settings.threads)
+            self._writer.switch_to(loaded, configured=configured).result()
         except KeymatchError:
             self._telemetry.reloads.labels("failed").inc()
             raise
         self._telemetry.reloads.labels("ok").inc()
         log.info("bundle reloaded", extra={"bundle": name})
-        return serving
+        return loaded
 
-    def follow(self, wish: Event) -> None:
-        """Open the bundle that another process has opened, in a thread of its own."""
-        threading.Thread(target=self._follow, args=(wish,), name="reload", daemon=True).start()
-
-    def _follow(self, wish: Event) -> None:
+    def _follow(self, request: UseBundle) -> None:
         with self._reloading:
-            newest = self._log.newest(USE_BUNDLE)
-            if newest is not None and newest.sequence > wish.sequence:
-                return  # whoever saw that wish opens that bundle
+            newest = self._log.newest(UseBundle.kind)
+            if newest is not None and newest.sequence > request.sequence:
+                return  # the newer request has a thread of its own
             try:
-                self._exchange(wish.body["bundle"], configured="")
+                self._switch_to(request.bundle, configured="")
             except KeymatchError as error:
                 log.error(
                     "another process has reloaded a bundle that cannot be opened here",
-                    extra={"bundle": wish.body["bundle"], "cause": str(error)},
+                    extra={"bundle": request.bundle, "cause": str(error)},
                 )
-
-    def close(self) -> None:
-        """Kill a snapshot that is being written."""
-        self._child.stop()
 
 
 @contextmanager

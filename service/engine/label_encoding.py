@@ -1,4 +1,4 @@
-"""Encodes what is to be learned, in child processes that make way for those that answer."""
+"""Encodes posted labels and instances, in chunks, in the child processes of an `EncoderPool`."""
 
 from __future__ import annotations
 
@@ -7,60 +7,58 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from service.core.changes import Item
 from service.core.encoding.representer import EncodedItem
-from service.core.replay import Item
-from service.engine.encoder_pool import EncodingChildren
-from service.engine.loaded_bundle import Serving
+from service.engine.encoder_pool import EncoderPool
+from service.engine.loaded_bundle import LoadedBundle
 
 CHUNK_ITEMS = 4
 
 
-class Learner:
-    """Children with a thread each that waits for them; belongs to the event loop."""
+class LabelEncoding:
+    """A pool of processes and as many threads that wait for them; belongs to the event loop."""
 
-    def __init__(self, serving: Serving, *, processes: int) -> None:
-        """Use at most `processes` cores, and those only where nobody wants an answer."""
+    def __init__(self, loaded: LoadedBundle, *, processes: int) -> None:
+        """Start a pool for a loaded bundle; `processes` is the largest number at once."""
         self._processes = processes
-        self._pool = ThreadPoolExecutor(processes, "learn")
-        self._children = EncodingChildren(serving.bundle.folder, most=processes)
+        self._threads = ThreadPoolExecutor(processes, "learn")
+        self._pool = EncoderPool(loaded.bundle.folder, most=processes)
 
-    async def make(
-        self, serving: Serving, items: Sequence[Item], wanted: Sequence[bool]
+    async def encode(
+        self, loaded: LoadedBundle, items: Sequence[Item], needed: Sequence[bool]
     ) -> list[EncodedItem | None]:
-        """The rows of each item, None where they are not wanted.
+        """Encode the items that are `needed`; the others get None.
 
-        Work is handed on in small chunks, a few at a time: a thousand labels of one request must
-        not keep a single label of another waiting. Raises `NotReady` where children keep dying.
+        Chunks are small and only as many are handed on at a time as there are processes, so that a
+        request with a thousand labels does not delay another's single label. Raises `NotReady`
+        where the child processes keep dying.
         """
         encoded_items: list[EncodedItem | None] = [None] * len(items)
-        places = [place for place, want in enumerate(wanted) if want]
+        places = [place for place, is_needed in enumerate(needed) if is_needed]
         turn = asyncio.Semaphore(self._processes)
-        loop, children = asyncio.get_running_loop(), self._children_for(serving)
-        dimension = serving.encoder.dimension
+        loop, pool = asyncio.get_running_loop(), self._pool_for(loaded)
+        dimension = loaded.encoder.dimension
 
         async def run(chunk: Sequence[int]) -> None:
             async with turn:
-                work = partial(
-                    children.make, [items[place] for place in chunk], dimension=dimension
-                )
-                for place, own in zip(
-                    chunk, await loop.run_in_executor(self._pool, work), strict=True
-                ):
-                    encoded_items[place] = own
+                work = partial(pool.encode, [items[place] for place in chunk], dimension=dimension)
+                encoded_chunk = await loop.run_in_executor(self._threads, work)
+                for place, encoded in zip(chunk, encoded_chunk, strict=True):
+                    encoded_items[place] = encoded
 
         chunks = [places[i : i + CHUNK_ITEMS] for i in range(0, len(places), CHUNK_ITEMS)]
         await asyncio.gather(*(run(chunk) for chunk in chunks))
         return encoded_items
 
     def close(self) -> None:
-        """Finish what was begun."""
-        self._pool.shutdown()
-        self._children.close()
+        """Finish the work that was started, then end the processes."""
+        self._threads.shutdown()
+        self._pool.close()
 
-    def _children_for(self, serving: Serving) -> EncodingChildren:
-        """The children of the bundle that is served; a reload is followed by others."""
-        if serving.bundle.folder != self._children.folder:
-            former = self._children
-            self._children = EncodingChildren(serving.bundle.folder, most=self._processes)
-            self._pool.submit(former.close)
-        return self._children
+    def _pool_for(self, loaded: LoadedBundle) -> EncoderPool:
+        """The pool for a bundle's encoder; the first call after a reload replaces the pool."""
+        if loaded.bundle.folder != self._pool.folder:
+            former = self._pool
+            self._pool = EncoderPool(loaded.bundle.folder, most=self._processes)
+            self._threads.submit(former.close)
+        return self._pool

@@ -1,4 +1,4 @@
-"""What one bundle needs to be served: encoder, predictor, and a memory that follows the log."""
+"""A bundle as it is served: its encoder, its predictor, and a memory that follows the label log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import UseBundle
 from service.core.encoding.encoder import Encoder, OnnxEncoder
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import LogError
-from service.core.label_log import USE_BUNDLE, LabelLog
+from service.core.label_log import LabelLog
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
@@ -26,15 +27,15 @@ from service.core.replay import replayed
 from service.core.types import Event, PredictOptions
 from service.settings import EngineSettings
 
-WARM_UP_SEARCHES = 64  # a thread, spread over all keys
-_REPLAY_EVENTS = 1000
+WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
+_REPLAY_EVENTS = 1000  # applied and published together
 
 log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
-    """One opened bundle with everything that answers from it."""
+class LoadedBundle:
+    """One open bundle with everything that answers from it."""
 
     bundle: Bundle
     encoder: Encoder
@@ -48,49 +49,55 @@ class Serving:
         """The bundle's name."""
         return self.bundle.manifest.name
 
-    def options(self, base: PredictOptions, **given: Any) -> PredictOptions:
-        """Options with the bundle's defaults for lambda and b where none were given."""
+    def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
+        """`base` with the requested lambda and b, or the bundle's defaults where they are None."""
         facts = self.bundle.manifest.predictor
         defaults = {"memorization": facts.memorization, "depth": facts.depth}
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in requested.items() if value is not None}
         return replace(base, **{**defaults, **chosen})
 
-    def follow(self, events: Iterable[Event], *, threads: int = 1) -> Event | None:
-        """Apply events in order; returns the last that asks for another bundle, if any did.
+    def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
+        """Apply events of the label log; returns the last request to serve another bundle, if any.
 
-        Events that another encoder or combiner wrote are made again, in `threads` threads.
+        Texts of events that another encoder or combiner wrote are encoded again, in `threads`
+        threads. Raises `LogCorrupt`.
         """
-        wish, events = None, iter(events)
+        reload_request, events = None, iter(events)
         with ThreadPoolExecutor(threads) as pool:
             while page := list(islice(events, _REPLAY_EVENTS)):
                 foreign = any(event.encoder != self.representer.fingerprint for event in page)
                 each = pool.map if foreign and threads > 1 else map
-                self.memory.apply(list(each(lambda event: replayed(event, self.representer), page)))
-                wishes = [event for event in page if event.kind == USE_BUNDLE]
-                wish = wishes[-1] if wishes else wish
-        return wish
+                changes = list(each(lambda event: replayed(event, self.representer), page))
+                self.memory.apply(changes)
+                for change in changes:
+                    if isinstance(change, UseBundle):
+                        reload_request = change
+        return reload_request
 
     def warm_up(self, pool: ThreadPoolExecutor, *, threads: int) -> None:
-        """Answer on every thread: first calls allocate, first searches fault pages in, and a
-        broken model shows here."""
+        """Answer a query on every thread of the pool.
+
+        First calls allocate memory, first searches read pages from disk, and a broken model raises
+        here and not at the first request.
+        """
         barrier = threading.Barrier(threads)
         view, options = self.memory.view, self.options(PredictOptions())
         keys = self.bundle.keys
-        spread = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
+        queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
 
         def answer() -> None:
             barrier.wait()
             self.predictor.predict(view, ["warm-up"], options)
-            view.retrieve(spread, depth=options.depth)
+            view.retrieve(queries, depth=options.depth)
 
         for future in [pool.submit(answer) for _ in range(threads)]:
             future.result()
 
 
-def open_serving(
+def load_bundle(
     folder: Path, label_log: LabelLog, settings: EngineSettings, *, until: int | None = None
-) -> Serving:
-    """Verify a bundle and make what serves it, its memory at the log's newest event or `until`.
+) -> LoadedBundle:
+    """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
     Raises `BundleError`, and `LogError` where the log lacks events that the bundle holds.
     """
@@ -99,7 +106,7 @@ def open_serving(
     log.info("bundle verified", extra={"bundle": facts.name, "rows": len(bundle.keys)})
     encoder = OnnxEncoder(bundle.folder, facts.encoder)
     cache = QueryCache(settings.cached_queries)
-    serving = Serving(
+    loaded = LoadedBundle(
         bundle=bundle,
         encoder=encoder,
         representer=open_representer(encoder, bundle),
@@ -111,15 +118,18 @@ def open_serving(
             version=held_version(bundle, label_log),
         ),
     )
-    events = label_log.read(after=serving.memory.view.version, until=until)
-    serving.follow(events, threads=settings.threads)
-    log.info("log replayed", extra={"version": serving.memory.view.version})
-    return serving
+    events = label_log.read(after=loaded.memory.view.version, until=until)
+    loaded.apply(events, threads=settings.threads)
+    log.info("log replayed", extra={"version": loaded.memory.view.version})
+    return loaded
 
 
 def held_version(bundle: Bundle, label_log: LabelLog) -> int:
-    """The last of the log's events that a bundle holds already: those of the log that it was
-    taken from, none of any other's."""
+    """The last event of this log that the bundle's own rows reflect already.
+
+    It is 0 for a bundle that was not written from this log. Raises `LogError` for a log that is
+    shorter than the bundle says.
+    """
     facts = bundle.manifest
     if facts.log != label_log.id:
         return 0

@@ -1,4 +1,4 @@
-"""Seals full blocks of live rows: builds their segments in a niced child, one after the other."""
+"""Seals full blocks of live rows: builds their segments in a low-priority child, one by one."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_store import SegmentStore
 from service.core.memory.view import View
-from service.engine.loaded_bundle import Serving
-from service.engine.writer import Writer
+from service.engine.loaded_bundle import LoadedBundle
+from service.engine.writing.writer import Writer
 from service.telemetry import Telemetry
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds after a failed attempt, doubled each time
 
-# Others on this machine may still be about to open what this process no longer wants.
-FORGOTTEN_SECONDS = 24 * 3600.0
+# Segments that no view here needs are deleted only when they are so old: another process on this
+# machine may be about to open one.
+UNUSED_SECONDS = 24 * 3600.0
 
 log = logging.getLogger("keymatch")
 
 
 class Sealer:
-    """A thread that looks for planned extents whenever it is woken."""
+    """A thread that builds the segments of planned merges whenever it is woken."""
 
     def __init__(
         self,
         *,
         store: SegmentStore,
         writer: Writer,
-        serving: Callable[[], Serving],
+        loaded: Callable[[], LoadedBundle],
         telemetry: Telemetry,
     ) -> None:
-        """Start the thread; `serving` gives what is served at the moment."""
-        self._store, self._writer, self._serving = store, writer, serving
+        """Start the thread; `loaded` returns the bundle that is served."""
+        self._store, self._writer, self._loaded = store, writer, loaded
         self._telemetry = telemetry
-        self._keys: dict[tuple[int, int], str] = {}  # of the segments built here, by their rows
+        self._keys: dict[tuple[int, int], str] = {}  # of segments built here, by their rows
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for work."""
+        """Look for planned segments."""
         self._woken.set()
 
     def close(self) -> None:
-        """Stop after the present segment; a child that is at work is killed."""
+        """Kill the child that builds a segment, if there is one, and stop the thread."""
         self._stopping.set()
         self._store.interrupt()
         self._woken.set()
@@ -66,7 +67,7 @@ class Sealer:
             except (SealError, BundleError) as error:
                 if self._stopping.is_set():
                     return
-                # The rows stay where they are and are searched exactly: slower, not worse.
+                # The rows stay live and are searched exactly: slower, but with the same answers.
                 log.error("live rows cannot be sealed", extra={"cause": str(error)})
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -79,19 +80,19 @@ class Sealer:
 
     def _seal_all(self) -> None:
         while not self._stopping.is_set():
-            serving = self._serving()
+            loaded = self._loaded()
             # The newest plan each time: a larger plan may have taken in the next.
-            plan = next(serving.memory.view.unsealed_plans(), None)
+            plan = next(loaded.memory.view.unsealed_plans(), None)
             if plan is None:
-                self._store.prune(self._keys.values(), older_than=FORGOTTEN_SECONDS)
+                self._store.prune(self._keys.values(), older_than=UNUSED_SECONDS)
                 return
-            self._seal(serving, plan)
+            self._seal(loaded, plan)
 
-    def _seal(self, serving: Serving, plan: SegmentPlan) -> None:
+    def _seal(self, loaded: LoadedBundle, plan: SegmentPlan) -> None:
         start = perf_counter()
-        view = serving.memory.view
+        view = loaded.memory.view
         key, segment = self._segment(view, plan) if len(plan.rows) else ("", None)
-        if not self._writer.attach(plan, segment, to=serving).result():
+        if not self._writer.attach(plan, segment, to=loaded).result():
             return
         self._discard_replaced(plan, key)
         seconds = perf_counter() - start

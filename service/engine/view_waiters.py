@@ -1,4 +1,4 @@
-"""Waiting for a published view: how `min_version` gives read-your-writes."""
+"""Waiting for a view of at least `min_version`: how a client reads its own write on any replica."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import threading
 from collections.abc import Callable
 
 
-class Publication:
-    """Coroutines that wait for a view are woken from the writer's thread."""
+class ViewWaiters:
+    """Coroutines that wait for a view; the writer's thread wakes them.
+
+    asyncio.Condition and anyio's events wake only coroutines of their own thread.
+    """
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._lock = threading.Lock()
 
-    def announce(self) -> None:
-        """A new view is there."""
+    def notify(self) -> None:
+        """Say that there is a new view; called from any thread."""
         with self._lock:
             waiters = list(self._waiters.items())
         for event, loop in waiters:
             loop.call_soon_threadsafe(event.set)
 
     async def wait(self, reached: Callable[[], bool]) -> None:
-        """Return once `reached()`; looked at now and after each announcement."""
+        """Return once `reached()` is true; it is called now and after each new view."""
         if reached():
             return
         event = asyncio.Event()

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.core.errors import KeymatchError
-from service.engine.engine import Engine, State
+from service.engine.engine import Engine
+from service.engine.status import State
 from service.http import problems
 from service.http.auth import Access
 from service.http.docs import documentation_routes

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from service.engine.write_queue import RequestKey
+from service.engine.writing.write_queue import RequestKey
 from service.http.auth import Access
 from service.http.idempotency import refuse_idempotency_key, request_key
 from service.http.request_body import JSON, NDJSON, media_type, read_json

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from service.core.errors import InvalidInput
-from service.engine.write_queue import RequestKey
+from service.engine.writing.write_queue import RequestKey
 
 HEADER = "Idempotency-Key"
 # The header in the OpenAPI document.

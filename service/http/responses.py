@@ -9,7 +9,7 @@ import orjson
 from starlette.responses import Response
 
 from service.core.types import Answer, Keyword, Label
-from service.engine.write_operations import Written, WrittenLabel
+from service.engine.writing.written import Written, WrittenLabel
 from service.http.answers import (
     KeywordAnswer,
     LabelAnswer,

@@ -22,7 +22,7 @@ from uvicorn.supervisors import Multiprocess
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig
 from service.core.label_log import open_log
-from service.engine.bundle_admin import Shelf
+from service.engine.bundle_directory import BundleDirectory
 from service.server.serve_config import ServeConfig
 from service.server.worker import MARGIN_SECONDS, Worker
 from service.telemetry import forget_ended
@@ -121,9 +121,9 @@ class Supervisor(Multiprocess):
 
 
 def _verify(config: ServeConfig) -> None:
-    shelf = Shelf(folder=config.bundles, started_with=config.bundle)
+    directory = BundleDirectory(folder=config.bundles, started_with=config.bundle)
     with closing(open_log(config.state)) as label_log:
-        open_bundle(shelf.current(label_log))
+        open_bundle(directory.current(label_log))
 
 
 def _temporary_folder() -> TemporaryDirectory[str]:

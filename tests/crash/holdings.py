@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.core.label_log import DELETE_LABEL, PUT_INSTANCE, PUT_LABEL
+from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.types import Event
 
 Form = Mapping[str, Any]  # a label as it is posted: id, text, queries, metadata
@@ -93,7 +93,7 @@ class Holdings:
             return "unchanged", None
         self.forms[form["id"]] = form
         self.versions[form["id"]] = None
-        return "created" if known is None else "updated", Fact(kind=PUT_LABEL, body=form)
+        return "created" if known is None else "updated", Fact(kind=PutLabel.kind, body=form)
 
     def _delete(self, label_id: str) -> tuple[str, Fact | None]:
         del self.forms[label_id], self.versions[label_id]
@@ -101,7 +101,7 @@ class Holdings:
         self.clicks = {
             query: voted - {label_id} for query, voted in self.clicks.items() if voted - {label_id}
         }
-        return "deleted", Fact(kind=DELETE_LABEL, body={"id": label_id})
+        return "deleted", Fact(kind=DeleteLabel.kind, body={"id": label_id})
 
     def _click(self, click: Click) -> tuple[str, Fact | None]:
         known = self.clicks.get(click.query, frozenset())
@@ -109,4 +109,4 @@ class Holdings:
         if known.issuperset(click.labels):
             return "accepted", None
         body = {"query": click.query, "labels": list(click.labels)}
-        return "accepted", Fact(kind=PUT_INSTANCE, body=body)
+        return "accepted", Fact(kind=PutInstance.kind, body=body)

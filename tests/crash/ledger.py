@@ -10,7 +10,7 @@ whatever is not there was lost.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.core.label_log import PUT_INSTANCE, PUT_LABEL
+from service.core.changes import PutInstance, PutLabel
 from service.core.types import Event
 from tests.crash.holdings import Change, Fact, Holdings
 
@@ -45,7 +45,7 @@ class Ledger:
 
     def owns(self, event: Event) -> bool:
         """Whether the event speaks of this client's labels or queries."""
-        if event.kind == PUT_INSTANCE:
+        if event.kind == PutInstance.kind:
             return str(event.body["query"]).startswith(f"{self.owner} ")
         return event.body.get("id") in self.ids
 
@@ -106,7 +106,7 @@ class Ledger:
     def _note(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
             self.history.append(fact)
-            if fact.kind == PUT_LABEL and fact.body["id"] in self.holdings.forms:
+            if fact.kind == PutLabel.kind and fact.body["id"] in self.holdings.forms:
                 self.holdings.versions[fact.body["id"]] = fact.sequence
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from service.core.label_log import USE_BUNDLE, open_log
+from service.core.changes import UseBundle
+from service.core.label_log import open_log
 from service.core.types import Event
 from tests.crash.client import Client
 from tests.crash.ledger import Ledger
@@ -145,7 +146,7 @@ class Life:
         events = self.events()  # all of them verified, and without a gap
         own = {client.ledger.owner: [e for e in events if client.ledger.owns(e)]
                for client in self.clients}  # fmt: skip
-        reloads = sum(event.kind == USE_BUNDLE for event in events)
+        reloads = sum(event.kind == UseBundle.kind for event in events)
         assert len(events) == sum(map(len, own.values())) + reloads, "events that nobody sent"
         return [client.ledger.settle(own[client.ledger.owner]) for client in self.clients]
 

@@ -27,8 +27,9 @@ WRITING = [
         "before",
         40,
     ),  # committed, not visible
-    ("service.engine.writer:Writer._write", "after", 30),  # visible, perhaps not answered
+    ("service.engine.writing.writer:Writer._write", "after", 30),  # visible, perhaps not answered
 ]
+SWITCH = "service.engine.writing.writer:Writer._switch_to"
 SEALING = [
     ("service.core.memory.segment_store:SegmentStore._build", "before", 3),
     ("service.core.files.atomic:sync", "before", 2),  # the built segment has no name yet
@@ -136,7 +137,7 @@ def test_during_a_snapshot_and_reloads(
     if (shelf / "first").exists():
         open_bundle(shelf / "first")
     for when, served in (("before", "outdoor"), ("after", "next")):
-        with life.server(program("service.engine.writer:Writer._exchange", when, 1)) as server:
+        with life.server(program(SWITCH, when, 1)) as server:
             with life.traffic(server), pytest.raises(httpx.TransportError):
                 post(server, "reload", "next")
             wait_for(lambda server=server: killed(server))

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import DeleteLabel
 from service.core.encoding.encoder import OnnxEncoder, encode
-from service.core.memory.changes import DeleteLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Label, Role
 from tests.golden import write_bundle

@@ -14,9 +14,9 @@ import numpy as np
 import orjson
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import Representer, open_representer
-from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View

@@ -9,26 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.label_log import (
-    DELETE_LABEL,
-    PUT_INSTANCE,
-    PUT_LABEL,
-    USE_BUNDLE,
-    AnsweredRequest,
-    NewEvent,
-    open_log,
-)
+from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.label_log import AnsweredRequest, NewEvent, open_log
 
 LOG = Path(__file__).parent / "label-log-v1"
 ENCODER = "f" * 64
 KAYAK = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"], "metadata": {"bid": "0.30"}}
 TENT = {"id": "tent", "text": "Zelt für zwei ⛺", "queries": [], "metadata": {}}
 EVENTS = (  # kind, body, rows of vectors
-    (PUT_LABEL, KAYAK, 2),
-    (PUT_LABEL, TENT, 1),
-    (PUT_INSTANCE, {"query": "camping an der See", "labels": ["kayak", "tent"]}, 1),
-    (DELETE_LABEL, {"id": "kayak"}, 0),
-    (USE_BUNDLE, {"bundle": "outdoor-2", "configured": "outdoor"}, 0),
+    (PutLabel.kind, KAYAK, 2),
+    (PutLabel.kind, TENT, 1),
+    (PutInstance.kind, {"query": "camping an der See", "labels": ["kayak", "tent"]}, 1),
+    (DeleteLabel.kind, {"id": "kayak"}, 0),
+    (UseBundle.kind, {"bundle": "outdoor-2", "configured": "outdoor"}, 0),
 )
 REQUEST = AnsweredRequest(
     key="a-client's-key",

@@ -14,7 +14,7 @@ from service.core.encoding.representer import Representer
 from service.core.errors import NotReady
 from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
-from service.engine.encoder_pool import EncodingChild, EncodingChildren
+from service.engine.encoder_pool import EncoderPool, EncoderProcess
 from tests.support.bundles import make_bundle
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
@@ -33,18 +33,18 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def children(bundle: Path) -> Iterator[EncodingChildren]:
-    two = EncodingChildren(bundle, most=2)
+def children(bundle: Path) -> Iterator[EncoderPool]:
+    two = EncoderPool(bundle, most=2)
     yield two
     two.close()
 
 
-def kill(child: EncodingChild) -> None:
+def kill(child: EncoderProcess) -> None:
     child._process.kill()
     child._process.wait()
 
 
-def running(children: EncodingChildren) -> list[EncodingChild]:
+def running(children: EncoderPool) -> list[EncoderProcess]:
     """The children that are idle, which stay so."""
     idle = [children._idle.get() for _ in range(children._idle.qsize())]
     for child in idle:
@@ -52,12 +52,10 @@ def running(children: EncodingChildren) -> list[EncodingChild]:
     return idle
 
 
-def test_a_childs_vectors_are_those_of_the_service(
-    bundle: Path, children: EncodingChildren
-) -> None:
+def test_a_childs_vectors_are_those_of_the_service(bundle: Path, children: EncoderPool) -> None:
     encoder = OnnxEncoder(bundle, open_bundle(bundle).manifest.encoder)
 
-    found = children.make(ITEMS, dimension=DIMENSION)
+    found = children.encode(ITEMS, dimension=DIMENSION)
 
     assert [len(made.rows) for made in found] == [3, 1, 1]
     expected = Representer(encoder).encode([texts_of(item) for item in ITEMS])
@@ -65,13 +63,13 @@ def test_a_childs_vectors_are_those_of_the_service(
         assert np.array_equal(made.rows, own.rows)
 
 
-def test_several_threads_are_answered_each_with_its_own(children: EncodingChildren) -> None:
+def test_several_threads_are_answered_each_with_its_own(children: EncoderPool) -> None:
     labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
     assert len(running(children)) == 1
-    alone = [children.make([label], dimension=DIMENSION)[0] for label in labels]
+    alone = [children.encode([label], dimension=DIMENSION)[0] for label in labels]
 
     with ThreadPoolExecutor(8) as pool:
-        together = pool.map(lambda label: children.make([label], dimension=DIMENSION), labels)
+        together = pool.map(lambda label: children.encode([label], dimension=DIMENSION), labels)
 
         assert all(
             np.array_equal(one.rows, two[0].rows) for one, two in zip(alone, together, strict=True)
@@ -79,32 +77,30 @@ def test_several_threads_are_answered_each_with_its_own(children: EncodingChildr
     assert len(running(children)) == 2
 
 
-def test_a_killed_child_is_replaced_and_nobody_notices(children: EncodingChildren) -> None:
-    before = children.make(ITEMS, dimension=DIMENSION)
+def test_a_killed_child_is_replaced_and_nobody_notices(children: EncoderPool) -> None:
+    before = children.encode(ITEMS, dimension=DIMENSION)
     for child in running(children):
         kill(child)
 
-    after = children.make(ITEMS, dimension=DIMENSION)
+    after = children.encode(ITEMS, dimension=DIMENSION)
 
     assert all(np.array_equal(one.rows, two.rows) for one, two in zip(before, after, strict=True))
 
 
-def test_where_no_child_lives_the_write_is_refused(
-    children: EncodingChildren, bundle: Path
-) -> None:
+def test_where_no_child_lives_the_write_is_refused(children: EncoderPool, bundle: Path) -> None:
     for child in running(children):
         kill(child)
     (bundle / "encoder.onnx").rename(bundle / "gone")
 
     with pytest.raises(NotReady, match="cannot be encoded at the moment"):
-        children.make(ITEMS, dimension=DIMENSION)
+        children.encode(ITEMS, dimension=DIMENSION)
 
     (bundle / "gone").rename(bundle / "encoder.onnx")
-    assert len(children.make(ITEMS, dimension=DIMENSION)) == 3
+    assert len(children.encode(ITEMS, dimension=DIMENSION)) == 3
 
 
 def test_closed_children_end(bundle: Path) -> None:
-    children = EncodingChildren(bundle, most=2)
+    children = EncoderPool(bundle, most=2)
     both = running(children)
 
     children.close()
@@ -113,18 +109,18 @@ def test_closed_children_end(bundle: Path) -> None:
 
 
 def test_what_was_admitted_before_a_reload_is_still_encoded(bundle: Path) -> None:
-    children = EncodingChildren(bundle, most=1)
-    before = children.make(ITEMS, dimension=DIMENSION)
+    children = EncoderPool(bundle, most=1)
+    before = children.encode(ITEMS, dimension=DIMENSION)
     children.close()
 
-    after = children.make(ITEMS, dimension=DIMENSION)
+    after = children.encode(ITEMS, dimension=DIMENSION)
 
     assert all(np.array_equal(one.rows, two.rows) for one, two in zip(before, after, strict=True))
     assert not running(children)
 
 
-def service_children(service: LocalService) -> list[EncodingChild]:
-    return running(service.engine._learner._children)
+def service_children(service: LocalService) -> list[EncoderProcess]:
+    return running(service.engine._encoding._pool)
 
 
 def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path: Path) -> None:
@@ -152,6 +148,6 @@ def test_a_reload_brings_children_of_its_own(tmp_path: Path) -> None:
         assert service.post("/admin/reload", {"bundle": "second"}).status_code == 200
         assert service.post("/labels", {"labels": [{"text": "ice axe"}]}).status_code == 200
 
-        assert service.engine._learner._children.folder == second
+        assert service.engine._encoding._pool.folder == second
         for child in former:
             assert child._process.wait(30) == -signal.SIGKILL

@@ -116,7 +116,7 @@ def test_one_snapshot_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
     aside: Callable[..., "Future[httpx.Response]"],
 ) -> None:
-    held = hold(monkeypatch, served.engine._administration._child, "run")
+    held = hold(monkeypatch, served.engine._admin._child, "run")
     first = aside(served.post, SNAPSHOT, {"bundle": "first"})
     assert held.entered.wait(60)
     assert_problem(served.post(SNAPSHOT, {"bundle": "second"}), 409)
@@ -133,7 +133,7 @@ def test_a_killed_snapshot_leaves_nothing(
         raise SealError("the child process ended with -9")
 
     with monkeypatch.context() as broken:
-        broken.setattr(served.engine._administration._child, "run", killed)
+        broken.setattr(served.engine._admin._child, "run", killed)
         assert_problem(served.post(SNAPSHOT, {"bundle": "next"}), 503)
     assert {path.name for path in shelf.iterdir()} == {"tiny", "other"}
     assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
@@ -221,7 +221,7 @@ def test_one_reload_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
     aside: Callable[..., "Future[httpx.Response]"],
 ) -> None:
-    held = hold(monkeypatch, bundle_admin, "open_serving")
+    held = hold(monkeypatch, bundle_admin, "load_bundle")
     first = aside(served.post, RELOAD, {"bundle": "other"})
     assert held.entered.wait(60)
     assert_problem(served.post(RELOAD, {"bundle": "other"}), 409)

@@ -32,7 +32,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseE
 
 def test_a_full_queue_is_a_429_and_passes(serve, aside, monkeypatch) -> None:
     service = serve(threads=1, queue_queries=3)
-    held = hold(monkeypatch, service.engine.serving.predictor, "predict")
+    held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
     first = aside(service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000})
     assert held.entered.wait(60)
     refused = service.post("/predict", {"queries": ["a", "b"]})
@@ -65,7 +65,7 @@ def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
 
 def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, aside, monkeypatch) -> None:
     service = serve(threads=1)
-    held = hold(monkeypatch, service.engine.serving.predictor, "predict")
+    held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
     first = aside(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
     assert held.entered.wait(60)
     assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
@@ -89,7 +89,7 @@ def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) ->
     with monkeypatch.context() as broken:
         fail(
             broken,
-            service.engine.serving.predictor,
+            service.engine.loaded.predictor,
             "predict",
             RuntimeError("secret at /etc/passwd"),
         )
@@ -124,7 +124,7 @@ def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -
     first = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
-    wait_for(lambda: service.engine._writer._jobs._waiting == 4)
+    wait_for(lambda: service.engine._writer._queue._waiting == 4)
     held.released.set()
     for answer in (first, *behind):
         assert_problem(answer.result(60), 503)
@@ -136,7 +136,7 @@ def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -
 
 def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkeypatch) -> None:
     with monkeypatch.context() as broken:
-        fail(broken, service.engine.serving.memory, "publish", MemoryError("no page left"))
+        fail(broken, service.engine.loaded.memory, "publish", MemoryError("no page left"))
         broken.setattr(service.engine._writer, "wake", lambda: None)
         assert_problem(service.post("/labels", AXE), 503)
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
@@ -146,7 +146,7 @@ def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkey
 def test_a_log_ahead_of_the_memory_stops_the_writer_until_a_restart(serve, monkeypatch) -> None:
     service = serve()
     with monkeypatch.context() as broken:
-        fail(broken, service.engine.serving.memory, "publish", MemoryError("no page left"))
+        fail(broken, service.engine.loaded.memory, "publish", MemoryError("no page left"))
         assert_problem(service.post("/labels", AXE), 503)
         # Another write would make a version that lacks what the log holds.
         wait_for(lambda: not service.engine.ready())

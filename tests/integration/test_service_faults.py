@@ -169,7 +169,7 @@ def test_a_write_waits_for_a_lock_that_is_let_go(
     with locked(tmp_path / "state") as other:
         waiting = aside(post, service, 0)
         # The writer has taken the job from its queue and tries to begin.
-        wait_for(lambda: service.engine._writer._jobs._waiting == 1)
+        wait_for(lambda: service.engine._writer._queue._waiting == 1)
         assert service.post("/predict", {"queries": ["tent"]}).json()["version"] == 0
         assert not waiting.done()
         other.rollback()

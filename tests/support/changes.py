@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.encoding.encoder import encode
 from service.core.index.libraries import load_library
 from service.core.index.protocol import Segment
-from service.core.memory.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View

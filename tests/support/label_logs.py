@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from service.core.label_log import PUT_LABEL, LabelLog, NewEvent, open_log
+from service.core.changes import PutLabel
+from service.core.label_log import LabelLog, NewEvent, open_log
 from service.core.types import Event
 from tests.support.waiting import wait_for
 
 
-def event(name: str, *, rows: int = 1, kind: str = PUT_LABEL) -> NewEvent:
+def event(name: str, *, rows: int = 1, kind: str = PutLabel.kind) -> NewEvent:
     """An event of this name; its vectors depend on the length of the name."""
     vectors = np.random.default_rng(len(name)).standard_normal((rows, 4)).astype(np.float16)
     body = {"id": name, "text": f"text of {name} ✓", "queries": [], "metadata": {}}

@@ -16,11 +16,7 @@ from service.core.errors import InvalidConfig
 from service.core.label_log.appending import Appending
 from service.core.label_log.log import LabelLog
 from service.core.label_log.rows import (
-    DELETE_LABEL,
     EVENT_KINDS,
-    PUT_INSTANCE,
-    PUT_LABEL,
-    USE_BUNDLE,
     AnsweredRequest,
     NewEvent,
 )
@@ -28,12 +24,8 @@ from service.core.label_log.schema import FORMAT_VERSION
 from service.core.label_log.sqlite import SqliteDatabase
 
 __all__ = [
-    "DELETE_LABEL",
     "EVENT_KINDS",
     "FORMAT_VERSION",
-    "PUT_INSTANCE",
-    "PUT_LABEL",
-    "USE_BUNDLE",
     "AnsweredRequest",
     "Appending",
     "LabelLog",

@@ -12,15 +12,12 @@ import numpy as np
 import orjson
 import sqlalchemy as sa
 
+from service.core.changes import CHANGES
 from service.core.errors import LogCorrupt
 from service.core.label_log.schema import events
 from service.core.types import Event, Halves
 
-PUT_LABEL = "label.put"
-DELETE_LABEL = "label.delete"
-PUT_INSTANCE = "instance.put"
-USE_BUNDLE = "bundle.use"
-EVENT_KINDS = (PUT_LABEL, DELETE_LABEL, PUT_INSTANCE, USE_BUNDLE)
+EVENT_KINDS = tuple(CHANGES)
 
 PAGE_EVENTS = 1000  # read in one query: a few MB, and few round trips
 _NO_END = 2**63 - 1

@@ -13,7 +13,7 @@ from functools import singledispatchmethod
 
 import numpy as np
 
-from service.core.memory.changes import Change, DeleteLabel, Passed, PutInstance, PutLabel
+from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel, UseBundle
 from service.core.memory.compaction import FAN_OUT, plan_merges
 from service.core.memory.label_table import LabelTable
 from service.core.memory.live_rows import LiveRows, NewRow
@@ -90,7 +90,7 @@ class Draft:
         raise TypeError(f"the memory knows no change of type {type(change).__name__}")
 
     @_apply.register
-    def _pass(self, change: Passed) -> None:
+    def _use_bundle(self, change: UseBundle) -> None:
         pass
 
     @_apply.register

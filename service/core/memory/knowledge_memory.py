@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.core.bundle.bundle import Bundle
+from service.core.changes import Change
 from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
-from service.core.memory.changes import Change
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.label_table import LabelTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.engine.write_operations import PutInstances
+from service.engine.writing.operations import PutInstances
 from service.http.answers import InstancesAnswer
 from service.http.endpoint import Call, Endpoint
 from service.http.request_models import InstancesBody

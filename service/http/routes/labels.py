@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.core.errors import NotReady
-from service.engine.write_operations import PutLabels, RemoveLabel
+from service.engine.writing.operations import PutLabels, RemoveLabel
 from service.http.answers import (
     LabelAnswer,
     LabelPage,

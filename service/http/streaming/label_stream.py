@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.core.errors import BodyTooLarge, KeymatchError, NotReady, Overloaded
 from service.core.types import NewLabel
-from service.engine.write_operations import Written
+from service.engine.writing.written import Written
 from service.http import problems
 from service.http.answers import LineAnswer, LineRefusal
 from service.http.problems import Problem

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from service.core.types import NewLabel
-from service.engine.write_operations import Written, WrittenLabel
+from service.engine.writing.written import Written, WrittenLabel
 from service.http.request_models import RequestModels
 from service.http.streaming.label_stream import LabelStream
 from service.settings import Limits

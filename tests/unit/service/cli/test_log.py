@@ -9,15 +9,20 @@ import pytest
 from cyclopts import App
 
 from service.cli.log import log
-from service.core.label_log import DELETE_LABEL, PUT_INSTANCE, PUT_LABEL, USE_BUNDLE, NewEvent
+from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.label_log import NewEvent
 from tests.support.commands import one_line, status_of
 from tests.support.label_logs import Place, append
 
+AXE = {"id": "axe", "text": "ice axe ⛏", "queries": ["climbing", "ice"], "metadata": {}}
 BODIES = (
-    (PUT_LABEL, {"id": "axe", "text": "ice axe ⛏", "queries": ["climbing", "ice"], "metadata": {}}),
-    (PUT_INSTANCE, {"query": "steep ice", "labels": ["axe", "rope"]}),
-    (DELETE_LABEL, {"id": "axe"}),
-    (USE_BUNDLE, {"bundle": "moby-2", "configured": "moby"}),
+    (
+        PutLabel.kind,
+        AXE,
+    ),
+    (PutInstance.kind, {"query": "steep ice", "labels": ["axe", "rope"]}),
+    (DeleteLabel.kind, {"id": "axe"}),
+    (UseBundle.kind, {"bundle": "moby-2", "configured": "moby"}),
 )
 
 
@@ -101,7 +106,7 @@ def test_a_cut_table_says_how_to_go_on(
     app: App, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status_of(app, "log", "--state", place.state, "--limit", 3) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("4 events; go on with --after 3")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("4 events; continue with --after 3")
 
 
 def test_a_text_cannot_steer_the_terminal_nor_the_table(

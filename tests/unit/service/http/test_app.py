@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import State
+from service.engine.status import State
 from service.http.app import build_app
 from service.http.auth import Access
 from service.settings import Settings

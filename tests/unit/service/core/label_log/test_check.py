@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from service.core.changes import DeleteLabel, PutLabel
 from service.core.errors import LogCorrupt
-from service.core.label_log import DELETE_LABEL, PUT_LABEL, LabelLog
+from service.core.label_log import LabelLog
 from service.core.label_log.check import LogReport, verify
 from tests.support.label_logs import Place, append, event
 
@@ -21,10 +22,10 @@ def test_a_report_counts_what_is_there(log: LabelLog, place: Place) -> None:
     before = datetime.now(UTC)
     append(log, "a", "b", encoder="first")
     with log.exclusive() as appending:
-        appending.append([event("c", kind=DELETE_LABEL)], encoder="second")
+        appending.append([event("c", kind=DeleteLabel.kind)], encoder="second")
     report = verify(log)
     assert (report.events, report.first, report.last) == (3, 1, 3)
-    assert report.kinds == {PUT_LABEL: 2, DELETE_LABEL: 1}
+    assert report.kinds == {PutLabel.kind: 2, DeleteLabel.kind: 1}
     assert report.encoders == {"first": 2, "second": 1}
     assert [(report.size,)] == place.tamper(
         "SELECT SUM(LENGTH(body) + LENGTH(vectors)) FROM events"

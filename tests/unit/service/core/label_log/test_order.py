@@ -5,16 +5,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from service.core.changes import DeleteLabel, PutLabel, UseBundle
 from service.core.errors import LogError
-from service.core.label_log import (
-    DELETE_LABEL,
-    EVENT_KINDS,
-    PUT_LABEL,
-    USE_BUNDLE,
-    LabelLog,
-    NewEvent,
-    rows,
-)
+from service.core.label_log import EVENT_KINDS, LabelLog, NewEvent, rows
 from tests.support.label_logs import Place, append, event
 
 
@@ -84,7 +77,7 @@ def test_body_vectors_and_encoder_come_back_bit_for_bit(place: Place) -> None:
     with closing(place.open()) as log:
         (read,) = log.read()
     assert read.body == written.body
-    assert (read.kind, read.encoder) == (PUT_LABEL, "fingerprint")
+    assert (read.kind, read.encoder) == (PutLabel.kind, "fingerprint")
     assert read.vectors is not None and read.vectors.dtype == np.float16
     assert read.vectors.tobytes() == written.vectors.tobytes()  # row by row
 
@@ -92,19 +85,19 @@ def test_body_vectors_and_encoder_come_back_bit_for_bit(place: Place) -> None:
 def test_an_event_may_have_no_vectors(log: LabelLog) -> None:
     nothing = np.empty((0, 0), np.float16)
     with log.exclusive() as appending:
-        gone = NewEvent(kind=DELETE_LABEL, body={"id": "a"}, vectors=nothing)
+        gone = NewEvent(kind=DeleteLabel.kind, body={"id": "a"}, vectors=nothing)
         appending.append([gone], encoder="")
     (read,) = log.read()
     assert read.vectors is not None and read.vectors.shape == (0,)
-    assert (read.kind, read.body, read.encoder) == (DELETE_LABEL, {"id": "a"}, "")
+    assert (read.kind, read.body, read.encoder) == (DeleteLabel.kind, {"id": "a"}, "")
 
 
 def test_the_newest_event_of_a_kind_is_found(log: LabelLog) -> None:
-    assert log.newest(USE_BUNDLE) is None
+    assert log.newest(UseBundle.kind) is None
     with log.exclusive() as appending:
-        for name, kind in (("a", USE_BUNDLE), ("b", USE_BUNDLE), ("c", PUT_LABEL)):
+        for name, kind in (("a", UseBundle.kind), ("b", UseBundle.kind), ("c", PutLabel.kind)):
             appending.append([event(name, kind=kind)], encoder="e")
-    newest = log.newest(USE_BUNDLE)
+    newest = log.newest(UseBundle.kind)
     assert newest is not None and (newest.sequence, newest.body["id"]) == (2, "b")
 
 

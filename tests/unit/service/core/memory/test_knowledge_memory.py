@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import UseBundle
 from service.core.encoding.encoder import encode
-from service.core.memory.changes import Passed
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel, Role, RowKind
@@ -164,7 +164,7 @@ def test_other_queries_of_the_same_text_are_a_new_form(memory: KnowledgeMemory) 
 
 
 def test_an_event_that_changes_nothing_moves_the_version_on(memory: KnowledgeMemory) -> None:
-    view = memory.apply([put(1, KAYAK), Passed(sequence=2)])
+    view = memory.apply([put(1, KAYAK), UseBundle(sequence=2, bundle="next", configured="first")])
     assert (view.version, view.live_rows) == (2, 3)
 
 

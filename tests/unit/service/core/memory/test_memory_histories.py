@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import Change
 from service.core.encoding.encoder import encode
-from service.core.memory.changes import Change
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot

@@ -9,8 +9,8 @@ import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.label_details import Details
+from service.core.changes import Change
 from service.core.errors import InvalidInput
-from service.core.memory.changes import Change
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot

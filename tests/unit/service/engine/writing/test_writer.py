@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle
+from service.core.changes import PutLabel
 from service.core.encoding.representer import EncodedItem, Representer
 from service.core.errors import (
     KeyReused,
@@ -25,12 +26,13 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.query_cache import QueryCache
-from service.core.replay import label_event, texts_of
+from service.core.replay import new_event, texts_of
 from service.core.types import NewInstance, NewLabel
-from service.engine.loaded_bundle import Serving
-from service.engine.write_operations import Operation, PutInstances, PutLabels, RemoveLabel, Written
-from service.engine.write_queue import Job, RequestKey
-from service.engine.writer import Writer
+from service.engine.loaded_bundle import LoadedBundle
+from service.engine.writing.operations import Operation, PutInstances, PutLabels, RemoveLabel
+from service.engine.writing.write_queue import RequestKey, WriteJob
+from service.engine.writing.writer import Writer
+from service.engine.writing.written import Written
 from service.telemetry import Telemetry
 from tests.support.serving import wait_for
 from tests.support.tiny_encoder import TrigramEncoder
@@ -50,7 +52,7 @@ class Desk:
         self.go_on.set()
         self._exclusive, self.log.exclusive = self.log.exclusive, self._counted
         encoder, cache = TrigramEncoder(), QueryCache(0)
-        self.serving = Serving(
+        self.loaded = LoadedBundle(
             bundle=bundle,
             encoder=encoder,
             representer=Representer(encoder),
@@ -60,7 +62,7 @@ class Desk:
         )
         self.writer = Writer(
             log=self.log,
-            serving=self.serving,
+            loaded=self.loaded,
             telemetry=Telemetry(),
             queue_items=waiting,
             published=self._count,
@@ -71,7 +73,7 @@ class Desk:
         assert self.go_on.wait(60)
         return self._exclusive()
 
-    def _count(self, _serving: Serving) -> None:
+    def _count(self, _loaded: LoadedBundle) -> None:
         self.published += 1
 
     def submit(self, labels: Sequence[NewLabel], key: RequestKey | None = None) -> Future[Written]:
@@ -79,7 +81,7 @@ class Desk:
 
     def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
         nothing = [None] * len(operation.items)
-        job = Job(
+        job = WriteJob(
             operation=operation, encoded_items=nothing, encoder_fingerprint="trigrams", request=key
         )
         return self.writer.submit(job)
@@ -114,13 +116,13 @@ def desk(desk_of: Callable[..., Desk]) -> Desk:
     return desk_of()
 
 
-def fates(written: Written) -> list[tuple[str, str]]:
+def statuses(written: Written) -> list[tuple[str, str]]:
     return [(label.id, label.status) for label in written.labels]
 
 
 def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
     written = desk.submit([AXE]).result(60)
-    assert (written.version, fates(written)) == (1, [("axe", "created")])
+    assert (written.version, statuses(written)) == (1, [("axe", "created")])
     assert desk.memory.view.version == desk.log.last_sequence() == 1
     assert desk.memory.view.labels.require("axe").text == "ice axe"
     assert (desk.writer.lag, desk.published) == (0, 1)
@@ -128,12 +130,12 @@ def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
 
 def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
     """A reload may come between encoding and writing."""
-    encoder = desk.serving.encoder
+    encoder = desk.loaded.encoder
     [right] = Representer(encoder).encode([texts_of(AXE)])
     wrong = EncodedItem(rows=np.full((1, encoder.dimension), 0.25, np.float16))
     for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
         operation = PutLabels(labels=(replace(AXE, id=fingerprint),))
-        job = Job(operation=operation, encoded_items=[wrong], encoder_fingerprint=fingerprint)
+        job = WriteJob(operation=operation, encoded_items=[wrong], encoder_fingerprint=fingerprint)
         desk.writer.submit(job).result(60)
         row = desk.memory.view.next_row - 1
         assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored.rows)
@@ -142,7 +144,7 @@ def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
 def test_what_changes_nothing_is_not_logged(desk: Desk) -> None:
     desk.submit([AXE]).result(60)
     again = desk.submit([AXE]).result(60)
-    assert (again.version, fates(again)) == (1, [("axe", "unchanged")])
+    assert (again.version, statuses(again)) == (1, [("axe", "unchanged")])
     assert desk.log.last_sequence() == 1
     assert desk.published == 1
 
@@ -153,7 +155,13 @@ def test_jobs_that_wait_share_a_commit_and_see_one_another(desk: Desk) -> None:
     jobs = [desk.submit([label]) for label in (AXE, AXE, other, AXE)]
     desk.go_on.set()
     written = [job.result(60) for job in jobs]
-    assert [fates(one)[0][1] for one in written] == ["created", "unchanged", "updated", "updated"]
+    found = [statuses(one)[0][1] for one in written]
+    assert found == [
+        "created",
+        "unchanged",
+        "updated",
+        "updated",
+    ]
     assert [one.version for one in written] == [2, 2, 3, 4]
     assert desk.commits == 2
     assert desk.memory.view.labels.require("axe").text == "ice axe"
@@ -199,7 +207,7 @@ def test_too_many_waiting_labels_are_refused_until_they_are_written(
     desk.go_on.set()
     second.result(60)
     many = [NewLabel(id=str(number), text="text") for number in range(5)]
-    wait_for(lambda: not desk.writer._jobs._waiting)
+    wait_for(lambda: not desk.writer._queue._waiting)
     assert desk.submit(many).result(60).version == 7  # larger than the queue, but alone
 
 
@@ -249,9 +257,9 @@ def test_a_repeated_request_gets_its_first_answer_and_changes_nothing(desk: Desk
 def test_a_request_that_changes_nothing_is_remembered_too(desk: Desk) -> None:
     desk.submit([AXE]).result(60)
     key = RequestKey(key="k", digest="one")
-    assert fates(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
+    assert statuses(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
     desk.do(RemoveLabel(id="axe")).result(60)
-    assert fates(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
+    assert statuses(desk.submit([AXE], key).result(60)) == [("axe", "unchanged")]
     assert desk.memory.view.labels.get("axe") is None
 
 
@@ -260,7 +268,7 @@ def test_two_jobs_of_one_commit_with_one_key_are_one_request(desk: Desk) -> None
     key = RequestKey(key="k", digest="one")
     twice = [desk.submit([AXE], key) for _ in range(2)]
     desk.go_on.set()
-    assert [fates(job.result(60)) for job in twice] == [[("axe", "created")]] * 2
+    assert [statuses(job.result(60)) for job in twice] == [[("axe", "created")]] * 2
     assert desk.log.last_sequence() == 2
 
 
@@ -289,9 +297,10 @@ def test_what_another_process_wrote_is_applied_before_and_when_woken(desk: Desk)
         for number, name in enumerate(("a", "b")):
             with other.exclusive() as appending:
                 label = NewLabel(id=name, text=name)
-                [encoded] = desk.serving.representer.encode([texts_of(label)])
-                fingerprint = desk.serving.representer.fingerprint
-                appending.append([label_event(label, encoded.rows)], encoder=fingerprint)
+                [encoded] = desk.loaded.representer.encode([texts_of(label)])
+                fingerprint = desk.loaded.representer.fingerprint
+                change = PutLabel(sequence=0, label=label, vectors=encoded.rows)
+                appending.append([new_event(change)], encoder=fingerprint)
             if number == 0:
                 assert desk.submit([AXE]).result(60).version == 2
             else:

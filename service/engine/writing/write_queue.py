@@ -1,4 +1,4 @@
-"""What waits for the writer: clients' operations and the service's own errands, in one queue."""
+"""The writer's queue: clients' operations and the service's own tasks, in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import NotReady, Overloaded
-from service.engine.write_operations import Operation, Written
+from service.engine.writing.operations import Operation
+from service.engine.writing.written import Written
 
-COMMIT_ITEMS = 256  # items after which a commit takes no further jobs
+COMMIT_ITEMS = 256  # labels and instances after which a commit takes no further jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,10 @@ class RequestKey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One operation with its encoded items, and the future that gets its result.
+class WriteJob:
+    """One client's operation, its encoded items, and the future that gets its result.
 
-    `encoder_fingerprint` names the encoder that encoded the items.
+    `encoder_fingerprint` names the encoder and combiner that encoded the items.
     """
 
     operation: Operation
@@ -37,53 +38,54 @@ class Job:
     future: Future[Written] = field(default_factory=Future)
 
     def encoded_by(self, encoder_fingerprint: str) -> Sequence[EncodedItem | None]:
-        """Return the encoded items if that encoder encoded them, else as many None.
+        """The encoded items if this encoder encoded them, else as many None.
 
-        A reload between encoding and writing may have exchanged the encoder.
+        A reload between encoding and writing may have replaced the encoder.
         """
-        return (
-            self.encoded_items
-            if self.encoder_fingerprint == encoder_fingerprint
-            else [None] * len(self.encoded_items)
-        )
+        if self.encoder_fingerprint == encoder_fingerprint:
+            return self.encoded_items
+        return [None] * len(self.encoded_items)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
-    """Something else that only the writer may do; true where it changed anything."""
+class WriterTask:
+    """Work of the service itself that only the writer's thread may do.
+
+    `run` returns whether it changed anything.
+    """
 
     run: Callable[[], bool]
     future: Future[bool] = field(default_factory=Future)
 
 
-class JobQueue:
-    """Bounded by items; once closed it takes nothing, and everything in it is failed."""
+class WriteQueue:
+    """Bounded by items; once closed it takes nothing, and what it still holds fails."""
 
     def __init__(self, items: int) -> None:
         """Let `items` labels and instances wait."""
         self._limit, self._waiting = items, 0
-        self._queue: queue.SimpleQueue[Job | Errand | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WriteJob | WriterTask | None] = queue.SimpleQueue()
         self._admission = threading.Lock()
         self.closed = False
 
-    def put(self, job: Job | Errand) -> None:
-        """Queue a job; raises `Overloaded` when too much waits, `NotReady` when closed."""
+    def put(self, job: WriteJob | WriterTask) -> None:
+        """Queue a job or task; raises `Overloaded` when too much waits, `NotReady` when closed."""
         with self._admission:
             if self.closed:
                 raise NotReady("the writer has stopped; nothing was written")
-            if isinstance(job, Job):
+            if isinstance(job, WriteJob):
                 items = len(job.operation.items)
                 if self._waiting and self._waiting + items > self._limit:
                     raise Overloaded(f"{self._waiting} labels wait to be written", retry_after=1)
                 self._waiting += items
             self._queue.put(job)
 
-    def take(self) -> tuple[list[Job], Errand | None, bool]:
-        """Wait for work and take along the jobs that wait behind it.
+    def take(self) -> tuple[list[WriteJob], WriterTask | None, bool]:
+        """Wait for work; returns all jobs up to the next task, that task, and whether to go on.
 
-        Returns jobs, an errand to be done after them, and false at the end.
+        The jobs are at most those of one commit. The task runs after them.
         """
-        jobs: list[Job] = []
+        jobs: list[WriteJob] = []
         items = 0
         while items < COMMIT_ITEMS:
             try:
@@ -92,7 +94,7 @@ class JobQueue:
                 break
             if job is None:
                 return jobs, None, False
-            if isinstance(job, Errand):
+            if isinstance(job, WriterTask):
                 return jobs, job, True
             if job.future.set_running_or_notify_cancel():
                 jobs.append(job)
@@ -101,25 +103,25 @@ class JobQueue:
                 self.done([job])
         return jobs, None, True
 
-    def done(self, jobs: Sequence[Job]) -> None:
-        """Make room for others."""
+    def done(self, jobs: Sequence[WriteJob]) -> None:
+        """Make room for as many items as these jobs had."""
         with self._admission:
             self._waiting -= sum(len(job.operation.items) for job in jobs)
 
     def end(self) -> None:
-        """Take nothing more; `take` says false when what is queued is done."""
+        """Take nothing more; `take` says to stop after what is queued."""
         with self._admission:
             self.closed = True
             self._queue.put(None)
 
     def abandon(self) -> None:
-        """Fail what nobody will do."""
+        """Take nothing more and fail everything that is queued."""
         with self._admission:
             self.closed = True
         for job in self._left():
             fail(job.future, NotReady("the writer has stopped"))
 
-    def _left(self) -> Iterator[Job | Errand]:
+    def _left(self) -> Iterator[WriteJob | WriterTask]:
         while not self._queue.empty():
             job = self._queue.get()
             if job is not None:
@@ -127,6 +129,6 @@ class JobQueue:
 
 
 def fail(future: Future[Written] | Future[bool], error: Exception) -> None:
-    """Give an exception to who still waits."""
+    """Give an exception to whoever waits, unless there is a result already."""
     if not future.done():
         future.set_exception(error)

@@ -1,0 +1,146 @@
+"""The kinds of write, one class each: what a client's write becomes, and what the label log stores.
+
+A change is built by the operation that a client asked for, or read back from an event of the label
+log; the memory applies both alike. A new kind of write is a new class here and its line in
+`CHANGES`; the memory says what it does to the rows (`Draft`).
+
+| class         | kind           | body (JSON)                          | vectors, fp16    |
+|---------------|----------------|--------------------------------------|------------------|
+| `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`  | [1 + queries, d] |
+| `DeleteLabel` | `label.delete` | `id`                                 | none             |
+| `PutInstance` | `instance.put` | `query`, `labels` (ids)              | [1, d]           |
+| `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from service.core.types import Event, Halves, NewInstance, NewLabel
+
+Item = NewLabel | NewInstance
+VectorsOf = Callable[[Item], Halves]  # an item's rows [n, d], as stored or encoded again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PutLabel:
+    """Create or replace a label; vectors [1 + queries, d] of its text, then of its queries."""
+
+    kind: ClassVar[str] = "label.put"
+    summary: ClassVar[tuple[str, ...]] = ("id", "text", "queries")
+
+    sequence: int
+    label: NewLabel
+    vectors: Halves
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores beside the vectors."""
+        return asdict(self.label)
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
+        return cls(sequence=event.sequence, label=label, vectors=vectors_of(label))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteLabel:
+    """Delete a label; an id that no label has changes nothing but the version."""
+
+    kind: ClassVar[str] = "label.delete"
+    summary: ClassVar[tuple[str, ...]] = ("id",)
+
+    sequence: int
+    id: str
+
+    @property
+    def vectors(self) -> Halves:
+        """None, [0, 0]."""
+        return _no_vectors()
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores."""
+        return {"id": self.id}
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
+        """Read the change back; raises KeyError for a wrong body."""
+        return cls(sequence=event.sequence, id=event.body["id"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PutInstance:
+    """Add a query with the labels that it was clicked for; vectors [1, d] of the query.
+
+    Unknown labels get no vote: another bundle may have been opened since the write was logged.
+    """
+
+    kind: ClassVar[str] = "instance.put"
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels")
+
+    sequence: int
+    instance: NewInstance
+    vectors: Halves
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores beside the vectors."""
+        return asdict(self.instance)
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        instance = NewInstance(query=event.body["query"], labels=tuple(event.body["labels"]))
+        return cls(sequence=event.sequence, instance=instance, vectors=vectors_of(instance))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UseBundle:
+    """Serve the bundle named `bundle` from now on; changes nothing of the memory but the version.
+
+    `configured` is the fingerprint of the bundle that the service was started with: after a restart
+    with another one the request is void.
+    """
+
+    kind: ClassVar[str] = "bundle.use"
+    summary: ClassVar[tuple[str, ...]] = ("bundle",)
+
+    sequence: int
+    bundle: str
+    configured: str
+
+    @property
+    def vectors(self) -> Halves:
+        """None, [0, 0]."""
+        return _no_vectors()
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores."""
+        return {"bundle": self.bundle, "configured": self.configured}
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError for a wrong body."""
+        return cls(
+            sequence=event.sequence,
+            bundle=event.body["bundle"],
+            configured=event.body["configured"],
+        )
+
+
+Change = PutLabel | DeleteLabel | PutInstance | UseBundle
+
+CHANGES: Mapping[str, type[Change]] = {
+    PutLabel.kind: PutLabel,
+    DeleteLabel.kind: DeleteLabel,
+    PutInstance.kind: PutInstance,
+    UseBundle.kind: UseBundle,
+}
+
+
+def _no_vectors() -> Halves:
+    return np.zeros((0, 0), np.float16)

@@ -1,0 +1,58 @@
+"""The folder in which bundles stand side by side, and which of them to open at the start."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.core.bundle import manifest
+from service.core.changes import UseBundle
+from service.core.errors import InvalidInput
+from service.core.label_log import LabelLog
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+log = logging.getLogger("keymatch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleDirectory:
+    """The folder that holds bundles by name, and the bundle that the service was started with."""
+
+    folder: Path
+    started_with: Path
+
+    def path(self, name: str) -> Path:
+        """The folder of a bundle; raises `InvalidInput` for a name that could lead elsewhere."""
+        if not NAME.fullmatch(name):
+            raise InvalidInput(
+                "must be a folder's name of letters, digits, '.', '_' and '-'", field="bundle"
+            )
+        return self.folder / name
+
+    def configured(self) -> str:
+        """The fingerprint of the bundle that the service was started with."""
+        return manifest.fingerprint(manifest.read(self.started_with))
+
+    def current(self, label_log: LabelLog) -> Path:
+        """The bundle to open at the start.
+
+        It is the one that was last reloaded, as the log says, so that a restart goes on with it.
+        A start with another configured bundle than at that reload overrides it.
+        """
+        event = label_log.newest(UseBundle.kind)
+        if event is None:
+            return self.started_with
+        reload_request = UseBundle.from_event(event)
+        if reload_request.configured != self.configured():
+            return self.started_with
+        folder = self.path(reload_request.bundle)
+        if folder.is_dir():
+            return folder
+        log.warning(
+            "the bundle that was last reloaded is gone; the configured one is served",
+            extra={"bundle": folder.name},
+        )
+        return self.started_with

@@ -1,0 +1,1 @@
+"""The way of a write: encoding, one queue, one writer thread, label log, memory."""

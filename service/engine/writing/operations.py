@@ -1,0 +1,116 @@
+"""The writes that clients can ask for; each plans its changes on the draft of the next view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from service.core.changes import Item
+from service.core.encoding.representer import EncodedItem
+from service.core.errors import UnknownLabels
+from service.core.memory.draft import Draft
+from service.core.memory.label_table import LabelTable
+from service.core.types import NewInstance, NewLabel
+from service.engine.writing.commit import Commit
+from service.engine.writing.written import Written, WrittenLabel
+
+
+class Operation(Protocol):
+    """One request's write; applied as a whole, or not at all where `plan` raises."""
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The labels or instances whose texts must be encoded."""
+        ...
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add changes to the commit; `encoded_items` match `items`, None where not encoded yet."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutLabels:
+    """Create or replace labels, in order."""
+
+    labels: tuple[NewLabel, ...]
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The labels."""
+        return self.labels
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add the labels that the memory does not hold as posted; raises `MemoryFull`."""
+        commit.require_room(changed(self.labels, commit.draft.labels))
+        written = []
+        for label, encoded in zip(self.labels, encoded_items, strict=True):
+            known = commit.draft.labels.as_posted(label.id)
+            if known == label:
+                written.append(WrittenLabel(id=label.id, status="unchanged"))
+                continue
+            status = "created" if known is None else "updated"
+            neighbours = commit.put_label(label, encoded)
+            written.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
+        return Written(version=commit.version, labels=tuple(written))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveLabel:
+    """Delete a label."""
+
+    id: str
+    items: Sequence[Item] = ()
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Delete the label; raises `UnknownLabel`."""
+        commit.draft.labels.require(self.id)
+        commit.delete_label(self.id)
+        return Written(version=commit.version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutInstances:
+    """Add queries with the labels that they were clicked for."""
+
+    instances: tuple[NewInstance, ...]
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The instances."""
+        return self.instances
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add the instances that say something new.
+
+        Raises `UnknownLabels`, naming every label that does not exist, or `MemoryFull`.
+        """
+        self._require_labels(commit.draft.labels)
+        commit.require_room(self.instances)
+        for instance, encoded in zip(self.instances, encoded_items, strict=True):
+            if not self._known(commit.draft, instance):
+                commit.put_instance(instance, encoded)
+        return Written(version=commit.version, accepted=len(self.instances))
+
+    def _require_labels(self, table: LabelTable) -> None:
+        unknown = [
+            (f"instances.{place}.labels.{position}", f"no label has the id {label_id!r}")
+            for place, instance in enumerate(self.instances)
+            for position, label_id in enumerate(instance.labels)
+            if table.column(label_id) is None
+        ]
+        if unknown:
+            raise UnknownLabels(unknown)
+
+    @staticmethod
+    def _known(draft: Draft, instance: NewInstance) -> bool:
+        """Whether the query votes for all these labels already."""
+        voted = draft.votes_of(instance.query)
+        return all(draft.labels.column(label_id) in voted for label_id in instance.labels)
+
+
+def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:
+    """The instances, and the labels that `table` does not hold as posted."""
+    return [
+        item for item in items if isinstance(item, NewInstance) or table.as_posted(item.id) != item
+    ]

@@ -1,0 +1,195 @@
+"""The single writer of a process: label log first, then live rows, then one published view.
+
+All jobs that wait when the writer turns to its queue share one commit (group commit). What other
+processes wrote to the same log is applied before, in the log's order. Every job's future gets its
+result or its exception, also when the writer stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+
+from service.core.changes import UseBundle
+from service.core.errors import KeymatchError, LogCorrupt, LogError, NotReady
+from service.core.index.protocol import Segment
+from service.core.label_log import LabelLog
+from service.core.memory.compaction import SegmentPlan
+from service.core.replay import new_event
+from service.engine.loaded_bundle import LoadedBundle
+from service.engine.writing.group_commit import GroupCommit
+from service.engine.writing.log_follower import LogFollower
+from service.engine.writing.log_health import LogHealth
+from service.engine.writing.write_queue import WriteJob, WriteQueue, WriterTask, fail
+from service.engine.writing.written import Written
+from service.telemetry import Telemetry
+
+log = logging.getLogger("keymatch")
+
+
+class Writer:
+    """The only one that changes the memory, on a thread of its own."""
+
+    def __init__(
+        self,
+        *,
+        log: LabelLog,
+        loaded: LoadedBundle,
+        telemetry: Telemetry,
+        queue_items: int,
+        published: Callable[[LoadedBundle], None],
+        reload_requested: Callable[[UseBundle], None] = lambda request: None,
+    ) -> None:
+        """Start the thread; it calls `published` and `reload_requested`, see `LogFollower`."""
+        self._log = log
+        self._queue = WriteQueue(queue_items)
+        self._health = LogHealth()
+        self._follower = LogFollower(
+            log, loaded, self._health, published=published, reload_requested=reload_requested
+        )
+        self._group_commit = GroupCommit(log, self._follower, self._health, telemetry)
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether writes can still succeed."""
+        return not self._queue.closed and self._thread.is_alive()
+
+    @property
+    def failing(self) -> str:
+        """Why the log cannot be used, as far as is known; empty where it can."""
+        return self._health.cause
+
+    @property
+    def lag(self) -> int:
+        """Logged events that the memory does not hold yet."""
+        return self._follower.lag
+
+    def submit(self, job: WriteJob) -> Future[Written]:
+        """Queue a job; its future resolves once the job is synced to disk and visible.
+
+        Raises `Overloaded` when too much waits, `NotReady` when the writer has stopped.
+        """
+        self._queue.put(job)
+        return job.future
+
+    def wake(self) -> None:
+        """Read the log soon: another process may have written to it."""
+        if not self._follower.log_changed.is_set():
+            self._follower.log_changed.set()
+            with suppress(NotReady):  # a writer that has stopped need not read
+                self._queue.put(WriterTask(run=self._follower.read_if_changed))
+
+    def attach(
+        self, plan: SegmentPlan, segment: Segment | None, *, to: LoadedBundle
+    ) -> Future[bool]:
+        """Put a built segment in place of its rows; the future says whether it was still needed."""
+        return self._run_task(lambda: self._attach(plan, segment, to))
+
+    def switch_to(self, loaded: LoadedBundle, *, configured: str = "") -> Future[bool]:
+        """Serve another bundle from now on, once its memory holds all that is logged.
+
+        With `configured`, the fingerprint of the bundle that this service was started with, the
+        switch is logged, and other processes on the same log follow.
+        """
+        return self._run_task(lambda: self._switch_to(loaded, configured))
+
+    def close(self) -> None:
+        """Write what was admitted, then stop."""
+        self._queue.end()
+        self._thread.join()
+
+    # The writer's thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        jobs: list[WriteJob] = []
+        running = True
+        try:
+            while running:
+                jobs, task, running = self._queue.take()
+                self._write_all(jobs)
+                jobs = []
+                if task is not None:
+                    running = self._do(task) and running
+        finally:  # also when the thread dies: nobody may wait for ever
+            for job in jobs:
+                fail(job.future, NotReady("the writer has stopped"))
+            self._queue.abandon()
+
+    def _do(self, task: WriterTask) -> bool:
+        """Run a task; false where the writer must not go on."""
+        try:
+            task.future.set_result(task.run())
+        except LogCorrupt as error:
+            log.error("the label log is damaged", extra={"cause": str(error)})
+            fail(task.future, error)
+            return False
+        except LogError as error:
+            self._health.note(unreadable=str(error))
+            fail(task.future, error)
+        except KeymatchError as error:
+            fail(task.future, error)
+        except Exception as error:  # a defect: whoever waits must not hang
+            log.exception("defect in the writer")
+            fail(task.future, error)
+            return False
+        return True
+
+    def _write_all(self, jobs: Sequence[WriteJob]) -> None:
+        """Write jobs and give each future its result or its exception."""
+        if not jobs:
+            return
+        try:
+            self._write(jobs)
+        except KeymatchError as error:
+            if isinstance(error, LogError):
+                self._health.note(unwritable=str(error))
+            for job in jobs:
+                fail(job.future, error)
+            # A commit that failed may still have reached the disk: only the log knows.
+            self.wake()
+        except Exception:  # a defect: whoever waits must not hang
+            log.exception("defect in the writer")
+            for job in jobs:
+                fail(job.future, LogError("the write failed inside the service"))
+            self.wake()
+        finally:
+            self._queue.done(jobs)
+
+    def _write(self, jobs: Sequence[WriteJob]) -> None:
+        outcomes = self._group_commit.write(jobs)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, KeymatchError):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+
+    def _attach(self, plan: SegmentPlan, segment: Segment | None, to: LoadedBundle) -> bool:
+        attached = to.memory.attach(plan, segment)
+        if attached:
+            self._follower.announce(to)
+        return attached
+
+    def _switch_to(self, loaded: LoadedBundle, configured: str) -> bool:
+        self._follower.read_on(loaded)
+        if configured:
+            with self._log.exclusive() as appending:
+                self._follower.catch_up(loaded, appending)
+                change = UseBundle(
+                    sequence=appending.last + 1,
+                    bundle=loaded.bundle.folder.name,
+                    configured=configured,
+                )
+                appending.append([new_event(change)], encoder=loaded.representer.fingerprint)
+            loaded.apply(self._log.read(after=loaded.memory.view.version))
+        self._follower.serve(loaded)
+        return True
+
+    def _run_task(self, run: Callable[[], bool]) -> Future[bool]:
+        task = WriterTask(run=run)
+        self._queue.put(task)
+        return task.future
