@@ -98,7 +98,7 @@ def measure(
                 tokens += batch_tokens(trainer, number)
                 start = perf_counter()
                 if name == OURS:
-                    trainer._step(number)
+                    trainer.take_step(number)
                 else:
                     plain_step(trainer, dataset, number)
                 seconds += perf_counter() - start
@@ -109,19 +109,20 @@ def measure(
 
 def batch_tokens(trainer: Trainer, number: int) -> int:
     """Tokens of one batch, without padding."""
-    return trainer.embedder.tokens(trainer._texts(trainer._batch(number)))
+    model = trainer.model
+    return model.embedder.tokens(model.texts_of(trainer.batches.batch(number)))
 
 
 def plain_step(trainer: Trainer, dataset: Dataset, number: int) -> None:
     """One step of the plain loop, on the batch that our loop takes at step `number`."""
-    batch = trainer._batch(number)
-    model = trainer.encoder.model
+    batch = trainer.batches.batch(number)
+    model = trainer.model.encoder.model
     encoded: list[Any] = []  # queries, then labels
     for role, texts, places in (
         (Role.QUERY, dataset.train.instances.texts, batch.rows),
         (Role.LABEL, dataset.labels.texts, batch.pool),
     ):
-        prompt = trainer.encoder.prompts[role]
+        prompt = trainer.model.encoder.prompts[role]
         features = model.tokenizer(
             [prompt + texts[place] for place in places.tolist()],
             padding=True,
@@ -132,12 +133,12 @@ def plain_step(trainer: Trainer, dataset: Dataset, number: int) -> None:
         inputs = {name: features[name] for name in ("input_ids", "attention_mask")}
         pooled = model(inputs)["sentence_embedding"]
         encoded.append(torch.nn.functional.normalize(pooled, dim=-1))
-    loss = trainer._loss_of(batch)(torch.cat(encoded))
+    loss = trainer.model.loss_of(batch)(torch.cat(encoded))
     loss.backward()
-    parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    parameters = [p for group in trainer.model.optimizers.param_groups for p in group["params"]]
     torch.nn.utils.clip_grad_norm_(parameters, trainer.recipe.optimizer.clip)
-    trainer.optimizer.step()
-    trainer.optimizer.zero_grad()
+    trainer.model.optimizers.step()
+    trainer.model.optimizers.zero_grad()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run's seconds were measured on."""
+"""The hardware and the library versions that a measurement was taken with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "accelerate")
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    """Processor or GPU, cores, processes, precision and library versions."""
+    """Of a training run: device, cores, library versions, processes and precision."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -28,7 +28,7 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def machine(*, libraries: Mapping[str, str], device: str | None = None) -> dict[str, Any]:
-    """The device, or the processor where none is named, cores and library versions."""
+    """Device (the processor unless another is given), usable cores and library versions."""
     return {
         "device": device or processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -42,7 +42,7 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's own name, where the system tells it."""
+    """The processor's model name, or its architecture where the system does not tell."""
     facts = Path("/proc/cpuinfo")
     if facts.exists():
         for line in facts.read_text().splitlines():

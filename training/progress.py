@@ -1,4 +1,4 @@
-"""Bars for commands of several stages."""
+"""Progress bars for commands of several stages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from rich.progress import Progress, TaskID
 
-Report = Callable[[str, int, int], None]  # what, done, total
+Report = Callable[[str, int, int], None]  # stage, done, total
 
 
 def reported(progress: Progress) -> Report:
-    """A bar for each stage, shown from when it is first heard of."""
-    steps: dict[str, TaskID] = {}
+    """A callback that shows a bar for each stage, from its first call on."""
+    bars: dict[str, TaskID] = {}
 
-    def report(what: str, done: int, total: int) -> None:
-        if what not in steps:
-            steps[what] = progress.add_task(what, total=total)
-        progress.update(steps[what], completed=done)
+    def report(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            bars[stage] = progress.add_task(stage, total=total)
+        progress.update(bars[stage], completed=done)
 
     return report

@@ -24,7 +24,7 @@ from service.core.encoding.onnx_combiner import OnnxCombiner
 from service.core.errors import InvalidInput, ParityError
 from service.core.types import Floats
 from training.checkpoints.choices import NovelChoices, read_novel
-from training.checkpoints.model_folder import OWN
+from training.checkpoints.model_folder import HEAD_WEIGHTS
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import label_frequency
 from training.systems.irene.combiner import Combiner, Kind, make_combiner
@@ -44,7 +44,7 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
     choices = read_novel(checkpoint)
     if choices is None:
         return None
-    own = load_file(checkpoint / OWN)
+    own = load_file(checkpoint / HEAD_WEIGHTS)
     weight = own["weight"]  # [L, d]
     if len(weight) != len(dataset.labels):
         raise InvalidInput(

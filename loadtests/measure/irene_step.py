@@ -17,12 +17,13 @@ from scipy.sparse import csr_matrix
 
 from loadtests.measure.footprint import resident
 from service.core.types import Floats
-from training.batches.batch import Batch, assemble
+from training.batches.batch import Batch, draw_batch
 from training.batches.settings import BatchSettings
 from training.datasets.training_pairs import TrainingPairs
 from training.loop.optimizers import make_optimizers
 from training.recipes import recipe as recipes
-from training.systems import Task, build, encoded
+from training.systems.registry import build_system
+from training.systems.system import EncodedBatch, Task
 
 DIMENSION, LABELS_PER_INSTANCE = 384, 5
 
@@ -44,15 +45,15 @@ def measure_steps(recipe_name: str, *, labels: int, instances: int, steps: int) 
         instance_vectors=lambda: random_vectors(labels, rng),
         labels_of=labels_of,
     )
-    system = build(recipe.system, task, source=recipe_name)
-    optimizer = make_optimizers(None, system.own, recipe, sparse=system.sparse)
+    system = build_system(recipe.system, task, source=recipe_name)
+    optimizer = make_optimizers(None, system.head, recipe, sharded=system.sharded_parameters)
     accelerator = Accelerator(cpu=True)
     seconds = []
     for batch in random_batches(labels_of, rng, instances=instances, steps=steps):
         vectors = np.concatenate([random_vectors(instances, rng), label_texts[batch.pool]])
         start = perf_counter()
-        system.loss(encoded(batch, torch.from_numpy(vectors))).backward()
-        optimizer.clip(most=recipe.optimizer.clip, accelerator=accelerator)
+        system.loss(EncodedBatch.from_vectors(batch, torch.from_numpy(vectors))).backward()
+        optimizer.clip(largest_norm=recipe.optimizer.clip, accelerator=accelerator)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(perf_counter() - start)
@@ -71,7 +72,7 @@ def random_batches(
     settings = BatchSettings(instances=instances)
     for _ in range(steps):
         rows = rng.choice(labels_of.shape[0], size=instances, replace=False)
-        yield assemble(pairs, rows, settings=settings, mined=None, rng=rng)
+        yield draw_batch(pairs, rows, settings=settings, hard_negatives=None, rng=rng)
 
 
 def random_labels(labels: int, rng: np.random.Generator) -> csr_matrix:

@@ -26,7 +26,7 @@ instances = 16
 [optimizer]
 steps = 6
 learning_rate = 1e-3
-own_learning_rate = 0.05
+head_learning_rate = 0.05
 precision = "fp32"
 [validation]
 rows = 6

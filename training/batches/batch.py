@@ -1,4 +1,4 @@
-"""One batch: instances, the pool of labels that they are contrasted with, and who is what to whom.
+"""One batch: instances, the pool of labels that they are contrasted with, and the masks between.
 
 Shapes: B instances, P labels of the pool, N training rows, L labels.
 """
@@ -15,88 +15,92 @@ from service.core.types import Bools, Indices, Rows
 from training.batches.settings import BatchSettings
 from training.datasets.training_pairs import TrainingPairs
 
+HardNegatives = NDArray[np.int32]  # [N, top] labels for each row, -1 where there are fewer
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """The arrays that the losses take as masks; see `losses.py`."""
+    """Instances, pool, and the masks that the losses take (`training.systems.losses`)."""
 
     rows: Rows  # [B] of the training split
     pool: Indices  # [P] labels, ascending
     sampled: Bools  # [B, P]
     positives: Bools  # [B, P]
     negatives: Bools  # [B, P]
-    strangers: Bools  # [B, B]
+    instance_negatives: Bools  # [B, B]
 
 
-Mined = NDArray[np.int32]  # [N, top] hard negatives of each row, -1 where there are fewer
-
-
-def assemble(
+def draw_batch(
     pairs: TrainingPairs,
     rows: Rows,
     *,
     settings: BatchSettings,
-    mined: Mined | None,
+    hard_negatives: HardNegatives | None,
     rng: np.random.Generator,
 ) -> Batch:
-    """Draw positives and hard negatives of `rows` and mark who is what to whom."""
-    drawn = [_draw(_row(pairs.drawable, row), settings.positives, rng) for row in rows.tolist()]
+    """Sample positives and hard negatives of `rows` [B], and compute the masks."""
+    sampled_labels = [
+        _sample(_columns(pairs.drawable, row), settings.positives, rng) for row in rows.tolist()
+    ]
     hard = np.zeros(0, np.int32)
-    if mined is not None and settings.hard_negatives:
-        hard = _draw_mined(mined[rows], settings.hard_negatives, rng)
+    if hard_negatives is not None and settings.hard_negatives:
+        hard = _sample_hard(hard_negatives[rows], settings.hard_negatives, rng)
     if settings.pool == "all":
         pool = np.arange(pairs.labels, dtype=np.int32)
     else:
-        pool = np.unique(np.concatenate([*drawn, hard])).astype(np.int32)
-    place = np.full(pairs.labels, -1, np.int64)
+        pool = np.unique(np.concatenate([*sampled_labels, hard])).astype(np.int32)
+    place = np.full(pairs.labels, -1, np.int64)  # of each label in the pool
     place[pool] = np.arange(len(pool))
-    positives = _marked(pairs.labels_of, rows, place, len(pool))
-    filtered = _marked(pairs.filtered, rows, place, len(pool))
+    positives = _mask(pairs.labels_of, rows, place, len(pool))
+    filtered = _mask(pairs.filtered, rows, place, len(pool))
     sampled = np.zeros_like(positives)
-    lines = np.repeat(np.arange(len(rows)), [len(own) for own in drawn])
-    sampled[lines, place[np.concatenate(drawn)]] = True
+    lines = np.repeat(np.arange(len(rows)), [len(labels) for labels in sampled_labels])
+    sampled[lines, place[np.concatenate(sampled_labels)]] = True
     return Batch(
         rows=rows,
         pool=pool,
         sampled=sampled,
         positives=positives & ~filtered,
         negatives=~(positives | filtered),
-        strangers=strangers(pairs.labels_of[rows]),
+        instance_negatives=without_common_label(pairs.labels_of[rows]),
     )
 
 
-def strangers(labels_of: csr_matrix) -> Bools:
-    """Which instances of [B, L] share no label with which (Q of Eq. 10), [B, B]."""
-    own = csr_matrix(labels_of != 0).astype(np.float32)
-    shared = (own @ own.T).toarray()
-    apart: Bools = shared == 0
+def without_common_label(labels_of: csr_matrix) -> Bools:
+    """The pairs of instances [B, B] without a common label (Q of Eq. 10), from labels [B, L]."""
+    present = csr_matrix(labels_of != 0).astype(np.float32)
+    common = (present @ present.T).toarray()
+    apart: Bools = common == 0
     np.fill_diagonal(apart, False)
     return apart
 
 
-def _row(matrix: csr_matrix, row: int) -> Indices:
-    own: Indices = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
-    return own
+def _columns(matrix: csr_matrix, row: int) -> Indices:
+    columns: Indices = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
+    return columns
 
 
-def _draw(own: Indices, count: int, rng: np.random.Generator) -> Indices:
-    return own if len(own) <= count else rng.choice(own, size=count, replace=False)
+def _sample(labels: Indices, count: int, rng: np.random.Generator) -> Indices:
+    return labels if len(labels) <= count else rng.choice(labels, size=count, replace=False)
 
 
-def _draw_mined(mined: Mined, count: int, rng: np.random.Generator) -> Indices:
-    """`count` of each row's mined labels, all rows together."""
-    keys = rng.random(mined.shape)
-    keys[mined < 0] = 2.0
-    chosen = np.take_along_axis(mined, np.argsort(keys, axis=1, kind="stable")[:, :count], axis=1)
+def _sample_hard(
+    hard_negatives: HardNegatives, count: int, rng: np.random.Generator
+) -> HardNegatives:
+    """`count` hard negatives of each row, in one flat array."""
+    keys = rng.random(hard_negatives.shape)
+    keys[hard_negatives < 0] = 2.0  # missing ones last
+    order = np.argsort(keys, axis=1, kind="stable")[:, :count]
+    chosen = np.take_along_axis(hard_negatives, order, axis=1)
     return chosen[chosen >= 0]
 
 
-def _marked(matrix: csr_matrix, rows: Rows, place: Rows, width: int) -> Bools:
-    """The entries of matrix[rows] whose columns lie in the pool, [B, P]."""
-    own = matrix[rows]
-    lines = np.repeat(np.arange(len(rows)), np.diff(own.indptr))
-    places = place[own.indices]
-    inside = (places >= 0) & (own.data != 0)
-    marked = np.zeros((len(rows), width), bool)
-    marked[lines[inside], places[inside]] = True
-    return marked
+def _mask(matrix: csr_matrix, rows: Rows, place: Rows, width: int) -> Bools:
+    """The entries of matrix[rows] whose columns are in the pool, [B, P]."""
+    entries = matrix[rows]
+    lines = np.repeat(np.arange(len(rows)), np.diff(entries.indptr))
+    places = place[entries.indices]
+    inside = (places >= 0) & (entries.data != 0)
+    mask = np.zeros((len(rows), width), bool)
+    mask[lines[inside], places[inside]] = True
+    return mask

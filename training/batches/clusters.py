@@ -1,4 +1,4 @@
-"""NGAME's clusters: instances that are near each other are trained in one batch.
+"""NGAME's clusters: similar instances, which are to be trained in one batch.
 
 Shapes: n instances, d dimensions.
 """
@@ -9,35 +9,35 @@ import numpy as np
 
 from service.core.types import Floats, Rows
 
-_ROUNDS = 10  # of 2-means; the split moves little after a few
+_ROUNDS = 10  # of 2-means; the halves change little after a few
 
 
 def balanced_clusters(vectors: Floats, *, size: int, rng: np.random.Generator) -> list[Rows]:
     """Cut unit vectors [n, d] into clusters of at most `size` by repeated balanced 2-means."""
-    clusters, open_ones = [], [np.arange(len(vectors), dtype=np.int64)]
-    while open_ones:
-        members = open_ones.pop()
+    clusters, too_large = [], [np.arange(len(vectors), dtype=np.int64)]
+    while too_large:
+        members = too_large.pop()
         if len(members) <= size:
             clusters.append(members)
             continue
-        left = balanced_halves(vectors[members], rng=rng)
-        open_ones += [members[~left], members[left]]
+        first_half = balanced_halves(vectors[members], rng=rng)
+        too_large += [members[~first_half], members[first_half]]
     return clusters
 
 
 def balanced_halves(vectors: Floats, *, rng: np.random.Generator) -> np.ndarray:
-    """Spherical 2-means whose two sides differ by at most one: which vectors fall left, [n]."""
+    """One of two halves, as a mask [n], by spherical 2-means; their sizes differ by at most one."""
     pair = rng.choice(len(vectors), size=2, replace=False)
-    towards = vectors[pair[0]] - vectors[pair[1]]  # [d]
-    left = np.zeros(len(vectors), bool)
+    direction = vectors[pair[0]] - vectors[pair[1]]  # [d]
+    first_half = np.zeros(len(vectors), bool)
     for _ in range(_ROUNDS):
-        order = np.argsort(-(vectors @ towards), kind="stable")
-        before, left = left, np.zeros(len(vectors), bool)
-        left[order[: len(vectors) // 2]] = True
-        if (left == before).all():
+        order = np.argsort(-(vectors @ direction), kind="stable")
+        previous, first_half = first_half, np.zeros(len(vectors), bool)
+        first_half[order[: len(vectors) // 2]] = True
+        if (first_half == previous).all():
             break
-        towards = _centre(vectors[left]) - _centre(vectors[~left])
-    return left
+        direction = _centre(vectors[first_half]) - _centre(vectors[~first_half])
+    return first_half
 
 
 def _centre(vectors: Floats) -> Floats:

@@ -1,6 +1,6 @@
-"""Hard negatives (RAE-XMC 3.4, ANCE): the labels nearest to an instance that are not its own.
+"""Hard negatives (RAE-XMC 3.4, ANCE): the labels nearest to an instance that are not its positives.
 
-Shapes: N rows, L labels, d dimensions, k = top.
+Shapes: N rows, n of them searched at once, L labels, d dimensions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from service.core.index.exact import exact_search
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Rows
-from training.batches.batch import Mined
+from training.batches.batch import HardNegatives
 
 _CHUNK = 1_024  # rows searched at once
 
 
-def mine(
+def mine_hard_negatives(
     *,
     instances: Floats,
     labels: Floats,
@@ -29,11 +29,11 @@ def mine(
     filtered: csr_matrix,
     top: int,
     library: str,
-) -> Mined:
-    """The `top` nearest labels of each row, its positives and filtered ones left out.
+) -> HardNegatives:
+    """The `top` nearest labels of each row without its positives and its filtered labels.
 
     Takes unit vectors [N, d] and [L, d]; returns [N, top], -1 where there are fewer. `library` is
-    one of the serving index's, or `exact`.
+    an index library of the service, or `exact`.
     """
     excluded = csr_matrix((labels_of != 0) + (filtered != 0))
     mined = np.full((len(instances), top), -1, np.int32)
@@ -54,7 +54,7 @@ def _search(
         segment = adapter.open(path, rows=len(keys), dimension=keys.shape[1])
     for chunk in batches(len(instances), _CHUNK):
         queries = np.ascontiguousarray(instances[chunk], np.float32)
-        # All of a row's own labels may come first.
+        # All excluded labels of a row may be nearer than the others.
         most = int(np.diff(excluded.indptr[chunk.start : chunk.stop + 1]).max(initial=0))
         count = min(len(keys), top + most)
         if segment is None:
@@ -65,12 +65,12 @@ def _search(
             yield chunk, segment.search(queries, count=count, ef=ef, row_filter=None)[1]
 
 
-def _without(rows: Rows, excluded: csr_matrix, top: int) -> Mined:
-    """The first `top` of each line of found labels that are not excluded, [n, top]."""
-    own = np.zeros((len(rows), excluded.shape[1] + 1), bool)
-    own[np.repeat(np.arange(len(rows)), np.diff(excluded.indptr)), excluded.indices] = True
-    own[:, -1] = True  # where row -1 points to
-    out = np.take_along_axis(own, rows, axis=1)
+def _without(rows: Rows, excluded: csr_matrix, top: int) -> HardNegatives:
+    """The first `top` labels of each line of `rows` that are not excluded, [n, top]."""
+    is_excluded = np.zeros((len(rows), excluded.shape[1] + 1), bool)
+    is_excluded[np.repeat(np.arange(len(rows)), np.diff(excluded.indptr)), excluded.indices] = True
+    is_excluded[:, -1] = True  # the index -1 marks a missing label
+    out = np.take_along_axis(is_excluded, rows, axis=1)
     order = np.argsort(out, axis=1, kind="stable")[:, :top]
     kept = np.where(np.take_along_axis(out, order, 1), -1, np.take_along_axis(rows, order, 1))
     missing = top - kept.shape[1]

@@ -1,6 +1,7 @@
-"""Which rows make which batch: a pure function of seed and step, so that a resume needs no state.
+"""The rows of each batch as a pure function of seed and step, so that resuming needs no state.
 
-An epoch takes every row once; what does not fill a last batch waits for another epoch's order.
+An epoch takes every row at most once, in a new order; rows that do not fill a last batch are left
+out of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from service.core.types import Rows
 
 
 def steps_per_epoch(rows: int, size: int) -> int:
-    """How many whole batches there are in an epoch, at least one."""
+    """The number of whole batches in an epoch, at least one."""
     return max(1, rows // size)
 
 
@@ -22,7 +23,8 @@ def batch_rows(
 ) -> Rows:
     """The rows of one step.
 
-    `clusters`, places in `rows`, are kept together; their order and that within them is shuffled.
+    `clusters` hold indices into `rows` and stay together; their order is shuffled, and so is the
+    order within each.
     """
     epoch, place = divmod(step, steps_per_epoch(len(rows), size))
     rng = np.random.default_rng([seed, epoch, 1])
@@ -36,10 +38,10 @@ def batch_rows(
 
 
 def step_rng(seed: int, step: int) -> np.random.Generator:
-    """What a step draws positives and negatives with."""
+    """The generator that samples a step's positives and negatives."""
     return np.random.default_rng([seed, step, 2])
 
 
 def dropout_seed(seed: int, step: int, process: int) -> int:
-    """What a step's dropout starts from, another in each process."""
+    """The seed of a step's dropout, another for each process."""
     return int(np.random.SeedSequence([seed, step, process, 3]).generate_state(1)[0])

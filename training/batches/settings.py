@@ -14,9 +14,9 @@ from service.core.config import STRICT, Count, Natural
 class BatchSettings:
     """How a batch is put together.
 
-    `instances` are those of the global batch, whatever the number of processes. `positives` are
-    drawn for each, `hard_negatives` (m of RAE-XMC) from those that were mined. `pool` is what the
-    batch's instances are contrasted with: its own labels, or `all`.
+    `instances` counts those of the global batch, whatever the number of processes. For each of them
+    `positives` labels are sampled, and `hard_negatives` (m of RAE-XMC) of those mined. `pool` is
+    what instances are contrasted with: the labels sampled for the batch, or all labels.
     """
 
     instances: Annotated[int, Field(ge=2)] = 1024
@@ -29,10 +29,11 @@ class BatchSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RefreshSettings:
-    """Every `every` steps from `first` on (0: never), all texts are encoded anew.
+    """When all texts are encoded again, for new hard negatives and clusters.
 
-    `top` (hnm_topk) nearest labels of each row that are not its positives are kept as hard
-    negatives, found by the index `library` or an exact scan.
+    That is every `every` steps from step `first` on; 0 is never. Hard negatives of a row are the
+    `top` (hnm_topk) labels nearest to it that are not its positives, searched with the index
+    `library` or by an exact scan.
     """
 
     every: Natural = 0

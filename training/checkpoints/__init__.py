@@ -1,1 +1,1 @@
-"""What a trained encoder stores on disk beside its weights."""
+"""Files of a trained encoder and of its run."""

@@ -1,11 +1,11 @@
-"""How a trained encoder wants to be predicted with: small files in its folder.
+"""Inference settings stored with an encoder: tau, lambda, b, and IRENE's numbers.
 
 | file            | content                                                         |
 |-----------------|-----------------------------------------------------------------|
-| `keymatch.json` | temperature, lambda and b that were chosen on held-out rows      |
-| `novel.json`    | IRENE's combiner, and how novel labels are represented by it     |
+| `keymatch.json` | temperature, lambda and b, chosen on held-out rows               |
+| `novel.json`    | IRENE's combiner, and its settings for novel labels              |
 
-They are read without torch, by `export` too.
+`export` reads them too, without torch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from service.core.files.atomic import write_file
 
 CHOICES, NOVEL = "keymatch.json", "novel.json"
 
-Facts = TypeVar("Facts")
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The system that trained, the memory's temperature, lambda and b."""
+    """The system that trained the encoder, and the memory's temperature tau, lambda and b."""
 
     system: str
     tau: float
@@ -49,35 +49,35 @@ class NovelChoices:
     refinement: Refinement
 
 
-# Of an encoder that nothing was chosen for; the temperature is the paper's.
+# For an encoder without choices; the temperature is RAE-XMC's.
 UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
 
 
 def write_choices(folder: Path, choices: Choices) -> None:
-    """Add what was chosen."""
+    """Write the choices into a checkpoint's folder."""
     _write(folder / CHOICES, choices)
 
 
 def read_choices(folder: Path) -> Choices | None:
-    """What was chosen, None for a folder of another origin; raises `InvalidData`."""
+    """The choices of a checkpoint, None where it has none; raises `InvalidData`."""
     return _read(folder / CHOICES, lambda content: Choices(**orjson.loads(content)), writer="train")
 
 
 def write_novel(folder: Path, novel: NovelChoices) -> None:
-    """Add a combiner's kind and numbers."""
+    """Write IRENE's settings into a checkpoint's folder."""
     _write(folder / NOVEL, novel)
 
 
 def read_novel(folder: Path) -> NovelChoices | None:
-    """A combiner's kind and numbers, None without one; raises `InvalidData`."""
+    """IRENE's settings of a checkpoint, None where it has none; raises `InvalidData`."""
     return _read(folder / NOVEL, TypeAdapter(NovelChoices).validate_json, writer="train")
 
 
-def _write(path: Path, facts: Choices | NovelChoices) -> None:
-    write_file(path, orjson.dumps(asdict(facts), option=orjson.OPT_INDENT_2) + b"\n")
+def _write(path: Path, settings: Choices | NovelChoices) -> None:
+    write_file(path, orjson.dumps(asdict(settings), option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _read(path: Path, parse: Callable[[bytes], Facts], *, writer: str) -> Facts | None:
+def _read(path: Path, parse: Callable[[bytes], Settings], *, writer: str) -> Settings | None:
     if not path.is_file():
         return None
     try:

@@ -1,7 +1,6 @@
-"""Z as a checkpoint's own, where a system does not take the labels' text vectors.
+"""The label keys Z of a checkpoint, where its system replaces the labels' text vectors.
 
-One-versus-all classifiers stand in the labels' place, and so does IRENE's combiner. No torch is
-needed to read them.
+One-versus-all does so by classifiers, IRENE by combined vectors. They are read without torch.
 
 Shapes: L labels, d dimensions.
 """
@@ -19,9 +18,9 @@ LABEL_KEYS = "label_keys.npy"
 
 
 def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
-    """A checkpoint's own Z, [L, d]; None where it is the labels' text vectors.
+    """Z [L, d] of a checkpoint; None where its keys are the labels' text vectors.
 
-    Raises `InvalidData` for a file that is not of `labels` rows.
+    Raises `InvalidData` for a file without exactly `labels` rows.
     """
     path = folder / LABEL_KEYS
     if not path.is_file():
@@ -31,6 +30,8 @@ def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
     except ValueError as error:
         raise InvalidData(path, f"cannot be read: {error}") from error
     if keys.ndim != 2 or len(keys) != labels:
-        raise InvalidData(path, f"has shape {list(keys.shape)}; the data set has {labels} labels")
-    found: Floats = keys.astype(np.float32)
-    return found
+        raise InvalidData(
+            path, f"has shape {list(keys.shape)}, but the data set has {labels} labels"
+        )
+    vectors: Floats = keys.astype(np.float32)
+    return vectors

@@ -1,11 +1,11 @@
-"""A trained encoder on disk: an ordinary sentence-transformers folder, and what Keymatch adds.
+"""A trained encoder on disk: a sentence-transformers folder with a few files of Keymatch.
 
 | file                         | content                                                         |
 |------------------------------|-----------------------------------------------------------------|
-| all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` opens |
-| `keymatch.json` and others   | how it wants to be predicted with, see `choices`                |
-| `own.safetensors`            | a system's own parameters, such as one-versus-all classifiers   |
-| `label_keys.npy`             | Z, fp16 [L, d], where a system does not take the labels' texts  |
+| all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` loads |
+| `keymatch.json` and others   | inference settings, see `training.checkpoints.choices`          |
+| `own.safetensors`            | the head's parameters, such as one-versus-all classifiers       |
+| `label_keys.npy`             | Z, fp16 [L, d], where a system replaces the label vectors       |
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from service.core.types import Floats, Role
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.models.torch_encoder import TorchEncoder, without_progress_bars
 
-OWN = "own.safetensors"
+HEAD_WEIGHTS = "own.safetensors"
 
 
 def write_model(
     encoder: TorchEncoder,
     folder: Path,
     *,
-    own: Mapping[str, Tensor] | None = None,
+    head_weights: Mapping[str, Tensor] | None = None,
     label_keys: Floats | None = None,
 ) -> None:
     """Replace `folder` by the encoder as it is now.
 
-    `own` are a system's own parameters by name, `label_keys` [L, d] unit vectors.
+    `head_weights` are the head's parameters by name, `label_keys` [L, d] unit vectors.
     """
     model = encoder.model
     model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
@@ -44,9 +44,9 @@ def write_model(
     with new_folder(new) as partial:
         with without_progress_bars():
             model.save(str(partial), create_model_card=False)
-        if own is not None:
-            weights = {name: value.detach().cpu() for name, value in own.items()}
-            save_file(weights, partial / OWN)
+        if head_weights is not None:
+            weights = {name: value.detach().cpu() for name, value in head_weights.items()}
+            save_file(weights, partial / HEAD_WEIGHTS)
         if label_keys is not None:
             np.save(partial / LABEL_KEYS, label_keys.astype(np.float16))
     shutil.rmtree(folder, ignore_errors=True)

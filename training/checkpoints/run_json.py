@@ -1,4 +1,7 @@
-"""`run.json`: what a run that has ended says of itself; read without torch, by `export` too."""
+"""`run.json`, the facts of a finished run: recipe, data set, choices, hardware.
+
+`export` reads it too, without torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import write_file
 
 RUN = "run.json"
-BEST = "best"  # the checkpoint that a run chose, in its folder
+BEST = "best"  # the folder of the best checkpoint, in the run's folder
 
 
 def write_run(run: Path, facts: dict[str, Any]) -> None:
@@ -25,14 +28,14 @@ def read_run(run: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise InvalidData(path, "is missing: the run has not ended, or is none") from error
+        raise InvalidData(path, "is missing: the run has not finished") from error
     except orjson.JSONDecodeError as error:
         raise InvalidData(path, f"is not what `train` writes: {error}") from error
     return facts
 
 
 def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
-    """A run's facts; raises `InvalidInput`, too, for a run on another data set."""
+    """A run's facts; raises `InvalidData`, and `InvalidInput` for a run on another data set."""
     facts = read_run(run)
     if facts["dataset"] != dataset:
         raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset!r}")

@@ -96,15 +96,15 @@ def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -
 def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: bool) -> None:
     try:
         from training.hardware import hardware
-        from training.loop.finish import choose
+        from training.loop.finish import choose_for_inference
         from training.loop.setup import open_run
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = Console()
     trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
     progress = trainer.train()
-    choices = choose(trainer, console=console)
-    if not trainer.accelerator.is_main_process:
+    choices = choose_for_inference(trainer, console=console)
+    if not trainer.is_main_process:
         return
     facts = {
         "recipe": source,
@@ -112,7 +112,7 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
         "dataset": dataset.name,
         "progress": asdict(progress),
         "choices": asdict(choices),
-        "hardware": hardware(trainer.accelerator),
+        "hardware": hardware(trainer.model.accelerator),
     }
     write_run(out, facts)
     console.print(

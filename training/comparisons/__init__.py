@@ -1,1 +1,1 @@
-"""Comparisons as TOML, see `training.comparisons.comparison`."""
+"""Comparisons as TOML, and what reads them (`training.comparisons.comparison`)."""

@@ -1,11 +1,11 @@
-"""Comparisons: what is measured side by side on one data set, read from TOML.
+"""Comparisons: the systems that are measured side by side on one data set, read from TOML.
 
-set = ["optimizer.steps=120"]     # above every recipe, so that all get the same
+set = ["optimizer.steps=120"]     # overrides every recipe, so that all train alike
 
 [[entries]]
-name = "rae"                      # the folder's name, and the report's
+name = "rae"                      # the name of its folder, and in the report
 recipe = "rae-moby"               # or encoder = "package:NAME", or peer = "bm25"
-set = ["batch.hard_negatives=1"]  # above this recipe, or of this peer
+set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
-    """One system of a comparison: exactly one of recipe, encoder and peer."""
+    """A system of a comparison: exactly one of recipe, encoder and peer is given."""
 
     name: Name
     recipe: str | None = None
@@ -36,42 +36,44 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Comparison:
-    """What is compared, in order."""
+    """The systems in their order; `set` overrides every recipe."""
 
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
     set: tuple[str, ...] = ()
 
     def chosen(self, only: tuple[str, ...]) -> tuple[Entry, ...]:
-        """The entries of these names, all where none is given; raises `InvalidConfig`."""
+        """The entries of these names, all where `only` is empty; raises `InvalidConfig`."""
         known = {entry.name: entry for entry in self.entries}
         for name in only:
             if name not in known:
-                raise InvalidConfig(f"--only {name}: known are {', '.join(known)}")
+                raise InvalidConfig(f"--only {name}: no such entry; known are {', '.join(known)}")
         return tuple(entry for entry in self.entries if not only or entry.name in only)
 
 
 def names() -> list[str]:
-    """The comparisons that come with Keymatch."""
+    """The names of the comparisons that come with Keymatch."""
     return shipped.names(PACKAGE)
 
 
-def load(comparison: str) -> Comparison:
+def load(name: str) -> Comparison:
     """Read a comparison by its name or from a `.toml` file.
 
-    Raises `InvalidConfig` naming file, key and what is allowed.
+    Raises `InvalidConfig` naming file, key and allowed values.
     """
-    document = shipped.read(comparison, package=PACKAGE, what="comparison")
-    found = parse(Comparison, document, source=comparison)
+    document = shipped.read(name, package=PACKAGE, what="comparison")
+    comparison = parse(Comparison, document, source=name)
     seen: set[str] = set()
-    for entry in found.entries:
+    for entry in comparison.entries:
         kinds = (entry.recipe, entry.encoder, entry.peer)
         if sum(kind is not None for kind in kinds) != 1:
             raise InvalidConfig(
-                f"{comparison}: {entry.name} needs exactly one of recipe, encoder and peer"
+                f"{name}: {entry.name} needs exactly one of recipe, encoder and peer"
             )
         if entry.encoder is not None and entry.set:
-            raise InvalidConfig(f"{comparison}: {entry.name}: an encoder takes no set")
+            raise InvalidConfig(
+                f"{name}: {entry.name}: set does not apply to an encoder; remove it"
+            )
         if entry.name in seen:
-            raise InvalidConfig(f"{comparison}: two entries are named {entry.name}")
+            raise InvalidConfig(f"{name}: two entries are named {entry.name}")
         seen.add(entry.name)
-    return found
+    return comparison

@@ -1,1 +1,1 @@
-"""The training loop: setup, steps, state on disk, and the choices at the end."""
+"""The training loop: setup, steps, saved state, and the choices at the end."""

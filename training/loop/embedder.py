@@ -1,10 +1,10 @@
-"""Texts of a batch -> unit vectors, in buckets of similar length, shared among the processes.
+"""Texts of a batch -> unit vectors, in buckets of similar length, split over the processes.
 
-Every process encodes its part of the texts and sees all vectors; gradients flow through its own
-part alone, and the sum over processes is the gradient of the whole batch. A loss therefore does not
-change with the number of processes.
+Each process encodes a part of the texts and receives all vectors. Gradients flow through its part
+only; their sum over processes is the gradient of the whole batch. The loss is thus independent of
+the number of processes.
 
-Shapes: n texts, k of them this process's own, d dimensions.
+Shapes: n texts, k of them encoded by this process, d dimensions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Inputs = list[dict[str, Tensor]]
 
 
 class BucketedEncoder(nn.Module):  # type: ignore[misc]
-    """One call for all buckets of a batch, as data-parallel training wants it."""
+    """The encoder over all buckets of a batch in one call, which data-parallel training needs."""
 
     def __init__(self, encoder: PooledEncoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Unit vectors [k, d] in float32, the buckets one after the other."""
+        """Unit vectors [k, d] in float32, bucket after bucket."""
         return torch.cat(
             [self.encoder(bucket["input_ids"], bucket["attention_mask"]) for bucket in inputs]
         ).float()
@@ -48,44 +48,46 @@ class Embedder:
         *,
         accelerator: Accelerator,
         padding: int,
-        budget: int,
+        bucket_tokens: int,
     ) -> None:
         self.module, self.table = module, table
-        self._accelerator, self._padding, self._budget = accelerator, padding, budget
+        self._accelerator, self._padding = accelerator, padding
+        self._bucket_tokens = bucket_tokens
 
     @property
     def learns(self) -> bool:
-        """Whether the encoder has anything to train."""
+        """Whether the encoder has parameters to train."""
         return any(parameter.requires_grad for parameter in self.module.parameters())
 
     def embed(self, texts: Rows) -> Tensor:
-        """Vectors [n, d] with a graph behind this process's own."""
-        order, own = self._share(texts)
+        """Vectors [n, d]; gradients flow through those that this process encoded."""
+        order, local = self._split(texts)
         with self._accelerator.autocast():
-            vectors = self.module(list(self._inputs(own)))  # [k, d]
-        return self._whole(vectors, order)
+            vectors = self.module(list(self._inputs(local)))  # [k, d]
+        return self._gather(vectors, order)
 
     def backward_cached(self, texts: Rows, loss_of: Callable[[Tensor], Tensor]) -> Tensor:
-        """Back-propagate `loss_of(vectors)` bucket by bucket (Gao et al., 2021); return the loss.
+        """Back-propagate `loss_of(vectors)` by gradient cache (Gao et al., 2021); return the loss.
 
-        Memory is bounded by one bucket: vectors are first made without a graph, then each bucket
-        is encoded again, with the same dropout, and takes its part of the gradient.
+        Activations of one bucket at a time are kept: all texts are encoded without a graph, the
+        loss gives the vectors' gradients, then each bucket is encoded again with the same dropout
+        and its part of these gradients is propagated.
         """
-        order, own = self._share(texts)
-        inputs, states, vectors = list(self._inputs(own)), [], []
+        order, local = self._split(texts)
+        inputs, states, vectors = list(self._inputs(local)), [], []
         with torch.no_grad(), self._accelerator.autocast():
             for bucket in inputs:
                 states.append(_random_state())
                 vectors.append(self.module([bucket]))
         leaf = torch.cat(vectors).requires_grad_()  # [k, d]
-        loss = loss_of(self._whole(leaf, order))
+        loss = loss_of(self._gather(leaf, order))
         self._accelerator.backward(loss)
         after = _random_state()
         start = 0
-        for place, (bucket, state) in enumerate(zip(inputs, states, strict=True)):
+        for number, (bucket, state) in enumerate(zip(inputs, states, strict=True)):
             _restore(state)
             stop = start + len(bucket["input_ids"])
-            with self._unsynced(last=place == len(inputs) - 1):
+            with self._without_sync_unless(last=number == len(inputs) - 1):
                 with self._accelerator.autocast():
                     again = self.module([bucket])
                 (again * leaf.grad[start:stop]).sum().backward()
@@ -96,57 +98,57 @@ class Embedder:
     def vectors(
         self, texts: Rows, *, progress: Callable[[int], None] = lambda done: None
     ) -> Floats:
-        """Vectors [n, d] of many texts, without a graph and without dropout."""
-        order, own = self._share(texts)
+        """Vectors [n, d] of many texts, without gradients and without dropout."""
+        order, local = self._split(texts)
         training = self.module.training
         self.module.eval()
         pieces, done = [], 0
         with torch.no_grad(), self._accelerator.autocast():
-            for bucket in self._inputs(own):
+            for bucket in self._inputs(local):
                 pieces.append(self.module([bucket]))
                 done += len(pieces[-1])
                 progress(done * self._accelerator.num_processes)
         self.module.train(training)
-        found: Floats = self._whole(torch.cat(pieces), order).cpu().numpy()
-        return found
+        vectors: Floats = self._gather(torch.cat(pieces), order).cpu().numpy()
+        return vectors
 
     def tokens(self, texts: Rows) -> int:
-        """Tokens of the texts, padding not counted."""
+        """The number of tokens of the texts, without padding."""
         return int(self.table.lengths[texts].sum())
 
-    def _share(self, texts: Rows) -> tuple[Rows, Rows]:
-        """Places in `texts` by length, and this process's texts: each a share of all lengths."""
+    def _split(self, texts: Rows) -> tuple[Rows, Rows]:
+        """The order of `texts` by length, and those of this process: each gets all lengths."""
         order = by_length(self.table, texts)
-        own = order[self._accelerator.process_index :: self._accelerator.num_processes]
-        if not len(own):  # fewer texts than processes: all must take part in what follows
-            own = order[:1]
-        return order, texts[own]
+        local = order[self._accelerator.process_index :: self._accelerator.num_processes]
+        if not len(local):  # fewer texts than processes: every process must take part
+            local = order[:1]
+        return order, texts[local]
 
     def _inputs(self, texts: Rows) -> Iterator[dict[str, Tensor]]:
-        for cut in buckets(self.table.lengths[texts], budget=self._budget):
+        for cut in buckets(self.table.lengths[texts], budget=self._bucket_tokens):
             yield self._bucket(texts[cut])
 
     def _bucket(self, texts: Rows) -> dict[str, Tensor]:
         return padded(self.table, texts, padding=self._padding, device=self._accelerator.device)
 
-    def _whole(self, own: Tensor, order: Rows) -> Tensor:
+    def _gather(self, local: Tensor, order: Rows) -> Tensor:
         """All vectors [n, d] in the order of the texts, from this process's [k, d]."""
         world, rank = self._accelerator.num_processes, self._accelerator.process_index
         if world == 1:
-            by_place = own
+            by_length_order = local
         else:
-            most = -(-len(order) // world)
-            filled = nn.functional.pad(own.detach(), (0, 0, 0, most - len(own)))
-            gathered = self._accelerator.gather(filled)  # [world * most, d]
-            shares = list(gathered.reshape(world, most, -1).unbind(0))
-            shares[rank] = torch.cat([own, shares[rank][len(own) :]])
-            by_place = torch.stack(shares, dim=1).reshape(world * most, -1)[: len(order)]
+            share = -(-len(order) // world)
+            filled = nn.functional.pad(local.detach(), (0, 0, 0, share - len(local)))
+            gathered = self._accelerator.gather(filled)  # [world * share, d]
+            shares = list(gathered.reshape(world, share, -1).unbind(0))
+            shares[rank] = torch.cat([local, shares[rank][len(local) :]])
+            by_length_order = torch.stack(shares, dim=1).reshape(world * share, -1)[: len(order)]
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
-        return by_place[torch.from_numpy(places).to(own.device)]
+        return by_length_order[torch.from_numpy(places).to(local.device)]
 
-    def _unsynced(self, *, last: bool) -> Any:
-        """Gradients are summed over processes with the last bucket only."""
+    def _without_sync_unless(self, *, last: bool) -> Any:
+        """Postpone the sum of gradients over processes to the last bucket."""
         if last:
             return torch.enable_grad()
         return self._accelerator.no_sync(self.module)

@@ -1,87 +1,77 @@
-"""Temperature, lambda and b of a trained encoder, chosen on rows that it never saw.
+"""The end of a run: temperature, lambda, b and label keys of the best checkpoint are chosen.
 
-So is what stands for labels in the memory, where a system has keys of its own: beside instances the
-labels' texts may serve better, since clicks are in the instances already.
+Where a system has label keys of its own, they compete with the labels' texts: beside instance keys,
+which carry the clicks already, the texts may serve better.
+
+Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
-from safetensors.torch import load_file
 
 from service.core.types import Floats
 from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
 from training.checkpoints.label_keys import LABEL_KEYS
-from training.checkpoints.model_folder import OWN
-from training.checkpoints.run_json import BEST
-from training.loop.setup import memory_tau
 from training.loop.trainer import Trainer
-from training.models.torch_encoder import load_encoder
 from training.selection.memory_choices import DEPTHS, choose_on
-from training.selection.validation import criterion
-from training.systems import Trained
+from training.selection.validation import Validation, criterion
+from training.systems.system import FinishedTraining
 
 
-def choose(trainer: Trainer, *, console: Console) -> Choices:
-    """Choose for a run's best checkpoint, and write it beside the weights."""
-    recipe = trainer.recipe
-    choices = Choices(
-        system=str(recipe.system["name"]),
-        tau=memory_tau(recipe),
+def choose_for_inference(trainer: Trainer, *, console: Console) -> Choices:
+    """Choose on the held-out rows, and write the choices into the best checkpoint's folder."""
+    start = Choices(
+        system=str(trainer.recipe.system["name"]),
+        tau=trainer.model.system.memory_tau,
         memorization=UNCHOSEN.memorization,
-        depth=recipe.validation.depth,
+        depth=trainer.recipe.validation.depth,
     )
-    trained = None
+    finished = None
     if trainer.validation is not None:
-        load_best(trainer)
-        instances, texts = trainer.refresh.vectors()
-        own = trainer.system.label_keys(texts)
-        kinds = [own] if own is texts or not trainer.system.encodes_labels else [own, texts]
-        with console.status("choosing temperature, lambda and b"):
-            tried = [_choose(trainer, instances, labels, choices) for labels in kinds]
-        best = max(range(len(tried)), key=lambda place: tried[place][0])
-        choices = tried[best][1]
-        if kinds[best] is texts and trainer.accelerator.is_main_process:
-            (best_of(trainer) / LABEL_KEYS).unlink(missing_ok=True)
-        trained = Trained(
-            validation=trainer.validation,
-            instances=instances,
-            labels=texts,
-            keys=kinds[best],
-            choices=choices,
-            own={} if trainer.system.own is None else trainer.system.own.state_dict(),
-        )
-    if trainer.accelerator.is_main_process:
-        with console.status("choosing what the system alone has"):
-            said = trainer.system.decide(trained, best_of(trainer))
-        if said:
-            trainer.journal.said(said)
-        write_choices(best_of(trainer), choices)
+        finished = _choose(trainer, trainer.validation, start, console=console)
+    choices = start if finished is None else finished.choices
+    if trainer.is_main_process:
+        with console.status("choosing the system's settings"):
+            message = trainer.model.system.choose_settings(finished, trainer.best)
+        if message:
+            trainer.journal.print(message)
+        write_choices(trainer.best, choices)
     return choices
 
 
 def _choose(
-    trainer: Trainer, instances: Floats, labels: Floats, start: Choices
+    trainer: Trainer, validation: Validation, start: Choices, *, console: Console
+) -> FinishedTraining:
+    """The best checkpoint with its choices; removes its label keys where the texts are better."""
+    model = trainer.model
+    model.load_checkpoint(trainer.best)
+    instances, texts = model.vectors(trainer.journal.encoded)
+    label_keys = model.system.label_keys(texts)
+    candidates = [label_keys]
+    if label_keys is not texts and model.system.encodes_labels:
+        candidates.append(texts)
+    with console.status("choosing temperature, lambda and b"):
+        tried = [_choose_with(trainer, validation, instances, keys, start) for keys in candidates]
+    best = max(range(len(tried)), key=lambda place: tried[place][0])
+    if candidates[best] is texts and trainer.is_main_process:
+        (trainer.best / LABEL_KEYS).unlink(missing_ok=True)
+    return FinishedTraining(
+        validation=validation,
+        instances=instances,
+        labels=texts,
+        keys=candidates[best],
+        choices=tried[best][1],
+        head_weights=model.head_weights() or {},
+    )
+
+
+def _choose_with(
+    trainer: Trainer, validation: Validation, instances: Floats, labels: Floats, start: Choices
 ) -> tuple[float, Choices]:
-    """The best choices with these label keys [L, d], and how good they are."""
-    validation, metrics = trainer.validation, trainer.recipe.validation.metrics
-    assert validation is not None
+    """The best choices with instance keys [N, d] and label keys [L, d], and their criterion."""
+    metrics = trainer.recipe.validation.metrics
     held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
     best = choose_on(held_out, start, metrics=metrics, told=trainer.journal.tried)
-    found = held_out.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
-    return criterion({best.memorization: found}, metrics), best
-
-
-def best_of(trainer: Trainer) -> Path:
-    """The folder of the checkpoint that a run keeps."""
-    return trainer.folder / BEST
-
-
-def load_best(trainer: Trainer) -> None:
-    """Put the best checkpoint's weights into the trained encoder and the system."""
-    best = load_encoder(str(best_of(trainer)))
-    trainer.encoder.model.load_state_dict(best.model.state_dict())
-    if trainer.system.own is not None:
-        trainer.system.own.load_state_dict(load_file(best_of(trainer) / OWN))
+    measured = held_out.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
+    return criterion({best.memorization: measured}, metrics), best

@@ -1,7 +1,7 @@
-"""A transformer that does not learn: its vectors are made once, and what stands beside it learns.
+"""Training with a frozen transformer: it encodes each text once, before the first step.
 
-A step is then as cheap as the n-grams' table or a system's own parameters: a minute of a processor
-in place of an hour. NGAME's second stage is such a run, too.
+Only n-grams and the system's head are trained then. A run takes minutes of a processor in place of
+an hour. NGAME's second stage is such a run.
 
 Shapes: n texts of the table, d dimensions.
 """
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from service.core.types import Rows
 from training.loop.embedder import Embedder, Inputs
-from training.models.ngrams import MEANT, CharacterNgrams
+from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams
 
 
 class FrozenEncoder(nn.Module):  # type: ignore[misc]
-    """In the place of `BucketedEncoder`, where each bucket brings the transformer's vectors."""
+    """A `BucketedEncoder` without the transformer, whose vectors each bucket brings along."""
 
     def __init__(self, ngrams: CharacterNgrams | None) -> None:
         super().__init__()
@@ -29,25 +29,25 @@ class FrozenEncoder(nn.Module):  # type: ignore[misc]
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Unit vectors [k, d] in float32, the buckets one after the other."""
-        found = inputs if self.ngrams is None else [self.ngrams(bucket) for bucket in inputs]
-        return torch.cat([bucket[MEANT] for bucket in found])
+        features = inputs if self.ngrams is None else [self.ngrams(bucket) for bucket in inputs]
+        return torch.cat([bucket[SENTENCE_EMBEDDING] for bucket in features])
 
 
 class FrozenEmbedder(Embedder):
-    """An embedder that asks `transformer` for its vectors of the whole table, once."""
+    """An embedder that encodes the whole table with `transformer` once and keeps the vectors."""
 
     def __init__(
-        self, ngrams: CharacterNgrams | None, transformer: Embedder, **others: Any
+        self, ngrams: CharacterNgrams | None, transformer: Embedder, **options: Any
     ) -> None:
-        super().__init__(FrozenEncoder(ngrams), **others)
+        super().__init__(FrozenEncoder(ngrams), **options)
         self._transformer = transformer
 
     @cached_property
-    def known(self) -> Tensor:
+    def transformer_vectors(self) -> Tensor:
         """The transformer's vectors [n, d]."""
         return torch.from_numpy(self._transformer.vectors(np.arange(len(self.table))))
 
     def _bucket(self, texts: Rows) -> dict[str, Tensor]:
         inputs = super()._bucket(texts)
-        known = self.known[torch.from_numpy(texts)]
-        return {**inputs, MEANT: known.to(inputs["input_ids"].device)}
+        vectors = self.transformer_vectors[torch.from_numpy(texts)]
+        return {**inputs, SENTENCE_EMBEDDING: vectors.to(inputs["input_ids"].device)}

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: a line in metrics.jsonl, TensorBoard, and a progress bar."""
+"""The journal of a run: lines in metrics.jsonl, TensorBoard curves, and a progress bar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIED = "tried"
 
 
 class Journal:
-    """Writes for the main process; for the others it is silent."""
+    """Records what happens in a run; `silent` in all processes but the main one."""
 
     def __init__(self, folder: Path, *, console: Console, steps: int, step: int, silent: bool):
         self._silent, self._lines = silent, folder / LINES
@@ -37,12 +37,12 @@ class Journal:
         if not silent:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._forget_after(step)
+            self._drop_lines_after(step)
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the bar while the block runs; close all files after it."""
+        """Show the progress bar while the block runs, then close all files."""
         try:
             with self._progress:
                 yield
@@ -51,14 +51,14 @@ class Journal:
                 self._writer.close()
 
     def trained(self, step: int, *, loss: float, rate: float, tokens_per_second: float) -> None:
-        """A step was taken; `step` counts from 1."""
+        """Record a step; `step` counts from 1."""
         note = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
         self._progress.update(self._training, completed=step, note=note)
         values = {"loss": loss, "learning_rate": rate, "tokens_per_second": tokens_per_second}
         self._write(step, "train", values)
 
     def encoded(self, done: int, total: int) -> None:
-        """So many texts are encoded."""
+        """Show that `done` of `total` texts are encoded."""
         self._progress.update(
             self._encoding, completed=done, total=total, visible=done < total, note=""
         )
@@ -71,19 +71,25 @@ class Journal:
         seconds: float,
         mixing: float,
     ) -> None:
-        """The held-out rows were scored, by lambda, at the best mixing of weights.
+        """Record the metrics of the held-out rows by lambda, at the best mixing of weights.
 
-        `seconds` of training came before.
+        `seconds` is the training time so far.
         """
         for memorization, metrics in scores.items():
             values = {f"{name} at {memorization:g}": value for name, value in metrics.items()}
             self._write(step, "validation", values, seconds=seconds, mixing=mixing)
+        shown = ", ".join(
+            f"lambda {memorization:g}: P@1 {metrics['P@1']:.2f} R@100 {metrics['R@100']:.2f}"
+            for memorization, metrics in scores.items()
+        )
+        mixed = "" if mixing == 1.0 else f", mixing {mixing:g}"
+        self.print(f"step {step}{mixed}: {shown}")
 
     def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
-        """The best checkpoint was scored on the held-out rows at these choices."""
+        """Record the metrics of the held-out rows with the best checkpoint and these choices."""
         if self._silent:
             return
-        place = {
+        setting = {
             "step": 0,
             "kind": TRIED,
             "tau": choices.tau,
@@ -91,10 +97,10 @@ class Journal:
             "memorization": choices.memorization,
         }
         with self._lines.open("ab") as file:
-            file.write(orjson.dumps({**place, **metrics}) + b"\n")
+            file.write(orjson.dumps({**setting, **metrics}) + b"\n")
 
-    def said(self, message: str) -> None:
-        """A line above the bar."""
+    def print(self, message: str) -> None:
+        """Print a line above the progress bar."""
         if not self._silent:
             self._progress.console.print(message, markup=False, highlight=False)
 
@@ -106,8 +112,8 @@ class Journal:
         for name, value in values.items():
             self._writer.add_scalar(f"{kind}/{name}", value, step)
 
-    def _forget_after(self, step: int) -> None:
-        """Drop lines that a resumed run writes again, what was tried at its end among them."""
+    def _drop_lines_after(self, step: int) -> None:
+        """Drop the lines that a resumed run will write again, choices tried at its end included."""
         if not self._lines.exists():
             return
         kept = []

@@ -1,7 +1,7 @@
-"""Who moves which parameter: AdamW for most, Adam by rows where a batch touches few of them.
+"""The optimizers of a run: AdamW for dense parameters, SparseAdam for tables with sparse gradients.
 
-A classifier for each of a million labels has a gradient in the rows of the batch's labels only. It
-is kept sparse, and so is the step: neither takes time or memory in proportion to all labels.
+A table with a classifier for each of a million labels has gradients only in the rows of the batch's
+labels. They stay sparse, so a step costs neither time nor memory in proportion to all labels.
 """
 
 from __future__ import annotations
@@ -20,148 +20,136 @@ from training.models.ngrams import ngrams_of
 from training.models.sharding import Sharding
 from training.recipes.recipe import Recipe
 
+HEAD = "own"  # names the head's parameters, also in saved states
+Moments = dict[str, dict[str, Any]]  # by parameter, by the moment's name
+Groups = dict[tuple[str, bool], list[tuple[str, nn.Parameter]]]  # by part and whether they decay
+
 
 @dataclass(kw_only=True, eq=False)
 class Optimizers:
-    """Several optimizers as one; `names` are those of all parameters, one after the other.
-
-    What moves by rows lies dealt out to processes, and its moments with it.
-    """
+    """Several optimizers used as one; tables and their moments are split over processes."""
 
     each: list[Optimizer]
-    names: list[str]
+    names: list[str]  # of all parameters, optimizer after optimizer
     sharding: Sharding
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all."""
-        return [group for one in self.each for group in one.param_groups]
+        """The parameter groups of all optimizers."""
+        return [group for optimizer in self.each for group in optimizer.param_groups]
 
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        for one in self.each:
-            one.step()
+        for optimizer in self.each:
+            optimizer.step()
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for one in self.each:
-            one.zero_grad()
+        """Clear all gradients."""
+        for optimizer in self.each:
+            optimizer.zero_grad()
 
-    def clip(self, *, most: float, accelerator: Accelerator) -> None:
-        """Scale each group's gradients so that their norm together is at most `most`."""
+    def clip(self, *, largest_norm: float, accelerator: Accelerator) -> None:
+        """Scale each group's gradients so that their joint norm is at most `largest_norm`."""
         for group in self.param_groups:
-            _clip(group["params"], most=most, accelerator=accelerator, sharding=self.sharding)
+            parameters = group["params"]
+            if any(p.grad is not None and p.grad.is_sparse for p in parameters):
+                _clip_sparse(parameters, largest_norm=largest_norm, sharding=self.sharding)
+            else:
+                accelerator.clip_grad_norm_(parameters, largest_norm)
 
-    def moments(self) -> dict[str, dict[str, Any]]:
-        """What is remembered of each parameter that ever had a gradient, by its name.
+    def moments(self) -> Moments:
+        """The moments of each parameter that ever had a gradient, by its name.
 
-        Every process must ask at once.
+        All processes must call it at the same time.
         """
-        found = {}
-        for one, names in self._named():
-            for place, entries in one.state_dict()["state"].items():
-                if _by_rows(one):
-                    entries = _of_tables(self.sharding.whole, entries)
-                found[names[place]] = entries
-        return found
+        moments = {}
+        for optimizer, names in self._named():
+            for place, entries in optimizer.state_dict()["state"].items():
+                if _is_sparse(optimizer):
+                    entries = _map_tables(self.sharding.gather, entries)
+                moments[names[place]] = entries
+        return moments
 
-    def put_moments(self, moments: dict[str, dict[str, Any]]) -> None:
-        """Go on from what `moments` gave."""
-        for one, names in self._named():
-            document = one.state_dict()
-            known = {
+    def load_moments(self, moments: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from what `moments` returned."""
+        for optimizer, names in self._named():
+            document = optimizer.state_dict()
+            state = {
                 place: dict(moments[name]) for place, name in enumerate(names) if name in moments
             }
-            if _by_rows(one):
-                for entries in known.values():  # its steps are integers: a tensor would round
-                    entries.update(_of_tables(self.sharding.own, entries))
-                    entries["step"] = int(entries["step"])
-            document["state"] = known
-            one.load_state_dict(document)
+            if _is_sparse(optimizer):
+                for entries in state.values():
+                    entries.update(_map_tables(self.sharding.local_rows, entries))
+                    entries["step"] = int(entries["step"])  # SparseAdam counts in integers
+            document["state"] = state
+            optimizer.load_state_dict(document)
 
     def _named(self) -> Iterator[tuple[Optimizer, list[str]]]:
         names = iter(self.names)
-        for one in self.each:
-            count = sum(len(group["params"]) for group in one.param_groups)
-            yield one, list(islice(names, count))
-
-
-def _by_rows(optimizer: Optimizer) -> bool:
-    return isinstance(getattr(optimizer, "optimizer", optimizer), SparseAdam)
-
-
-def _of_tables(dealt: Callable[[Tensor], Tensor], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, `dealt` applied to those that have a row for each of the table's."""
-    return {
-        name: dealt(entry) if torch.is_tensor(entry) and entry.ndim else entry
-        for name, entry in entries.items()
-    }
+        for optimizer in self.each:
+            count = sum(len(group["params"]) for group in optimizer.param_groups)
+            yield optimizer, list(islice(names, count))
 
 
 def make_optimizers(
     encoder: nn.Module | None,
-    own: nn.Module | None,
+    head: nn.Module | None,
     recipe: Recipe,
     *,
-    sparse: Collection[str] = (),
+    sharded: Collection[str] = (),
     sharding: Sharding | None = None,
 ) -> Optimizers:
-    """AdamW and, for the own parameters named `sparse`, Adam by rows.
+    """AdamW for encoder and head, and SparseAdam for the head's parameters named `sharded`.
 
-    Biases and norms do not decay, nor does what moves by rows. Encoder, n-grams and the system's
-    own are groups apart, since gradients are clipped by group.
+    Biases, norms and sharded tables have no weight decay. Encoder, n-grams and head are separate
+    groups, since gradients are clipped by group.
     """
+    groups = _groups(encoder, head, sharded)
+    dense = {key: group for key, group in groups.items() if key[0] != "sparse"}
+    sparse = {key: group for key, group in groups.items() if key[0] == "sparse"}
+    rates = _learning_rates(recipe)
+    each: list[Optimizer] = []
+    if dense:
+        options = _parameter_groups(dense, rates, recipe.optimizer.weight_decay)
+        each.append(AdamW(options, fused=True))
+    if sparse:
+        each.append(SparseAdam(_parameter_groups(sparse, rates)))
+    names = [name for part in (dense, sparse) for group in part.values() for name, _ in group]
+    return Optimizers(each=each, names=names, sharding=sharding or Sharding())
+
+
+def _learning_rates(recipe: Recipe) -> dict[str, float]:
     settings = recipe.optimizer
-    own_rate = settings.own_learning_rate or settings.learning_rate
-    rates = {
+    head = settings.head_learning_rate or settings.learning_rate
+    return {
         "encoder": settings.learning_rate,
         "ngrams": recipe.ngrams.learning_rate,
-        "own": own_rate,
-        "rows": settings.rows_learning_rate or own_rate,
+        HEAD: head,
+        "sparse": settings.sparse_learning_rate or head,
     }
+
+
+def _groups(encoder: nn.Module | None, head: nn.Module | None, sharded: Collection[str]) -> Groups:
+    """All trained parameters by part (encoder, n-grams, head, sparse) and whether they decay."""
     ngrams = ngrams_of(encoder) if encoder is not None else None
     tables = {id(parameter) for parameter in ngrams.parameters()} if ngrams is not None else set()
-    groups: dict[tuple[str, bool], list[tuple[str, nn.Parameter]]] = {}
-    for label, module in (("encoder", encoder), ("own", own)):
+    groups: Groups = {}
+    for label, module in (("encoder", encoder), (HEAD, head)):
         for name, parameter in module.named_parameters() if module is not None else ():
             if parameter.requires_grad:
                 part = "ngrams" if id(parameter) in tables else label
-                part = "rows" if part == "own" and name in sparse else part
+                part = "sparse" if part == HEAD and name in sharded else part
                 group = groups.setdefault((part, parameter.ndim > 1), [])
                 group.append((f"{label}/{name}", parameter))
-    dense = {key: group for key, group in groups.items() if key[0] != "rows"}
-    by_rows = {key: group for key, group in groups.items() if key[0] == "rows"}
-    each: list[Optimizer] = []
-    if dense:
-        each.append(AdamW(_described(dense, rates, settings.weight_decay), fused=True))
-    if by_rows:
-        each.append(SparseAdam(_described(by_rows, rates)))
-    named = [name for kept in (dense, by_rows) for group in kept.values() for name, _ in group]
-    return Optimizers(each=each, names=named, sharding=sharding or Sharding())
+    return groups
 
 
-def _clip(
-    parameters: list[Tensor], *, most: float, accelerator: Accelerator, sharding: Sharding
-) -> None:
-    """Of sparse gradients every process has its own rows' part."""
-    sparse = [one for one in parameters if one.grad is not None and one.grad.is_sparse]
-    if not sparse:
-        accelerator.clip_grad_norm_(parameters, most)
-        return
-    for one in sparse:
-        one.grad = one.grad.coalesce()
-    squares = torch.stack([one.grad.values().square().sum() for one in sparse]).sum()
-    norm = sharding.total(squares).sqrt()
-    for one in sparse:
-        one.grad = one.grad * (most / (norm + 1e-6)).clamp(max=1.0)
-
-
-def _described(
+def _parameter_groups(
     groups: Mapping[tuple[str, bool], Sequence[tuple[str, nn.Parameter]]],
     rates: Mapping[str, float],
     weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups as an optimizer takes them; those of Adam by rows know no decay."""
+    """The groups as torch's optimizers take them; SparseAdam knows no weight decay."""
     return [
         {
             "params": [parameter for _, parameter in group],
@@ -171,3 +159,27 @@ def _described(
         }
         for (part, decays), group in groups.items()
     ]
+
+
+def _clip_sparse(parameters: list[Tensor], *, largest_norm: float, sharding: Sharding) -> None:
+    """Clip sparse gradients, of which each process has those of its rows."""
+    sparse = [p for p in parameters if p.grad is not None and p.grad.is_sparse]
+    for parameter in sparse:
+        parameter.grad = parameter.grad.coalesce()
+    squares = torch.stack([p.grad.values().square().sum() for p in sparse]).sum()
+    norm = sharding.sum(squares).sqrt()
+    for parameter in sparse:
+        parameter.grad = parameter.grad * (largest_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+def _is_sparse(optimizer: Optimizer) -> bool:
+    # Accelerate wraps an optimizer; the wrapped one is its attribute.
+    return isinstance(getattr(optimizer, "optimizer", optimizer), SparseAdam)
+
+
+def _map_tables(function: Callable[[Tensor], Tensor], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, with `function` applied to those that have a row for each row of the table."""
+    return {
+        name: function(entry) if torch.is_tensor(entry) and entry.ndim else entry
+        for name, entry in entries.items()
+    }

@@ -1,15 +1,15 @@
-"""A run's full state on disk, from which it goes on as if it had never stopped.
+"""A run's saved state, from which it goes on as if it had never stopped.
 
-| file                      | content                                                        |
-|---------------------------|----------------------------------------------------------------|
-| `state.json`              | step, seconds, tokens, best score; of which run                |
-| `weights.safetensors`     | the encoder's and the system's own parameters                  |
-| `optimizer.safetensors`   | AdamW's moments, by the parameters' names                      |
-| `mined.npy`               | hard negatives [N, top], where the run mines any               |
-| `clusters.npy`, `ends.npy`| clusters one after the other, where batches follow them        |
+| file                      | content                                                         |
+|---------------------------|-----------------------------------------------------------------|
+| `state.json`              | step, seconds, tokens, best score; the run's identity           |
+| `weights.safetensors`     | parameters of the encoder (`encoder/`) and of the head (`own/`) |
+| `optimizer.safetensors`   | the optimizers' moments, by the parameters' names               |
+| `mined.npy`               | hard negatives [N, top], where the run mines any                |
+| `clusters.npy`, `ends.npy`| clusters in one array and their ends, where batches follow them |
 
-Batches, draws and dropout are pure functions of seed and step (`order.py`), and so is the learning
-rate: no generator's state has to be kept. The folder is replaced in one step.
+Batches, samples and dropout are pure functions of seed and step (`training.batches.order`), and so
+is the learning rate: no random state is saved. The folder is replaced in one step.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from service.core.errors import InvalidData
 from service.core.files.atomic import new_folder
-from service.core.types import Rows
-from training.batches.batch import Mined
-from training.loop.optimizers import Optimizers
+from training.loop.batch_source import Neighbourhoods
+from training.loop.model import TrainedModel, TrainedState
 
 STATE = "state.json"
+WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
+HARD_NEGATIVES, CLUSTERS, ENDS = "mined.npy", "clusters.npy", "ends.npy"
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands."""
+    """How far a run is, and its best validation so far."""
 
     step: int = 0
     seconds: float = 0.0
@@ -47,61 +46,22 @@ class Progress:
     checks_since_best: int = 0
 
 
-@dataclass(kw_only=True, eq=False)
-class Found:
-    """What the last refresh found."""
-
-    mined: Mined | None = None
-    clusters: list[Rows] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Learned:
-    """Weights and optimizers' moments by name, on the processor."""
-
-    weights: dict[str, Tensor]
-    moments: dict[str, Tensor]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
-    """The trained modules by name and their optimizer."""
-
-    modules: dict[str, nn.Module]
-    optimizer: Optimizers
-
-    def learned(self) -> Learned:
-        """A copy of everything, tables that lie with several processes included.
-
-        Every process must ask at once.
-        """
-        return Learned(
-            weights={
-                f"{name}/{key}": value.detach().cpu().clone().contiguous()
-                for name, module in self.modules.items()
-                for key, value in module.state_dict().items()
-            },
-            moments={
-                f"{name}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
-                for name, entries in self.optimizer.moments().items()
-                for key, value in entries.items()
-            },
-        )
-
-
-def save(folder: Path, *, run: str, progress: Progress, found: Found, learned: Learned) -> None:
-    """Write the state as `folder`; an older one stays until the new one is whole."""
+def save(
+    folder: Path,
+    *,
+    run: str,
+    progress: Progress,
+    neighbourhoods: Neighbourhoods,
+    trained: TrainedState,
+) -> None:
+    """Write the state as `folder`; an older state stays until the new one is complete."""
     state = {"run": run, "progress": asdict(progress), "scalars": {}}
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     with new_folder(new) as partial:
-        save_file(learned.weights, partial / "weights.safetensors")
-        save_file(learned.moments, partial / "optimizer.safetensors")
-        if found.mined is not None:
-            np.save(partial / "mined.npy", found.mined)
-        if found.clusters is not None:
-            np.save(partial / "clusters.npy", np.concatenate(found.clusters))
-            np.save(partial / "ends.npy", np.cumsum([len(one) for one in found.clusters]))
+        save_file(trained.weights, partial / WEIGHTS)
+        save_file(_flattened(trained.moments), partial / MOMENTS)
+        _write_neighbourhoods(partial, neighbourhoods)
         (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -112,9 +72,9 @@ def save(folder: Path, *, run: str, progress: Progress, found: Found, learned: L
 
 
 def newest(folder: Path) -> Path | None:
-    """The folder that holds the newest whole state; None where there is none.
+    """The folder of the newest complete state; None where there is none.
 
-    A stop between two renames of `save` leaves the state under another name.
+    A stop between the two renames of `save` leaves the state under another name.
     """
     names = (
         folder,
@@ -124,35 +84,52 @@ def newest(folder: Path) -> Path | None:
     return next((name for name in names if (name / STATE).is_file()), None)
 
 
-def load(folder: Path, *, run: str, parts: Parts) -> tuple[Progress, Found]:
-    """Put a state into modules and optimizer; raises `InvalidData` for another run's."""
+def load(folder: Path, *, run: str, model: TrainedModel) -> tuple[Progress, Neighbourhoods]:
+    """Load a state into the model; raises `InvalidData` where it belongs to another run."""
     state = orjson.loads((folder / STATE).read_bytes())
     if state["run"] != run:
         raise InvalidData(
-            folder / STATE, "belongs to a run with another recipe or other data; name a new --out"
+            folder / STATE, "belongs to a run with another recipe or other data; change --out"
         )
-    weights = load_file(folder / "weights.safetensors")
-    for name, module in parts.modules.items():
-        own = {
-            key.removeprefix(f"{name}/"): value
-            for key, value in weights.items()
-            if key.startswith(f"{name}/")
-        }
-        module.load_state_dict(own)
-    _put_moments(parts, load_file(folder / "optimizer.safetensors"))
-    mined, clusters = folder / "mined.npy", folder / "clusters.npy"
-    found = Found(
-        mined=np.load(mined) if mined.exists() else None,
-        clusters=np.split(np.load(clusters), np.load(folder / "ends.npy")[:-1])
+    model.load_state(
+        TrainedState(
+            weights=load_file(folder / WEIGHTS),
+            moments=_nested(load_file(folder / MOMENTS)),
+        )
+    )
+    return Progress(**state["progress"]), _read_neighbourhoods(folder)
+
+
+def _write_neighbourhoods(folder: Path, neighbourhoods: Neighbourhoods) -> None:
+    clusters = neighbourhoods.clusters
+    if neighbourhoods.hard_negatives is not None:
+        np.save(folder / HARD_NEGATIVES, neighbourhoods.hard_negatives)
+    if clusters is not None:
+        np.save(folder / CLUSTERS, np.concatenate(clusters))
+        np.save(folder / ENDS, np.cumsum([len(cluster) for cluster in clusters]))
+
+
+def _read_neighbourhoods(folder: Path) -> Neighbourhoods:
+    hard_negatives, clusters = folder / HARD_NEGATIVES, folder / CLUSTERS
+    return Neighbourhoods(
+        hard_negatives=np.load(hard_negatives) if hard_negatives.exists() else None,
+        clusters=np.split(np.load(clusters), np.load(folder / ENDS)[:-1])
         if clusters.exists()
         else None,
     )
-    return Progress(**state["progress"]), found
 
 
-def _put_moments(parts: Parts, moments: dict[str, Tensor]) -> None:
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in moments.items():
-        name, entry = key.rsplit("/", 1)
-        found.setdefault(name, {})[entry] = value
-    parts.optimizer.put_moments(found)
+def _flattened(moments: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value
+        for name, entries in moments.items()
+        for key, value in entries.items()
+    }
+
+
+def _nested(moments: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    nested: dict[str, dict[str, Tensor]] = {}
+    for path, value in moments.items():
+        name, key = path.rsplit("/", 1)
+        nested.setdefault(name, {})[key] = value
+    return nested

@@ -1,1 +1,1 @@
-"""Torch models: encoders, n-grams, tokens and sharded tables."""
+"""Torch models: encoders, n-grams, token tables, sharded tables and mixtures of weights."""

@@ -1,4 +1,4 @@
-"""Nearest class means (NCM, Mensink et al. 2013): a label as the mean of its queries.
+"""Nearest class means (NCM, Mensink et al. 2013): a label is the mean of its queries.
 
 Shapes: n rows, L labels, d dimensions.
 """
@@ -15,15 +15,16 @@ from training.datasets.propensity import label_frequency
 def class_means(
     labels_of: csr_matrix, instances: Floats, texts: Floats, *, text_weight: float
 ) -> Floats:
-    """Unit vectors [L, d] of rows [n, L] with vectors [n, d] and the labels' texts [L, d].
+    """Unit vectors [L, d]: the mean of each label's instance vectors and its text vector.
 
-    A text counts as much as `text_weight` queries, and is all that a label without a row has. Every
-    pair counts alike, whatever its relevance.
+    `labels_of` [n, L] are the rows' labels, `instances` [n, d] their vectors, `texts` [L, d] the
+    labels'. A text weighs as much as `text_weight` instances; a label without instances keeps its
+    text vector. All pairs weigh alike, whatever their relevance.
     """
     pairs = csr_matrix(labels_of != 0).astype(np.float32)
     sums = np.asarray(pairs.T @ instances, np.float32) + np.float32(text_weight) * texts
-    alone = label_frequency(pairs) == 0
-    sums[alone] = texts[alone]
+    without_rows = label_frequency(pairs) == 0
+    sums[without_rows] = texts[without_rows]
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     means: Floats = sums / np.maximum(lengths, 1e-12)
     return means

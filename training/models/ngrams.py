@@ -1,15 +1,15 @@
-"""Character n-grams beside the transformer: what a text is spelled like, in the same vector.
+"""Character n-grams: a learned vector of a text's spelling, added to the transformer's vector.
 
-A transformer reads a rare name as a few pieces that mean little to it. The name's n-grams are its
-own, and a table with a vector for each learns in seconds which of them belong together (FastText's
+A transformer splits a rare name into a few tokens that mean little to it. Its n-grams identify it,
+and a table with a vector for each n-gram learns quickly which of them belong together (FastText's
 subwords, Bojanowski et al., 2017, Eq. 3). The encoder's vector becomes
 
     e(t) = normalize(f(t) + G(t)),    G(t) = sum over the n-grams g of t of W[hash(g)] / sqrt(|t|)
 
 with f the transformer's unit vector and |t| the number of n-grams. W starts as random signs, so
-that G(t) G(t') is near to the share of n-grams that two texts have in common, for words that no
-training row has, too. All of it is computed from token ids: a text needs no second tokenizer, and
-the exported graph keeps its two inputs.
+that <G(t), G(t')> approximates the share of n-grams that two texts have in common, also for words
+that are in no training row. Everything is computed from token ids: a text needs no second
+tokenizer, and the exported graph keeps its two inputs.
 
 Shapes: n texts, t tokens, w characters of a token, c characters of the longest text, k n-grams of
 it, d dimensions, V tokens of the vocabulary.
@@ -29,22 +29,22 @@ from torch.nn.functional import embedding_bag, normalize
 
 from training.models.settings import NgramSettings
 
-MEANT = "sentence_embedding"  # the feature that a model's modules hand on as its vector
-NOTHING, BOUNDARY = 0, 1  # beside the characters: no character, and the edge of a word
-TOKEN_CHARACTERS = 16  # w; what a longer token has beyond them is not read
+SENTENCE_EMBEDDING = "sentence_embedding"  # the feature in which modules pass on the vector
+PADDING, BOUNDARY = 0, 1  # besides code points: no character, and the edge of a word
+TOKEN_CHARACTERS = 16  # w; the rest of a longer token is ignored
 _BASE, _MODULUS = 1_000_003, 2_147_483_647  # of the hash; products fit 64 bits
-_JOINERS = frozenset("-_./+@&'")  # WordPiece cuts a name at them; to us it stays one word
+_JOINERS = frozenset("-_./+@&'")  # WordPiece splits a name at them; here it stays one word
 _CONTINUES = "##"  # how WordPiece marks a token inside a word
-_PLACE = ("subfolder", "token", "cache_folder", "revision", "local_files_only")  # `load`'s
+_LOAD_OPTIONS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 _BEGINS = ("\u2581", "\u0120")  # how SentencePiece and byte-level BPE mark one that begins a word
 
 
 class CharacterNgrams(Module):  # type: ignore[misc]
-    """A sentence-transformers module behind a model's others; see above.
+    """The last module of a sentence-transformers model: adds G(t) to its vector and normalises.
 
-    `characters` [V, w] spells the vocabulary, and `joins` [V] marks what stands inside of names.
-    n-grams of `shortest` to `longest` characters lie inside a word and its two boundaries.
-    `dropout` is each one's chance to be left out of a text in training.
+    The buffer `characters` [V, w] spells each token of the vocabulary, and `joins` [V] marks tokens
+    that join two parts of a name. An n-gram has `shortest` to `longest` characters within one word
+    and its two boundaries. In training each n-gram is dropped with the probability `dropout`.
     """
 
     config_keys = ("dimension", "buckets", "shortest", "longest", "vocabulary", "dropout")
@@ -69,49 +69,52 @@ class CharacterNgrams(Module):  # type: ignore[misc]
         self.table = nn.Embedding(buckets, dimension)  # W
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Replace f(t), the `sentence_embedding` [n, d], by e(t)."""
-        meant = normalize(features[MEANT].float(), dim=-1)
-        spelled = self.spelled(features["input_ids"], features["attention_mask"])
-        return {**features, MEANT: normalize(meant + spelled, dim=-1)}
+        """Replace f(t), the feature `sentence_embedding` [n, d], by e(t)."""
+        meaning = normalize(features[SENTENCE_EMBEDDING].float(), dim=-1)
+        spelling = self.spelling(features["input_ids"], features["attention_mask"])
+        return {**features, SENTENCE_EMBEDDING: normalize(meaning + spelling, dim=-1)}
 
-    def spelled(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def spelling(self, ids: Tensor, mask: Tensor) -> Tensor:
         """G(t), [n, d], of token ids [n, t]."""
-        buckets, found = self.ngrams(ids, mask)  # [n, k] each
+        buckets, present = self.ngrams(ids, mask)  # [n, k] each
         if self.training and self.dropout:
-            found = found & (torch.rand(found.shape, device=found.device) >= self.dropout)
-        counts = found.sum(dim=1)  # [n]
+            kept = torch.rand(present.shape, device=present.device) >= self.dropout
+            present = present & kept
+        counts = present.sum(dim=1)  # [n]
         scale = counts.clamp(min=1).float().rsqrt()[:, None]
-        if torch.onnx.is_in_onnx_export():  # which has no bags
-            rows = self.table(buckets) * found[:, :, None].float()  # [n, k, d]
+        if torch.onnx.is_in_onnx_export():  # ONNX has no embedding_bag
+            rows = self.table(buckets) * present[:, :, None].float()  # [n, k, d]
             return rows.sum(dim=1) * scale
         starts = counts.cumsum(0) - counts
-        return scale * embedding_bag(buckets[found], self.table.weight, starts, mode="sum")
+        return scale * embedding_bag(buckets[present], self.table.weight, starts, mode="sum")
 
     def ngrams(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The bucket of each n-gram, and which of the places [n, k] hold one."""
+        """The bucket of each n-gram [n, k], and a mask [n, k] of the slots that hold one."""
         text = self._characters_of(ids, mask)  # [n, c]
         inside = text > BOUNDARY
         value, unbroken = torch.zeros_like(text), torch.ones_like(inside)
-        buckets, found = [], []
+        buckets, present = [], []
         for length in range(1, self.longest + 1):
-            last = _later(text, length - 1)
+            last = _shifted(text, length - 1)
             value = torch.remainder(value * _BASE + last, _MODULUS)
             if length >= self.shortest:
                 buckets.append(torch.remainder(value, self.buckets))
-                found.append((text > NOTHING) & unbroken & (last > NOTHING))
-            if length > 1:  # what is last now will stand inside the next
-                unbroken = unbroken & _later(inside, length - 1)
-        return torch.cat(buckets, dim=1), torch.cat(found, dim=1)
+                present.append((text > PADDING) & unbroken & (last > PADDING))
+            if length > 1:  # the last character of this n-gram is inside the next longer one
+                unbroken = unbroken & _shifted(inside, length - 1)
+        return torch.cat(buckets, dim=1), torch.cat(present, dim=1)
 
     def _characters_of(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The characters [n, c] of texts, without the gaps between the tokens' [n, t, w]."""
+        """The characters [n, c] of texts, without the padding within tokens [n, t, w]."""
         spelled = self.characters[ids].long() * mask[:, :, None]  # [n, t, w]
-        # What follows a joiner goes on with its word, so its boundary is none.
-        begun = torch.cat([torch.zeros_like(mask[:, :1]).bool(), self.joins[ids][:, :-1]], dim=1)
-        begins = torch.where(begun & (spelled[:, :, 0] == BOUNDARY), NOTHING, spelled[:, :, 0])
+        # A token after a joiner continues the word, so its boundary is dropped.
+        continues = torch.cat(
+            [torch.zeros_like(mask[:, :1]).bool(), self.joins[ids][:, :-1]], dim=1
+        )
+        begins = torch.where(continues & (spelled[:, :, 0] == BOUNDARY), PADDING, spelled[:, :, 0])
         spread = torch.cat([begins[:, :, None], spelled[:, :, 1:]], dim=2).flatten(1)  # [n, t w]
-        filled, width = spread > NOTHING, spread.shape[1]
-        # Places that hold none are sent behind all that may hold one.
+        filled, width = spread > PADDING, spread.shape[1]
+        # Padding is scattered into a last column, which is cut off.
         places = torch.where(filled, filled.long().cumsum(dim=1) - 1, width)
         room = torch.zeros_like(spread[:, :1]).expand(-1, width + 1).contiguous()
         text = room.scatter(1, places, spread)
@@ -120,26 +123,26 @@ class CharacterNgrams(Module):  # type: ignore[misc]
         return text[:, : filled.sum(dim=1).max() + 1]
 
     def save(self, output_path: str, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
-        """See `Module.save`."""
+        """Write config and weights, as `Module.save` of sentence-transformers does."""
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
 
     @classmethod
     def load(cls, model_name_or_path: str, **where: Any) -> Self:
-        """See `Module.load`."""
-        where = {key: where[key] for key in _PLACE if key in where}
+        """Read what `save` wrote, as `Module.load` of sentence-transformers does."""
+        where = {key: where[key] for key in _LOAD_OPTIONS if key in where}
         module = cls(**cls.load_config(model_name_or_path, **where))
         loaded: Self = cls.load_torch_weights(model_name_or_path, model=module, **where)
         return loaded
 
 
 def ngrams_of(model: nn.Module) -> CharacterNgrams | None:
-    """The n-grams that a model has beside its transformer, if any."""
+    """The n-grams module of a model, None where it has none."""
     return next((part for part in model.modules() if isinstance(part, CharacterNgrams)), None)
 
 
-def untrained(tokenizer: Any, dimension: int, settings: NgramSettings) -> CharacterNgrams:
-    """A module for a tokenizer's vocabulary, its table still of random signs."""
+def untrained_ngrams(tokenizer: Any, dimension: int, settings: NgramSettings) -> CharacterNgrams:
+    """A module for a tokenizer's vocabulary whose table has random signs."""
     module = CharacterNgrams(
         dimension=dimension,
         buckets=settings.buckets,
@@ -163,12 +166,12 @@ def spell(
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """The characters of each token as code points, [V, w], and whether it joins words, [V].
 
-    A token begins a word unless WordPiece marks it as going on with one; where a vocabulary marks
-    the beginnings instead, as SentencePiece and byte-level BPE do, the mark is the boundary. A
-    special token is a boundary.
+    In a WordPiece vocabulary a token begins a word unless it is marked as a continuation.
+    SentencePiece and byte-level BPE mark the beginnings instead; that mark becomes the boundary. A
+    special token is spelled as a boundary.
     """
     wordpiece = any(token.startswith(_CONTINUES) for token in tokens)
-    characters = np.full((len(tokens), TOKEN_CHARACTERS), NOTHING, np.int32)
+    characters = np.full((len(tokens), TOKEN_CHARACTERS), PADDING, np.int32)
     joins = np.zeros(len(tokens), np.bool_)
     for row, token in enumerate(tokens):
         if token in special:
@@ -184,6 +187,6 @@ def spell(
     return characters, joins
 
 
-def _later(text: Tensor, by: int) -> Tensor:
-    """What stands `by` places later [n, c], nothing behind the end."""
+def _shifted(text: Tensor, by: int) -> Tensor:
+    """The character `by` places later [n, c], padding beyond the end."""
     return torch.cat([text[:, by:], torch.zeros_like(text[:, :by])], dim=1)

@@ -1,6 +1,6 @@
-"""A sentence-transformers model as one torch module with two plain inputs.
+"""A sentence-transformers model as one torch module with two tensors as inputs.
 
-Training and export share it, so what is exported is, module for module, what was trained.
+Training and export both use it, so the exported modules are those that were trained.
 
 Shapes: n texts, t tokens, d dimensions.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class PooledEncoder(nn.Module):  # type: ignore[misc]
-    """Transformer, pooling and what else the model has, then L2 norm."""
+    """All modules of the model (transformer, pooling, n-grams), then L2 normalisation."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

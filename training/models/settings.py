@@ -15,11 +15,11 @@ from service.core.config import STRICT, Count, Natural, Positive, Share
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EncoderSettings:
-    """`name` as `training.encoder.load_encoder` takes it; prompts default to the model's own.
+    """Which encoder is trained, and how much of a text it reads.
 
-    `dropout` in place of the model's own, where it is given. A `frozen` transformer's vectors are
-    made once; n-grams and a system's own parameters learn beside them. `stage_one` is a recipe that
-    is trained first, and whose encoder is taken in place of `name`.
+    `name` is what `training.models.torch_encoder.load_encoder` takes. Prompts and `dropout` default
+    to the model's. A `frozen` transformer encodes each text once; only n-grams and the system's
+    head are trained. `stage_one` names a recipe that is trained first; its encoder replaces `name`.
     """
 
     name: str
@@ -36,10 +36,10 @@ class EncoderSettings:
 class NgramSettings:
     """A table of `buckets` vectors (0: none) for n-grams of `shortest` to `longest` characters.
 
-    `share` is the length of what they add to the transformer's unit vector before training, see
-    `training.models.ngrams`; `learning_rate` is theirs alone, for a table learns at other rates. A
-    text loses each n-gram with the chance `dropout` while it trains. `frozen` keeps a checkpoint's
-    table as it is, where the transformer is frozen, too.
+    `share` is the length, before training, of the vector that n-grams add to the transformer's unit
+    vector (`training.models.ngrams`). `learning_rate` is that of the table. In training each
+    n-gram of a text is dropped with the probability `dropout`. `frozen` leaves a checkpoint's table
+    untrained; it requires `encoder.frozen`.
     """
 
     buckets: Natural = 0

@@ -1,10 +1,11 @@
-"""A table's rows dealt out to processes, so that each holds, and moves, its share of them.
+"""A table whose rows are split over the processes of a run: each stores and trains its part.
 
-Row l lies with process l mod P, as its row l div P: neighbours in the file part, and so does the
-work. Every process looks up the same rows and has the whole gradient of what it looked up, so that
-only the rows themselves travel, never their gradients.
+Process l mod P holds row l as its local row l div P, which spreads consecutive rows and their work.
+All processes look up the same rows and each computes the whole gradient of what it looked up, so
+only rows are exchanged, never gradients. Methods that exchange rows must be called by all processes
+at the same time.
 
-Shapes: L rows of the table, k of them this process's own, d dimensions, P processes.
+Shapes: L rows of the table, k of them local to this process, d dimensions, P processes.
 """
 
 from __future__ import annotations
@@ -19,43 +20,43 @@ from torch.nn.functional import embedding, pad
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """Which of `processes` this one is; of a single one everything is its own."""
+    """This process's number among `processes`; a single process holds all rows."""
 
     processes: int = 1
     process: int = 0
 
-    def own(self, table: Tensor) -> Tensor:
+    def local_rows(self, table: Tensor) -> Tensor:
         """This process's rows [k, ...] of a table [L, ...]."""
         return table[self.process :: self.processes]
 
-    def looked_up(self, rows: Tensor, own: Tensor) -> Tensor:
-        """The table's `rows` [...] as [..., d], from every process's own rows [k, d].
+    def look_up(self, rows: Tensor, local: Tensor) -> Tensor:
+        """The table's `rows` [...] as [..., d], from each process's local rows [k, d].
 
-        All processes must ask at once, for the same rows. The gradient is sparse.
+        All processes must look up the same rows. The gradient is sparse.
         """
         if self.processes == 1:
-            return embedding(rows, own, sparse=True)
+            return embedding(rows, local, sparse=True)
         here = rows % self.processes == self.process
-        found = own.new_zeros((*rows.shape, own.shape[1]))
+        vectors = local.new_zeros((*rows.shape, local.shape[1]))
         places = torch.div(rows[here], self.processes, rounding_mode="floor")
-        found = found.masked_scatter(here[..., None], embedding(places, own, sparse=True))
-        everyones = found.detach().clone()
-        torch.distributed.all_reduce(everyones)
-        return found + (everyones - found.detach())
+        vectors = vectors.masked_scatter(here[..., None], embedding(places, local, sparse=True))
+        sums = vectors.detach().clone()
+        torch.distributed.all_reduce(sums)
+        return vectors + (sums - vectors.detach())
 
-    def whole(self, own: Tensor) -> Tensor:
-        """The table [L, ...] from every process's own rows; all must ask at once."""
+    def gather(self, local: Tensor) -> Tensor:
+        """The table [L, ...] from each process's local rows [k, ...]."""
         if self.processes == 1:
-            return own
-        rows = self.total(torch.tensor(len(own), device=own.device))
+            return local
+        rows = self.sum(torch.tensor(len(local), device=local.device))
         most = -(-int(rows) // self.processes)
-        filled = pad(own, [0] * (2 * (own.ndim - 1)) + [0, most - len(own)]).contiguous()
+        filled = pad(local, [0] * (2 * (local.ndim - 1)) + [0, most - len(local)]).contiguous()
         shares = [torch.empty_like(filled) for _ in range(self.processes)]
         torch.distributed.all_gather(shares, filled)
         return torch.stack(shares, dim=1).flatten(0, 1)[: int(rows)]
 
-    def total(self, number: Tensor) -> Tensor:
-        """The sum of every process's number; all must ask at once."""
+    def sum(self, number: Tensor) -> Tensor:
+        """The sum of all processes' numbers."""
         if self.processes == 1:
             return number
         summed = number.clone()
@@ -64,5 +65,5 @@ class Sharding:
 
 
 def sharding_of(accelerator: Accelerator) -> Sharding:
-    """One share for each process of a run."""
+    """One part for each process of a run."""
     return Sharding(processes=accelerator.num_processes, process=accelerator.process_index)

@@ -1,7 +1,7 @@
-"""Tokenized texts, and their way through the encoder in buckets of similar length.
+"""Tokenized texts, and the buckets of similar length in which they are encoded.
 
-Texts are tokenized once. A bucket holds texts of nearly the same number of tokens, as many as fit a
-budget of tokens, so that little of the work goes into padding.
+Texts are tokenized once. A bucket holds texts of similar length, as many as fit a budget of tokens,
+so that little time is spent on padding.
 
 Shapes: n texts, t tokens of the longest text of a bucket, d dimensions.
 """
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from service.core.types import Rows
 
-TOKENIZED_TEXTS = 65_536  # given to the tokenizer at once
+TOKENIZED_TEXTS = 65_536  # per call of the tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenTable:
-    """Token ids of many texts, one after the other: text i is ids[ends[i] : ends[i + 1]]."""
+    """Token ids of many texts in one array: text i is ids[ends[i] : ends[i + 1]]."""
 
     ids: NDArray[np.int32]
     ends: NDArray[np.int64]  # [n + 1]
@@ -34,7 +34,7 @@ class TokenTable:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each text, [n]."""
+        """The number of tokens of each text, [n]."""
         return np.diff(self.ends)
 
     def of(self, text: int) -> NDArray[np.int32]:
@@ -43,7 +43,7 @@ class TokenTable:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], *, prompt: str, max_tokens: int) -> TokenTable:
-    """Tokenize texts with `prompt` before each, cut at `max_tokens`."""
+    """Tokenize `prompt` + text for each text, truncated to `max_tokens`."""
     pieces: list[NDArray[np.int32]] = []
     for start in range(0, len(texts), TOKENIZED_TEXTS):
         chunk = [prompt + text for text in texts[start : start + TOKENIZED_TEXTS]]
@@ -58,8 +58,8 @@ def tokenize(tokenizer: Any, texts: Sequence[str], *, prompt: str, max_tokens: i
     )
 
 
-def joined(tables: Sequence[TokenTable]) -> TokenTable:
-    """Several tables as one, in their order."""
+def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
+    """The tables concatenated."""
     lengths = np.concatenate([table.lengths for table in tables])
     return TokenTable(
         ids=np.concatenate([table.ids for table in tables]),
@@ -68,12 +68,12 @@ def joined(tables: Sequence[TokenTable]) -> TokenTable:
 
 
 def by_length(table: TokenTable, texts: Rows) -> Rows:
-    """Places in `texts`, the shortest text first."""
+    """Indices into `texts` that sort them by length, the shortest first."""
     return np.argsort(table.lengths[texts], kind="stable")
 
 
 def buckets(lengths: NDArray[np.int64], *, budget: int) -> Iterator[slice]:
-    """Cut texts, given by ascending lengths, into runs whose padded tokens fit `budget`."""
+    """Split texts of ascending `lengths` into slices whose padded tokens fit `budget`."""
     start = 0
     for stop in range(1, len(lengths) + 1):
         if stop == len(lengths) or (stop + 1 - start) * lengths[stop] > budget:

@@ -1,4 +1,4 @@
-"""Torch encoders: anything that sentence-transformers can load, by hub name, folder or package.
+"""Torch encoders: every model that sentence-transformers loads, by hub name, folder or package.
 
 Shapes: n texts, t tokens, d dimensions.
 """
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _PACKAGE = "package:"
 _MARKER = "modules.json"  # the file that makes a folder a sentence-transformers model
-_OURS = "training.models.ngrams.CharacterNgrams"
+_NGRAMS = "training.models.ngrams.CharacterNgrams"
 _PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchEncoder:
-    """A loaded checkpoint, the reference that an exported graph is held against."""
+    """A loaded checkpoint; an exported graph is compared with it."""
 
     name: str
     model: SentenceTransformer
@@ -38,7 +38,7 @@ class TorchEncoder:
 
     @property
     def dimension(self) -> int:
-        """How many dimensions a vector has."""
+        """d, the number of dimensions of a vector."""
         return int(self.model.get_embedding_dimension())
 
     @property
@@ -67,10 +67,9 @@ def load_encoder(
 ) -> TorchEncoder:
     """Load an encoder on the CPU.
 
-    `name` is a folder, `package:NAME` (an installed package that carries a sentence-transformers
-    folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling.
-    Prompts default to those of the model's own configuration. Raises `InvalidInput` when nothing
-    of this name can be loaded.
+    `name` is a folder, `package:NAME` (an installed package that contains a sentence-transformers
+    folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling. Prompts
+    default to the model's configuration. Raises `InvalidInput` where `name` cannot be loaded.
     """
     try:
         from sentence_transformers import SentenceTransformer
@@ -80,12 +79,12 @@ def load_encoder(
     try:
         with without_progress_bars():
             model = SentenceTransformer(
-                location, device="cpu", trust_remote_code=_only_ours(Path(location))
+                location, device="cpu", trust_remote_code=_is_safe_to_trust(Path(location))
             ).eval()
     except Exception as error:  # the libraries below raise OSError, ValueError and many others
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
-    _attend_by_plain_products(model)
+    _use_eager_attention(model)
     limit = int(model.max_seq_length or model.tokenizer.model_max_length)
     if max_tokens is not None and not 1 <= max_tokens <= limit:
         raise InvalidInput(f"max-tokens must lie in 1..{limit} for this encoder")
@@ -103,7 +102,7 @@ def load_encoder(
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Keep the library's bars for reading and writing weights off the user's terminal."""
+    """Hide the progress bars that transformers shows while it reads and writes weights."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -116,7 +115,7 @@ def without_progress_bars() -> Iterator[None]:
 
 
 def locate(name: str) -> str:
-    """The folder of `package:NAME`, a folder as it is, or a hub name unchanged."""
+    """The folder that `package:NAME` stands for; a folder or hub name unchanged."""
     if not name.startswith(_PACKAGE):
         return name
     package = name.removeprefix(_PACKAGE)
@@ -129,26 +128,26 @@ def locate(name: str) -> str:
     for file in files:
         if file.name == _MARKER:
             return str(Path(str(file.locate())).parent)
-    raise InvalidInput(f"package {package!r} carries no folder with a {_MARKER}")
+    raise InvalidInput(f"package {package!r} contains no folder with a {_MARKER}")
 
 
-def _only_ours(folder: Path) -> bool:
-    """Whether a folder that we wrote has a module of ours, and no other code comes with it.
+def _is_safe_to_trust(folder: Path) -> bool:
+    """Whether the only foreign module of a folder is `CharacterNgrams`, and it contains no code.
 
-    The library runs no class but its own unless it is told to trust the folder, hub names included.
+    sentence-transformers loads no class but its own unless it is told to trust the folder.
     """
     try:
         modules = json.loads((folder / _MARKER).read_bytes())
         foreign = {m["type"] for m in modules if not m["type"].startswith("sentence_transformers.")}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return foreign == {_OURS} and not any(folder.rglob("*.py"))
+    return foreign == {_NGRAMS} and not any(folder.rglob("*.py"))
 
 
-def _attend_by_plain_products(model: SentenceTransformer) -> None:
-    """On a processor: its fused attention is made for long texts, and a keyword has five tokens.
+def _use_eager_attention(model: SentenceTransformer) -> None:
+    """Choose plain attention on a processor: fused attention is built for long texts.
 
-    Over short texts a step of training takes 1.5 to 2.5 times as long with it.
+    Over keywords of about five tokens it makes a step of training 1.5 to 2.5 times as long.
     """
     import torch
     from transformers import PreTrainedModel

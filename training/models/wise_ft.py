@@ -1,7 +1,7 @@
-"""Weights between the pretrained encoder's and the trained one's: WiSE-FT (Wortsman et al., 2022).
+"""WiSE-FT (Wortsman et al., 2022): weights between the pretrained and the trained encoder's.
 
-A small data set teaches its own labels and unteaches some of what the encoder knew of all others.
-A mean of both sets of weights keeps more of either; which mean is best is chosen on held-out rows.
+Training on a small data set improves its labels and forgets some of what the encoder knew of all
+others. A mean of both sets of weights keeps more of both; the best mean is chosen on held-out rows.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from torch import Tensor, nn
 
 
 class Mixture:
-    """A module that can be looked at on the way from its first weights to the present ones."""
+    """A module whose weights can be mixed with those it had at first."""
 
     def __init__(self, module: nn.Module, mixings: Sequence[float]) -> None:
-        """Remember the weights that the module has now, where any of `mixings` needs them."""
+        """Copy the module's weights, unless all `mixings` are 1 and need no copy."""
         self._module = module
         self._first = {} if set(mixings) == {1.0} else _copy(module)
 
     @contextmanager
-    def at(self, mixing: float) -> Iterator[None]:
-        """Within the block the weights are first + mixing * (present - first); 1 is the present."""
+    def mixed(self, mixing: float) -> Iterator[None]:
+        """Within the block the weights are first + mixing * (present - first)."""
         if mixing == 1.0:
             yield
             return
         present = _copy(self._module)
-        _put(
+        _restore(
             self._module,
-            {name: mixed(self._first[name], present[name], mixing) for name in present},
+            {name: interpolate(self._first[name], present[name], mixing) for name in present},
         )
         try:
             yield
         finally:
-            _put(self._module, present)
+            _restore(self._module, present)
 
 
-def mixed(first: Tensor, present: Tensor, mixing: float) -> Tensor:
-    """(1 - alpha) theta_0 + alpha theta_1 of WiSE-FT, elementwise."""
+def interpolate(first: Tensor, present: Tensor, mixing: float) -> Tensor:
+    """(1 - alpha) theta_0 + alpha theta_1 (WiSE-FT), with `mixing` as alpha."""
     return torch.lerp(first.to(present.device), present, mixing)
 
 
@@ -47,7 +47,7 @@ def _copy(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
-def _put(module: nn.Module, weights: dict[str, Tensor]) -> None:
+def _restore(module: nn.Module, weights: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(weights[name])

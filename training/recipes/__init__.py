@@ -1,1 +1,1 @@
-"""Recipes (TOML) and the code that reads them."""
+"""Recipes as TOML, one file each, and what reads them (`training.recipes.recipe`)."""

@@ -1,14 +1,16 @@
-"""Recipes: every number of a training run, read from TOML.
+"""Recipes: all settings of a training run, read from TOML.
 
-    [encoder]     what is trained, and how much of a text it reads
-    [ngrams]      character n-grams beside the transformer, none by default
-    [batch]       what is contrasted with what
-    [refresh]     how often all texts are encoded again for hard negatives and clusters
-    [optimizer]   AdamW, its schedule and its precision
-    [validation]  the held-out slice of the training rows that every choice is made on
-    [system]      `name` and the system's own numbers, see `systems/`
+    [encoder]     which encoder is trained, and how much of a text it reads
+    [ngrams]      character n-grams added to the transformer's vector, none by default
+    [batch]       how many instances, positives and negatives a batch has
+    [refresh]     when all texts are encoded again for hard negatives and clusters
+    [optimizer]   steps, learning rates, precision
+    [validation]  the rows held out of training, on which every choice is made
+    [system]      `name` and the settings of that system, see `training.systems`
 
-A recipe may say `extends = "other"` and only what differs; `--set table.key=value` stands above.
+A recipe may extend another with `extends = "other"` and give only the keys that differ. The command
+line's `--set table.key=value` overrides both. Each table is described where it is used; that of the
+loop stands here, since the loop reads whole recipes.
 """
 
 from __future__ import annotations
@@ -46,17 +48,18 @@ PACKAGE = "training.recipes"
 class OptimizerSettings:
     """AdamW with linear warm-up over the share `warmup` of the steps, then linear decay.
 
-    `accumulation` batches make a step. With `gradient_cache` a batch is encoded twice and needs the
-    memory of one bucket only; `bucket_tokens` is a bucket's size, padding included.
+    Each step sums the gradients of `accumulation` batches. Texts are encoded in buckets of at most
+    `bucket_tokens` tokens, padding included. With `gradient_cache` a batch is encoded twice, and
+    activations of a single bucket are kept in memory.
     """
 
     steps: Count
     learning_rate: Positive
-    own_learning_rate: Positive | None = None  # of a system's own parameters
-    rows_learning_rate: Positive | None = None  # of those that move by rows; default: the former
+    head_learning_rate: Positive | None = None  # of the system's head; default: learning_rate
+    sparse_learning_rate: Positive | None = None  # of its sparse tables; default: the head's
     warmup: Share = 0.1
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    clip: Positive = 1.0  # the most that the gradient's norm may be
+    clip: Positive = 1.0  # the largest norm of a gradient
     accumulation: Count = 1
     precision: Precision = "auto"
     gradient_cache: bool = False
@@ -65,7 +68,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Recipe:
-    """A run's numbers; `system` is parsed by the system that it names."""
+    """The settings of a run; `system` is parsed by the system that it names."""
 
     encoder: EncoderSettings
     optimizer: OptimizerSettings
@@ -78,21 +81,21 @@ class Recipe:
 
 
 def names() -> list[str]:
-    """The recipes that come with Keymatch."""
+    """The names of the recipes that come with Keymatch."""
     return shipped.names(PACKAGE)
 
 
 def summary(name: str) -> str:
-    """The first comment of a recipe that comes with Keymatch."""
+    """The leading comment of a recipe that comes with Keymatch."""
     text = (resources.files(PACKAGE) / f"{name}.toml").read_text()
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.removeprefix("#").strip() for line in head)
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by its name or from a `.toml` file, with `table.key=value` put above it.
+    """Read a recipe by its name or from a `.toml` file; `overrides` are `table.key=value`.
 
-    Raises `InvalidConfig` naming file, key and what is allowed.
+    Raises `InvalidConfig` naming file, key and allowed values.
     """
     document = read_document(recipe)
     for override in overrides:
@@ -100,12 +103,13 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     return parse(Recipe, document, source=recipe)
 
 
-def read_document(recipe: str, *, below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recipe's tables, those that it extends included; `below` are the recipes that led here.
+def read_document(recipe: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The recipe's tables merged over those of the recipe that it extends.
 
-    Raises `InvalidConfig` also for recipes that extend each other in a circle.
+    `extended_by` are the recipes that led here. Raises `InvalidConfig` where recipes extend each
+    other in a circle.
     """
-    if recipe in below:
+    if recipe in extended_by:
         raise InvalidConfig(f"{recipe} extends itself")
     document = shipped.read(recipe, package=PACKAGE, what="recipe")
     encoder = document.get("encoder")
@@ -115,16 +119,16 @@ def read_document(recipe: str, *, below: tuple[str, ...] = ()) -> dict[str, Any]
     if base is None:
         return document
     if not isinstance(base, str):
-        raise InvalidConfig(f"{recipe}: extends must be a recipe's name or a .toml file")
+        raise InvalidConfig(f"{recipe}: extends must be the name of a recipe or of a .toml file")
     if base.endswith(".toml"):
         base = str(Path(recipe).parent / base)
-    return _over(read_document(base, below=(*below, recipe)), document)
+    return _merged(read_document(base, extended_by=(*extended_by, recipe)), document)
 
 
-def _over(base: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Tables merged key by key; another system's numbers are not inherited."""
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Tables merged key by key; a change of the system drops the settings of the former one."""
     merged = dict(base)
-    for name, value in above.items():
+    for name, value in changes.items():
         known = base.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
             another = name == "system" and value.get("name", known.get("name")) != known.get("name")

@@ -1,4 +1,4 @@
-"""TOML files that come with Keymatch, by their names, and those of users, by their paths."""
+"""TOML files that come with Keymatch, found by name, and those of users, found by path."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SUFFIX = ".toml"
 
 
 def names(package: str) -> list[str]:
-    """The files in a package, without their suffix."""
+    """The names of a package's TOML files, without the suffix."""
     files = resources.files(package).iterdir()
     return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
 
 
 def read(name: str, *, package: str, what: str) -> dict[str, Any]:
-    """The document of a package's file or, where the name ends in .toml, of any.
+    """A TOML document: a file of the package or, where `name` ends in .toml, the file at that path.
 
-    Raises `InvalidConfig` that lists the known ones, calling each a `what`.
+    Raises `InvalidConfig` that lists the known names; `what` says what they name.
     """
     if name.endswith(SUFFIX):
         return read_toml(Path(name))

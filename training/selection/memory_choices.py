@@ -15,7 +15,7 @@ from training.selection.validation import HeldOutRetrieval, criterion
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
-COARSE = (0.3, 0.5, 0.7)  # the lambdas that a temperature is tried with
+COARSE = (0.3, 0.5, 0.7)  # the lambdas that each temperature is tried with
 
 Told = Callable[[Choices, dict[str, float]], None]
 

@@ -1,10 +1,10 @@
-"""Dual encoders by the softmax over labels: DPR, ANCE and DEXML differ in their recipes only.
+"""Dual encoders trained by the softmax over labels: DPR, ANCE and DEXML differ in their recipes.
 
-    DPR    (Karpukhin et al.)  the batch's own positives as negatives of each other
-    ANCE   (Xiong et al.)      and hard negatives, mined again and again with the present encoder
+    DPR    (Karpukhin et al.)  negatives are the other instances' positives in the batch
+    ANCE   (Xiong et al.)      plus hard negatives, mined repeatedly with the present encoder
     DEXML  (Gupta et al.)      all labels in the denominator, through a gradient cache
 
-Positives of an instance never act as its negatives, in none of the three (DEXML's decoupling).
+In all three an instance's positives never act as its negatives (DEXML's decoupling).
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive
-from training.systems import Encoded, EncoderAlone, Task
 from training.systems.losses import decoupled_softmax
+from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """`tau` is the softmax's temperature."""
+    """`tau` is the temperature of the softmax."""
 
     tau: Positive = 0.04
 
 
-class DualEncoder(EncoderAlone[Settings]):
-    """Trained by the softmax over the labels of a pool."""
+class DualEncoder(EncoderOnly[Settings]):
+    """A dual encoder trained by the softmax over the pool's labels."""
 
-    def loss(self, batch: Encoded) -> Tensor:
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.memory_tau = settings.tau
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
         """RAE-XMC Eq. 9 over the pool."""
         return decoupled_softmax(
             label_scores=batch.label_scores,
@@ -38,5 +42,5 @@ class DualEncoder(EncoderAlone[Settings]):
 
 
 def build(settings: Settings, task: Task) -> DualEncoder:
-    """See `systems.build`."""
+    """The system; the task is not needed."""
     return DualEncoder(settings)

@@ -1,11 +1,11 @@
 """The losses of all systems, one pure function each, over scores and masks of one batch.
 
-    B instances, P labels of the pool (every label that the batch has encoded, each once)
+    B instances, P labels of the pool (every label of the batch, each once)
     s(a, b) inner products of unit vectors
-    sampled [B, P]    positives that were drawn for this batch
-    positives [B, P]  every positive inside the pool, drawn or not
+    sampled [B, P]    positives that were sampled for this batch
+    positives [B, P]  every positive inside the pool, sampled or not
     negatives [B, P]  labels that may act as negatives: neither positives nor filtered
-    strangers [B, B]  pairs of instances without a common label: Q(y) of RAE-XMC's Eq. 10
+    instance_negatives [B, B]  pairs of instances without a common label: Q(y) of RAE-XMC's Eq. 10
 
 Losses are means over the instances that have a positive in the pool. A term whose denominator holds
 no negative is zero.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, relu, softplus
 
-_NEVER = -1e9  # a logit that adds nothing; -inf would turn a row without negatives into nan
+_NEVER = -1e9  # exp of it is 0; with -inf a row without negatives would give nan
 
 
 def decoupled_softmax(
@@ -27,10 +27,10 @@ def decoupled_softmax(
     negatives: Tensor,
     tau: float,
 ) -> Tensor:
-    """RAE-XMC Eq. 9 over the pool: other positives stand in neither side of the fraction.
+    """RAE-XMC Eq. 9 over the pool: other positives stand neither above nor below the fraction.
 
-    Over the batch's own positives it is DPR's InfoNCE without false negatives, with mined ones
-    ANCE's, over all labels DEXML's.
+    With the batch's positives as pool it is DPR's InfoNCE without false negatives, with mined hard
+    negatives ANCE's loss, with all labels DEXML's.
     """
     denominator = _log_sum(label_scores / tau, negatives)  # [B]
     return _mean_contrast(label_scores / tau, denominator, sampled)
@@ -42,12 +42,12 @@ def contrast_with_instances(
     instance_scores: Tensor,
     sampled: Tensor,
     negatives: Tensor,
-    strangers: Tensor,
+    instance_negatives: Tensor,
     tau: float,
 ) -> Tensor:
     """RAE-XMC Eq. 10: Eq. 9 with the batch's instances of other labels in the denominator."""
     denominator = torch.logaddexp(
-        _log_sum(label_scores / tau, negatives), _log_sum(instance_scores / tau, strangers)
+        _log_sum(label_scores / tau, negatives), _log_sum(instance_scores / tau, instance_negatives)
     )  # [B]
     return _mean_contrast(label_scores / tau, denominator, sampled)
 
@@ -57,7 +57,7 @@ def triplet(
 ) -> Tensor:
     """NGAME and IRENE stage I: [s(x, n) - s(x, p) + margin]_+ with the batch's hardest negatives.
 
-    `hardest` bounds the negatives of an instance; the mean is over those that were compared.
+    Each instance counts at most `hardest` negatives; the mean is over the pairs compared.
     """
     masked = label_scores.masked_fill(~negatives, _NEVER)
     hard = masked.topk(min(hardest, masked.shape[1]), dim=1).values  # [B, h]
@@ -68,7 +68,7 @@ def triplet(
 
 
 def one_versus_all(*, logits: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """OvA-BCE: binary cross-entropy, summed over an instance's labels; filtered pairs left out."""
+    """OvA-BCE: binary cross-entropy, summed over an instance's labels without filtered pairs."""
     counted = positives | negatives
     losses = binary_cross_entropy_with_logits(logits, positives.to(logits.dtype), reduction="none")
     return (losses * counted).sum() / positives.any(dim=1).sum().clamp(min=1)

@@ -1,6 +1,6 @@
 """NGAME's encoder stage (Dahiya et al.): triplets over batches of similar instances.
 
-The recipe's `batch.order = "clustered"` makes the batches, so that other instances' positives are
+The recipe's `batch.order = "clustered"` makes such batches: other instances' positives are then
 hard negatives without mining.
 """
 
@@ -10,22 +10,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Count, Positive
-from training.systems import Encoded, EncoderAlone, Task
 from training.systems.losses import triplet
+from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """`margin` between positive and negative; the `hardest` in-batch negatives count."""
+    """`margin` is between positive and negative; each instance counts its `hardest` negatives."""
 
     margin: Positive = 0.3
     hardest: Count = 10
 
 
-class NgameEncoder(EncoderAlone[Settings]):
-    """Trained by triplets."""
+class NgameEncoder(EncoderOnly[Settings]):
+    """A dual encoder trained by triplets."""
 
-    def loss(self, batch: Encoded) -> Tensor:
+    def loss(self, batch: EncodedBatch) -> Tensor:
         """The triplet loss over the pool."""
         return triplet(
             label_scores=batch.label_scores,
@@ -37,5 +37,5 @@ class NgameEncoder(EncoderAlone[Settings]):
 
 
 def build(settings: Settings, task: Task) -> NgameEncoder:
-    """See `systems.build`."""
+    """The system; the task is not needed."""
     return NgameEncoder(settings)

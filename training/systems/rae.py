@@ -1,7 +1,7 @@
-"""RAE-XMC (Chang et al.): a dual encoder that is contrasted over instances and labels together.
+"""RAE-XMC (Chang et al.): a dual encoder contrasted over instances and labels together.
 
-Training is Eq. 10: each instance with one drawn positive, m hard negatives, and everything else in
-the batch. Prediction (Eq. 7) is the serving memory's own. Table 3's ablations are
+Training is Eq. 10: each instance with one sampled positive against m hard negatives and everything
+else in the batch. Prediction (Eq. 7) is that of the serving memory. Table 3's ablations are
 `in_batch_instances = false` and `batch.hard_negatives = 0`.
 """
 
@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive
-from training.systems import Encoded, EncoderAlone, Task
 from training.systems.losses import contrast_with_instances, decoupled_softmax
+from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -23,11 +23,15 @@ class Settings:
     in_batch_instances: bool = True
 
 
-class RetrievalAugmentedEncoder(EncoderAlone[Settings]):
-    """Trained by Eq. 10."""
+class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
+    """A dual encoder trained by Eq. 10."""
 
-    def loss(self, batch: Encoded) -> Tensor:
-        """Eq. 10; Eq. 9 without the batch's instances."""
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.memory_tau = settings.tau
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
+        """Eq. 10, or Eq. 9 where the batch's instances are left out."""
         if not self._settings.in_batch_instances:
             return decoupled_softmax(
                 label_scores=batch.label_scores,
@@ -40,11 +44,11 @@ class RetrievalAugmentedEncoder(EncoderAlone[Settings]):
             instance_scores=batch.instance_scores,
             sampled=batch.sampled,
             negatives=batch.negatives,
-            strangers=batch.strangers,
+            instance_negatives=batch.instance_negatives,
             tau=self._settings.tau,
         )
 
 
 def build(settings: Settings, task: Task) -> RetrievalAugmentedEncoder:
-    """See `systems.build`."""
+    """The system; the task is not needed."""
     return RetrievalAugmentedEncoder(settings)

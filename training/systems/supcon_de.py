@@ -1,6 +1,9 @@
-"""SupconDE: UniDEC's pick-some-labels loss on the dual encoder alone, in both directions.
+"""SupconDE: UniDEC's dual encoder without its classifiers.
 
-L_D = .5 L_q2l + .5 L_l2q, over the label pool of a batch of similar instances
+Its pick-some-labels loss runs in both directions, over the label pool of a batch of similar
+instances:
+
+    L_D = .5 L_q2l + .5 L_l2q
 """
 
 from __future__ import annotations
@@ -9,22 +12,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive, Share
-from training.systems import Encoded, EncoderAlone, Task
 from training.systems.losses import pick_some_labels
+from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """`queries` is the weight of L_q2l against L_l2q, one half in the paper."""
+    """`queries` is the weight of L_q2l; L_l2q has the rest (one half in the paper)."""
 
     tau: Positive = 0.05
     queries: Share = 0.5
 
 
-class SupconDualEncoder(EncoderAlone[Settings]):
-    """Trained by the pick-some-labels loss."""
+class SupconDualEncoder(EncoderOnly[Settings]):
+    """A dual encoder trained by the pick-some-labels loss."""
 
-    def loss(self, batch: Encoded) -> Tensor:
+    def loss(self, batch: EncodedBatch) -> Tensor:
         """L_D of UniDEC."""
         scores, share = batch.label_scores, self._settings.queries
         to_labels = pick_some_labels(
@@ -43,5 +46,5 @@ class SupconDualEncoder(EncoderAlone[Settings]):
 
 
 def build(settings: Settings, task: Task) -> SupconDualEncoder:
-    """See `systems.build`."""
+    """The system; the task is not needed."""
     return SupconDualEncoder(settings)

@@ -1,12 +1,12 @@
-"""IRENE's combiner C(l): a label's text and classifiers of its associated labels as one vector.
+"""IRENE's combiner C(l): one vector from a label's text and its associated labels' classifiers.
 
     C(l) = Linear(SelfAttention([E(z_l) + t_enc, w_1 + t_clf, ..., w_m + t_clf]))     (section 4.1)
 
-with type embeddings t that are learned. Here the result is added to E(z_l) and both are scaled to
-length one (`residual`), so that training begins with the text's own vector, and ends no worse where
-nothing is to be learned. The others of Table 8 take the same inputs.
+with learned type embeddings t. With `residual`, the result is added to E(z_l) before the sum is
+normalised, so that training starts from the text's vector. The combiners of Table 8's ablations
+take the same inputs.
 
-Shapes: n labels, m places for associated labels, d dimensions.
+Shapes: n labels, m slots for associated labels, t = 1 + m tokens, d dimensions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Kind = Literal["attention", "transformer", "sum", "weighted-sum", "max"]
 
 
 class Combiner(nn.Module):  # type: ignore[misc]
-    """Common to all kinds: unit vectors in, unit vectors out."""
+    """The base of all kinds: unit vectors in, unit vectors out."""
 
     def forward(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """C [n, d] of texts [n, d], classifiers [n, m, d] and which of them are there, [n, m]."""
-        return normalize(self.combined(texts, classifiers, present), dim=-1)
+        """C [n, d] of texts [n, d] and classifiers [n, m, d]; `present` [n, m]: filled slots."""
+        return normalize(self.combine(texts, classifiers, present), dim=-1)
 
-    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """C before it is scaled, [n, d]."""
+    def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """C before normalisation, [n, d]."""
         raise NotImplementedError
 
 
 class AttentionCombiner(Combiner):
-    """The paper's, over tokens with a type; `transformer` adds the layer's feed-forward half."""
+    """The paper's combiner; `transformer` adds the feed-forward half of a transformer layer."""
 
     def __init__(
         self, dimension: int, *, heads: int, dropout: float, residual: bool, transformer: bool
@@ -48,22 +48,22 @@ class AttentionCombiner(Combiner):
             nn.init.zeros_(self.linear.weight)
             nn.init.zeros_(self.linear.bias)
 
-    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """See `Combiner`."""
+    def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """Linear of the mean of attended tokens, plus the text with `residual`."""
         tokens = torch.cat([texts[:, None] + self.types[0], classifiers + self.types[1]], dim=1)
         text = torch.ones_like(present[:, :1])
-        there = torch.cat([text, present], dim=1)  # [n, 1 + m]
-        seen = self.attention(tokens, there)  # [n, 1 + m, d]
+        mask = torch.cat([text, present], dim=1)  # [n, 1 + m]
+        attended = self.attention(tokens, mask)  # [n, 1 + m, d]
         if self.feed_forward is not None:
-            seen = self.feed_forward(tokens + seen)
-        weights = there.to(seen.dtype)[..., None]
-        pooled = (seen * weights).sum(dim=1) / weights.sum(dim=1)
-        found = self.linear(pooled)
-        return texts + found if self.residual else found
+            attended = self.feed_forward(tokens + attended)
+        weights = mask.to(attended.dtype)[..., None]
+        pooled = (attended * weights).sum(dim=1) / weights.sum(dim=1)
+        combined = self.linear(pooled)
+        return texts + combined if self.residual else combined
 
 
 class SelfAttention(nn.Module):  # type: ignore[misc]
-    """Multi-head attention of a few tokens."""
+    """Multi-head self-attention over few tokens."""
 
     def __init__(self, dimension: int, *, heads: int, dropout: float) -> None:
         super().__init__()
@@ -71,23 +71,23 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
         self.inward = nn.Linear(dimension, 3 * dimension)
         self.outward = nn.Linear(dimension, dimension)
 
-    def forward(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """[n, t, d] from tokens [n, t, d]; nobody looks at tokens that are not `there` [n, t]."""
+    def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
+        """[n, t, d] from tokens [n, t, d]; those not `present` [n, t] get no attention."""
         n, t, d = tokens.shape
         split = self.inward(tokens).reshape(n, t, 3, self.heads, d // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind(0)  # [n, heads, t, d/heads]
-        seen = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             queries,
             keys,
             values,
-            attn_mask=there[:, None, None, :],
+            attn_mask=present[:, None, None, :],
             dropout_p=self.dropout if self.training else 0.0,
         )
-        return self.outward(seen.transpose(1, 2).reshape(n, t, d))
+        return self.outward(attended.transpose(1, 2).reshape(n, t, d))
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
-    """The other half of a transformer layer."""
+    """The feed-forward half of a transformer layer, with layer norms before and after."""
 
     def __init__(self, dimension: int, *, dropout: float) -> None:
         super().__init__()
@@ -104,15 +104,15 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 class SumCombiner(Combiner):
-    """Table 8: sum; with learned weights of the places, weighted sum."""
+    """Table 8: sum, or weighted sum with a learned weight for each slot."""
 
     def __init__(self, places: int, *, weighted: bool) -> None:
         super().__init__()
         ones = torch.ones(1 + places)
         self.weights = nn.Parameter(ones) if weighted else None
 
-    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """See `Combiner`."""
+    def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """The (weighted) sum of text and present classifiers."""
         there = present.to(texts.dtype)[..., None]
         if self.weights is None:
             return texts + (there * classifiers).sum(dim=1)
@@ -121,10 +121,10 @@ class SumCombiner(Combiner):
 
 
 class MaxCombiner(Combiner):
-    """Table 8: the greatest value in each dimension."""
+    """Table 8: the maximum in each dimension."""
 
-    def combined(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """See `Combiner`."""
+    def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
+        """The largest value in each dimension."""
         hidden = classifiers.masked_fill(~present[..., None], -torch.inf)
         return torch.cat([texts[:, None], hidden], dim=1).amax(dim=1)
 
@@ -132,7 +132,7 @@ class MaxCombiner(Combiner):
 def make_combiner(
     kind: Kind, dimension: int, *, places: int, heads: int, dropout: float, residual: bool
 ) -> Combiner:
-    """A combiner that has learned nothing; `residual` concerns those with attention."""
+    """An untrained combiner for `places` slots; `residual` matters only with attention."""
     if kind == "max":
         return MaxCombiner()
     if kind in ("sum", "weighted-sum"):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from training.batches.batch import Batch, assemble, strangers
+from training.batches.batch import Batch, draw_batch, without_common_label
 from training.batches.settings import BatchSettings
 from training.datasets.training_pairs import TrainingPairs
 
@@ -26,11 +26,11 @@ PAIRS = TrainingPairs(labels_of=csr_matrix(Y), filtered=csr_matrix(FILTERED))
 
 def draw(rows: list[int], seed: int = 0, mined: np.ndarray | None = None, **options) -> Batch:
     settings = BatchSettings(instances=max(2, len(rows)), **options)
-    return assemble(
+    return draw_batch(
         PAIRS,
         np.array(rows),
         settings=settings,
-        mined=mined,
+        hard_negatives=mined,
         rng=np.random.default_rng(seed),
     )
 
@@ -65,8 +65,8 @@ def test_another_instances_draw_that_is_ones_own_positive_is_no_negative() -> No
     assert batch.negatives.tolist() == [[False, True], [False, False]]
 
 
-def test_instances_with_a_common_label_are_no_strangers() -> None:
-    assert strangers(csr_matrix(Y[[0, 1, 2]])).tolist() == [
+def test_instances_with_a_common_label_are_no_negatives_of_each_other() -> None:
+    assert without_common_label(csr_matrix(Y[[0, 1, 2]])).tolist() == [
         [False, False, True],
         [False, False, True],
         [True, True, False],
@@ -94,11 +94,11 @@ def test_masks_agree(seed: int, positives: int, pool: str) -> None:
     rows = pairs.trainable()
     if not len(rows):
         return
-    batch = assemble(
+    batch = draw_batch(
         pairs,
         rows,
         settings=BatchSettings(instances=6, positives=positives, pool=pool),
-        mined=None,
+        hard_negatives=None,
         rng=rng,
     )
 

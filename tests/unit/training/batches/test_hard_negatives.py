@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from training.batches.hard_negatives import mine
+from training.batches.hard_negatives import mine_hard_negatives
 
 
 def unit(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def test_the_nearest_labels_that_are_not_ones_own(library: str) -> None:
     instances, labels = unit(rng, 40), unit(rng, 60)
     own, filtered = rng.random((40, 60)) < 0.2, rng.random((40, 60)) < 0.05
 
-    mined = mine(
+    mined = mine_hard_negatives(
         instances=instances,
         labels=labels,
         labels_of=csr_matrix(own),
@@ -38,7 +38,7 @@ def test_the_nearest_labels_that_are_not_ones_own(library: str) -> None:
 def test_fewer_labels_than_asked_for_leave_places_empty() -> None:
     rng = np.random.default_rng(0)
 
-    mined = mine(
+    mined = mine_hard_negatives(
         instances=unit(rng, 2),
         labels=unit(rng, 3),
         labels_of=csr_matrix(np.array([[1, 1, 0], [0, 0, 0]])),

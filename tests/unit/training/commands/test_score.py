@@ -51,7 +51,7 @@ def test_an_encoder_is_scored_without_a_run(model: Path, data: Path, tmp_path: P
         ([], "give either --run, or --encoder and --out"),
         (["--encoder", "x"], "give either --run, or --encoder and --out"),
         (["--run", "{tmp}", "--out", "x"], "give either --run, or --encoder and --out"),
-        (["--run", "{tmp}"], "run.json: is missing: the run has not ended, or is none"),
+        (["--run", "{tmp}"], "run.json: is missing: the run has not finished"),
     ],
 )
 def test_wrong_arguments_are_one_line(

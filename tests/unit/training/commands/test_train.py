@@ -127,19 +127,19 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt a run two steps after a state was saved at `steps`."""
     from training.loop.trainer import Trainer
 
-    step = Trainer._step
+    step = Trainer.take_step
 
     def interrupted(self: Trainer, number: int) -> None:
         if number == steps + 2:
             raise KeyboardInterrupt
         step(self, number)
 
-    monkeypatch.setattr(Trainer, "_step", interrupted)
+    monkeypatch.setattr(Trainer, "take_step", interrupted)
 
 
 def test_ngrams_learn_at_a_rate_of_their_own(model: Path) -> None:
+    from training.loop.build_model import trainable_encoder
     from training.loop.optimizers import make_optimizers
-    from training.loop.setup import trainable_encoder
     from training.recipes import recipe as recipes
 
     recipe = recipes.load("rae-moby", [f"encoder.name={model}", "ngrams.buckets=64"])
@@ -170,7 +170,7 @@ def test_parts_with_one_rate_are_clipped_apart() -> None:
 
 
 def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
-    from training.loop.setup import trainable_encoder
+    from training.loop.build_model import trainable_encoder
     from training.models.ngrams import CharacterNgrams
     from training.recipes import recipe as recipes
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_keeps_its_ngrams(train: Train, tmp_path: Path) -> None:
     [
         ("rae", ("ngrams.buckets=512", "ngrams.learning_rate=0.05")),
         ("one-versus-all", ("system.initial=labels", "batch.pool=all")),
-        ("irene", ("optimizer.own_learning_rate=0.05", "system.objective=softmax")),
+        ("irene", ("optimizer.head_learning_rate=0.05", "system.objective=softmax")),
     ],
 )
 def test_beside_a_frozen_transformer_the_rest_learns(
@@ -287,7 +287,7 @@ def test_two_ranks_move_a_systems_own_parameters_as_one_does(
     system: str, train: Train, data: Path, tmp_path: Path
 ) -> None:
     changes = ("encoder.dropout=0.0", "encoder.frozen=true", "optimizer.steps=5")
-    changes += ("optimizer.clip=0.01", "optimizer.own_learning_rate=0.05")
+    changes += ("optimizer.clip=0.01", "optimizer.head_learning_rate=0.05")
     changes += ("system.dropout=0.0",) if system == "irene" else ()
     assert train("one", *changes, system=system) == 0
 
@@ -302,7 +302,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 ) -> None:
     """The classifiers lie dealt out to two ranks, and so do their moments."""
     changes = ("encoder.dropout=0.0", "encoder.frozen=true", "system.dropout=0.0")
-    changes += ("optimizer.own_learning_rate=0.05",)
+    changes += ("optimizer.head_learning_rate=0.05",)
     assert train("unbroken", *changes, system="irene") == 0
     stop_after(8, monkeypatch)
     with pytest.raises(SystemExit, match="130"):
@@ -334,7 +334,7 @@ def test_a_folder_with_a_run_is_not_trained_over(
     capsys.readouterr()
 
     assert train("run") == 2
-    assert "holds a run already; --resume goes on with it" in capsys.readouterr().err
+    assert "already holds a run; continue it with --resume" in capsys.readouterr().err
     assert train("run", "seed=1", resume=True) == 2
     assert "belongs to a run with another recipe" in capsys.readouterr().err
 
@@ -347,8 +347,8 @@ def test_a_folder_with_a_run_is_not_trained_over(
         (("validation.mixing=[]",), "validation.mixing: "),
         (("batch.hard_negatives=1",), "batch.hard_negatives needs refresh.every above 0"),
         (("optimizer.precision=fp16",), "fp16 needs a GPU"),
-        (("encoder.frozen=true",), "leaves nothing to learn; set ngrams.buckets"),
-        (("ngrams.frozen=true",), "ngrams.frozen goes with encoder.frozen"),
+        (("encoder.frozen=true",), "leaves nothing to train; set ngrams.buckets"),
+        (("ngrams.frozen=true",), "ngrams.frozen requires encoder.frozen"),
         (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
         (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
         (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),

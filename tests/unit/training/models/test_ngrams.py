@@ -14,7 +14,7 @@ from service.core.errors import InvalidConfig, InvalidInput
 from service.core.types import Role
 from tests.support.tiny_encoder import tiny_facts
 from tests.support.tiny_training import DIMENSION
-from training.models.ngrams import BOUNDARY, CharacterNgrams, spell, untrained
+from training.models.ngrams import BOUNDARY, CharacterNgrams, spell, untrained_ngrams
 from training.models.settings import NgramSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder
 
@@ -31,7 +31,7 @@ def encoder(model: Path) -> TorchEncoder:
 @pytest.fixture
 def ngrams(encoder: TorchEncoder) -> CharacterNgrams:
     torch.manual_seed(1)
-    return untrained(encoder.tokenizer, DIMENSION, NgramSettings(buckets=BUCKETS))
+    return untrained_ngrams(encoder.tokenizer, DIMENSION, NgramSettings(buckets=BUCKETS))
 
 
 def tokens(encoder: TorchEncoder, texts: list[str]) -> dict[str, torch.Tensor]:
@@ -111,18 +111,18 @@ def test_padding_and_neighbours_change_nothing() -> None:
     longer, _ = plain("[CLS]", "re", "##d", "tent", "##s")
     module = module_of(vocabulary)
 
-    alone = module.spelled(ids[:, :3], mask[:, :3])
-    beside = module.spelled(torch.cat([longer, ids]), torch.cat([torch.ones_like(mask), mask]))
+    alone = module.spelling(ids[:, :3], mask[:, :3])
+    beside = module.spelling(torch.cat([longer, ids]), torch.cat([torch.ones_like(mask), mask]))
 
     torch.testing.assert_close(beside[1:], alone)
 
 
-def test_untrained_ngrams_say_how_many_two_texts_share(encoder: TorchEncoder) -> None:
+def test_untrained_ngrams_ngrams_say_how_many_two_texts_share(encoder: TorchEncoder) -> None:
     settings = NgramSettings(buckets=1 << 16, share=0.5)
-    module = untrained(encoder.tokenizer, 2048, settings)
+    module = untrained_ngrams(encoder.tokenizer, 2048, settings)
     inputs = tokens(encoder, ["keymatch tent", "keymatch boots", "quick jump"])
 
-    spelled = module.spelled(**{"ids": inputs["input_ids"], "mask": inputs["attention_mask"]})
+    spelled = module.spelling(**{"ids": inputs["input_ids"], "mask": inputs["attention_mask"]})
     alike = (spelled @ spelled.T).detach().numpy()
 
     assert np.diag(alike) == pytest.approx([0.25] * 3, rel=0.2), "share squared"
@@ -131,15 +131,15 @@ def test_untrained_ngrams_say_how_many_two_texts_share(encoder: TorchEncoder) ->
 
 def test_dropout_leaves_ngrams_out_in_training_only(encoder: TorchEncoder) -> None:
     settings = NgramSettings(buckets=BUCKETS, dropout=0.5)
-    module = untrained(encoder.tokenizer, DIMENSION, settings)
+    module = untrained_ngrams(encoder.tokenizer, DIMENSION, settings)
     inputs = tokens(encoder, TEXTS)
     asked = {"ids": inputs["input_ids"], "mask": inputs["attention_mask"]}
 
-    dropped = module.train().spelled(**asked)
-    kept = module.eval().spelled(**asked)
+    dropped = module.train().spelling(**asked)
+    kept = module.eval().spelling(**asked)
 
     assert not torch.allclose(dropped, kept)
-    torch.testing.assert_close(module.spelled(**asked), kept)
+    torch.testing.assert_close(module.spelling(**asked), kept)
 
 
 def test_a_text_without_ngrams_keeps_its_meaning(ngrams: CharacterNgrams) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.models.tokens import TokenTable, buckets, by_length, joined, padded
+from training.models.tokens import TokenTable, buckets, by_length, concatenate, padded
 
 
 def table(*texts: list[int]) -> TokenTable:
@@ -19,7 +19,7 @@ THREE = table([1, 2, 3], [4], [5, 6])
 
 def test_texts_come_back_as_they_were_given() -> None:
     assert [THREE.of(text).tolist() for text in range(3)] == [[1, 2, 3], [4], [5, 6]]
-    both = joined([THREE, table([7, 8])])
+    both = concatenate([THREE, table([7, 8])])
     assert len(both) == 4
     assert both.of(3).tolist() == [7, 8]
 

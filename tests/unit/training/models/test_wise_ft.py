@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from training.models.wise_ft import Mixture, mixed
+from training.models.wise_ft import Mixture, interpolate
 
 
 def test_the_mean_lies_between() -> None:
     first, present = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 6.0])
 
-    assert mixed(first, present, 0.25).tolist() == [0.25, 3.0]
-    assert mixed(first, present, 0.0).tolist() == [0.0, 2.0]
-    assert mixed(first, present, 1.0).tolist() == [1.0, 6.0]
+    assert interpolate(first, present, 0.25).tolist() == [0.25, 3.0]
+    assert interpolate(first, present, 0.0).tolist() == [0.0, 2.0]
+    assert interpolate(first, present, 1.0).tolist() == [1.0, 6.0]
 
 
 def test_the_present_weights_come_back_bit_for_bit() -> None:
@@ -24,12 +24,12 @@ def test_the_present_weights_come_back_bit_for_bit() -> None:
         module.weight.add_(torch.rand(2, 3))
     present = module.weight.detach().clone()
 
-    with mixture.at(0.5):
+    with mixture.mixed(0.5):
         assert torch.allclose(module.weight, (first + present) / 2)
     assert torch.equal(module.weight, present)
-    with mixture.at(1.0):
+    with mixture.mixed(1.0):
         assert torch.equal(module.weight, present)
-    with pytest.raises(KeyboardInterrupt), mixture.at(0.0):
+    with pytest.raises(KeyboardInterrupt), mixture.mixed(0.0):
         assert torch.equal(module.weight, first)
         raise KeyboardInterrupt
     assert torch.equal(module.weight, present)

@@ -7,7 +7,7 @@ import pytest
 from service.core.config import parse
 from service.core.errors import InvalidConfig
 from training.recipes import recipe as recipes
-from training.systems import SYSTEMS, build
+from training.systems.registry import SYSTEMS, build_system
 
 TABLE_7 = {
     "rae-lf-amazontitles-131k": (32, 8 * 896, 3e-4, 3_000, 1_000, 50, 2),
@@ -55,7 +55,7 @@ def test_irenes_table_10(name: str) -> None:
 
     assert second.encoder.frozen and second.encoder.stage_one == f"ngame-{name}"
     assert (first.optimizer.learning_rate, second.optimizer.learning_rate) == (2e-4, 2e-4)
-    assert second.optimizer.rows_learning_rate == 1e-3
+    assert second.optimizer.sparse_learning_rate == 1e-3
     for recipe, passes in ((first, epochs), (second, 120)):
         done = recipe.optimizer.steps * recipe.batch.instances / rows
         assert done == pytest.approx(passes, rel=0.02)
@@ -128,6 +128,6 @@ def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
 )
 def test_a_wrong_system_is_named(table: dict, message: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
-        build(table, None, source="mine.toml")
+        build_system(table, None, source="mine.toml")
 
     assert str(raised.value).startswith(f"mine.toml: {message}")

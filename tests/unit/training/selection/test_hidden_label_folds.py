@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidConfig
 from tests.support.tiny_training import tiny_dataset
-from training.loop.setup import training_pairs
+from training.loop.training_data import training_pairs
 from training.recipes import recipe
 from training.selection.validation import hidden_labels
 

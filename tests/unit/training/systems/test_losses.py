@@ -21,7 +21,7 @@ SAMPLED = torch.tensor([[True, False, False], [False, False, True]])
 POSITIVES = torch.tensor([[True, True, False], [False, False, True]])
 NEGATIVES = ~POSITIVES
 INSTANCES = torch.tensor([[1.0, 0.4], [0.4, 1.0]], dtype=torch.float64)
-STRANGERS = torch.tensor([[False, True], [True, False]])
+INSTANCE_NEGATIVES = torch.tensor([[False, True], [True, False]])
 TAU = 0.5
 
 
@@ -45,7 +45,7 @@ def test_instances_of_other_labels_join_the_denominator() -> None:
         instance_scores=INSTANCES,
         sampled=SAMPLED,
         negatives=NEGATIVES,
-        strangers=STRANGERS,
+        instance_negatives=INSTANCE_NEGATIVES,
         tau=TAU,
     )
 
@@ -58,7 +58,7 @@ def test_without_strangers_it_is_the_decoupled_softmax() -> None:
         instance_scores=INSTANCES,
         sampled=SAMPLED,
         negatives=NEGATIVES,
-        strangers=torch.zeros_like(STRANGERS),
+        instance_negatives=torch.zeros_like(INSTANCE_NEGATIVES),
         tau=TAU,
     )
     without = decoupled_softmax(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, tau=TAU)
@@ -106,7 +106,7 @@ def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict
             instance_scores=INSTANCES,
             sampled=sampled,
             negatives=negatives,
-            strangers=STRANGERS,
+            instance_negatives=INSTANCE_NEGATIVES,
             tau=TAU,
         ),
         "triplet": triplet(

@@ -62,4 +62,4 @@ def test_sum_and_max_by_hand() -> None:
     made = make_combiner("sum", 2, places=3, heads=1, dropout=0.0, residual=True)
     assert made(texts, classifiers, present).tolist() == [pytest.approx([0.8, 0.6])]
     made = make_combiner("max", 2, places=3, heads=1, dropout=0.0, residual=True)
-    assert made.combined(texts, classifiers, present).tolist() == [[3.0, 3.0]]
+    assert made.combine(texts, classifiers, present).tolist() == [[3.0, 3.0]]

@@ -1,0 +1,181 @@
+"""Builds what a run trains from its recipe: encoder, texts as tokens, system, optimizers.
+
+Shapes: N training instances, L labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from rich.console import Console
+from torch import nn
+
+from service.core.errors import InvalidConfig
+from service.core.types import Role
+from training.datasets.dataset import Dataset
+from training.loop.embedder import BucketedEncoder, Embedder
+from training.loop.frozen import FrozenEmbedder
+from training.loop.model import TrainedModel
+from training.loop.optimizers import make_optimizers
+from training.loop.training_data import TrainingData
+from training.models.ngrams import CharacterNgrams, ngrams_of, untrained_ngrams
+from training.models.pooled import PooledEncoder
+from training.models.precision import supported_precision
+from training.models.sharding import Sharding, sharding_of
+from training.models.tokens import TokenTable, concatenate, tokenize
+from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.wise_ft import Mixture
+from training.recipes.recipe import Recipe
+from training.systems.registry import build_system
+from training.systems.system import System, Task
+
+_FROZEN_BUCKETS = 16  # times larger, since no transformer's activations are kept
+
+
+def build_model(
+    recipe: Recipe, dataset: Dataset, data: TrainingData, *, source: str, console: Console
+) -> TrainedModel:
+    """The model of a run before its first step.
+
+    Raises `InvalidConfig` where the recipe leaves nothing to train.
+    """
+    accelerator = make_accelerator(recipe)
+    torch.manual_seed(recipe.seed)
+    encoder = trainable_encoder(recipe)
+    mixture = Mixture(pretrained(encoder), recipe.validation.mixing)
+    embedder = make_embedder(encoder, token_table(encoder, dataset, recipe), recipe, accelerator)
+    sharding = sharding_of(accelerator)
+    system = _build_system(recipe, encoder, embedder, data, sharding, source=source)
+    if not embedder.learns and system.head is None:
+        raise InvalidConfig(
+            f"{source}: encoder.frozen leaves nothing to train; set ngrams.buckets, or take a"
+            f" system with classifiers"
+        )
+    if isinstance(embedder, FrozenEmbedder):
+        with console.status(f"encoding {len(embedder.table):,} texts, once"):
+            _ = embedder.transformer_vectors
+    optimizers = make_optimizers(
+        embedder.module if embedder.learns else None,
+        system.head,
+        recipe,
+        sharded=system.sharded_parameters,
+        sharding=sharding,
+    )
+    if embedder.learns:
+        embedder.module, *optimizers.each = accelerator.prepare(embedder.module, *optimizers.each)
+    embedder.module.train(embedder.learns)
+    if system.head is not None:
+        system.head.to(accelerator.device)
+    return TrainedModel(
+        encoder=encoder,
+        embedder=embedder,
+        system=system,
+        mixture=mixture,
+        optimizers=optimizers,
+        accelerator=accelerator,
+        instances=data.instances,
+    )
+
+
+def make_accelerator(recipe: Recipe) -> Accelerator:
+    """A single process, or this one of those that `torchrun` started."""
+    return Accelerator(
+        cpu=not torch.cuda.is_available(),
+        mixed_precision=supported_precision(recipe.optimizer.precision).replace("fp32", "no"),
+        # A BERT model has a pooling head that is loaded but never used.
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
+        ],
+    )
+
+
+def trainable_encoder(recipe: Recipe) -> TorchEncoder:
+    """Load the encoder to train, with the recipe's token limit, prompts, dropout and n-grams."""
+    settings, ngrams = recipe.encoder, recipe.ngrams
+    encoder = load_encoder(
+        settings.name,
+        max_tokens=max(settings.query_tokens, settings.label_tokens),
+        query_prompt=settings.query_prompt,
+        label_prompt=settings.label_prompt,
+    )
+    if settings.dropout is not None:
+        _set_dropout(encoder.model, settings.dropout)
+    if ngrams.buckets and ngrams_of(encoder.model) is None:
+        encoder.model.append(untrained_ngrams(encoder.tokenizer, encoder.dimension, ngrams))
+    return encoder
+
+
+def pretrained(encoder: TorchEncoder) -> nn.ModuleList:
+    """The modules with pretrained weights: all but the n-grams."""
+    return nn.ModuleList(
+        module for module in encoder.model if not isinstance(module, CharacterNgrams)
+    )
+
+
+def token_table(encoder: TorchEncoder, dataset: Dataset, recipe: Recipe) -> TokenTable:
+    """The tokens of all training instances, then of all labels."""
+    return concatenate(
+        [
+            tokenize(encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=tokens)
+            for texts, role, tokens in (
+                (dataset.train.instances.texts, Role.QUERY, recipe.encoder.query_tokens),
+                (dataset.labels.texts, Role.LABEL, recipe.encoder.label_tokens),
+            )
+        ]
+    )
+
+
+def make_embedder(
+    encoder: TorchEncoder, table: TokenTable, recipe: Recipe, accelerator: Accelerator
+) -> Embedder:
+    """The encoder over the texts; a frozen one keeps the transformer's vectors."""
+    if recipe.ngrams.frozen and not recipe.encoder.frozen:
+        raise InvalidConfig("ngrams.frozen requires encoder.frozen = true")
+    bucket_tokens = recipe.optimizer.bucket_tokens
+    options = {
+        "table": table,
+        "accelerator": accelerator,
+        "padding": int(encoder.tokenizer.pad_token_id or 0),
+    }
+
+    def whole(model: nn.Module) -> Embedder:
+        module = BucketedEncoder(PooledEncoder(model)).to(accelerator.device)
+        return Embedder(module, **options, bucket_tokens=bucket_tokens)
+
+    if not recipe.encoder.frozen:
+        return whole(encoder.model)
+    ngrams = None if recipe.ngrams.frozen else ngrams_of(encoder.model)
+    frozen = encoder.model if ngrams is None else nn.Sequential(*pretrained(encoder))
+    return FrozenEmbedder(
+        ngrams, whole(frozen), **options, bucket_tokens=_FROZEN_BUCKETS * bucket_tokens
+    )
+
+
+def _build_system(
+    recipe: Recipe,
+    encoder: TorchEncoder,
+    embedder: Embedder,
+    data: TrainingData,
+    sharding: Sharding,
+    *,
+    source: str,
+) -> System:
+    labels = np.arange(data.instances, len(embedder.table))  # among the embedder's texts
+    task = Task(
+        labels=len(labels),
+        dimension=encoder.dimension,
+        label_vectors=partial(embedder.vectors, labels),
+        instance_vectors=partial(embedder.vectors, data.rows),
+        labels_of=data.pairs.drawable[data.rows],
+        sharding=sharding,
+    )
+    return build_system(recipe.system, task, source=source)
+
+
+def _set_dropout(model: nn.Module, share: float) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share

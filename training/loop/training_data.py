@@ -1,0 +1,69 @@
+"""What a run trains on: the pairs that count, the rows that train, and those held out.
+
+Shapes: N training rows, L labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix, diags
+
+from service.core.errors import InvalidConfig
+from service.core.types import Rows
+from training.datasets.dataset import Dataset
+from training.datasets.training_pairs import TrainingPairs
+from training.recipes.recipe import Recipe
+from training.selection.validation import Slices, hidden_labels, hold_out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingData:
+    """The training split, with hidden labels and held-out rows apart."""
+
+    pairs: TrainingPairs
+    slices: Slices
+    hidden: Rows  # labels whose pairs do not train
+    rows: Rows  # that train: kept, and with a label to sample
+
+    @property
+    def instances(self) -> int:
+        """N, the number of training rows, those held out included."""
+        return int(self.pairs.labels_of.shape[0])
+
+
+def split_training_data(dataset: Dataset, recipe: Recipe, *, source: str) -> TrainingData:
+    """Hide labels and hold rows out as the recipe says.
+
+    Raises `InvalidConfig` where fewer than two rows are left to train on.
+    """
+    validation = recipe.validation
+    hidden = hidden_labels(dataset, share=validation.labels, seed=recipe.seed)
+    pairs = training_pairs(dataset, hidden)
+    trainable = pairs.trainable()
+    slices = hold_out(trainable, total=len(dataset.train), count=validation.rows, seed=recipe.seed)
+    left = len(trainable) - len(slices.held_out)
+    if left < 2:
+        raise InvalidConfig(
+            f"{source}: {left} labelled training rows are left besides those held out;"
+            f" at least two are needed"
+        )
+    return TrainingData(
+        pairs=pairs,
+        slices=slices,
+        hidden=hidden,
+        rows=np.intersect1d(slices.kept, trainable),
+    )
+
+
+def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
+    """All pairs; those of `hidden` labels are filtered: neither positives nor negatives."""
+    train = dataset.train
+    if not len(hidden):
+        return TrainingPairs(labels_of=train.labels_of, filtered=train.filtered)
+    is_hidden = np.zeros(len(dataset.labels), bool)
+    is_hidden[hidden] = True
+    hidden_pairs = csr_matrix(train.labels_of != 0) @ diags(is_hidden.astype(np.float32))
+    filtered = csr_matrix(train.filtered.astype(bool) + (hidden_pairs != 0))
+    return TrainingPairs(labels_of=train.labels_of, filtered=filtered)

@@ -1,0 +1,35 @@
+"""The table of systems, and how the one that a recipe names is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from service.core.config import parse
+from service.core.errors import InvalidConfig
+from training.systems.system import System, Task
+
+SYSTEMS = {
+    "rae": "training.systems.rae",
+    "dual-encoder": "training.systems.dual_encoder",
+    "ngame": "training.systems.ngame",
+    "one-versus-all": "training.systems.one_versus_all",
+    "irene": "training.systems.irene.system",
+    "supcon-de": "training.systems.supcon_de",
+}
+
+
+def build_system(table: Mapping[str, Any], task: Task, *, source: str) -> System:
+    """Build the system of a recipe's `[system]` table; `source` is the recipe's name.
+
+    Raises `InvalidConfig` naming the key and the allowed values.
+    """
+    settings = dict(table)
+    name = settings.pop("name", None)
+    if name not in SYSTEMS:
+        raise InvalidConfig(f"{source}: system.name must be one of {', '.join(SYSTEMS)}")
+    module = import_module(SYSTEMS[name])
+    parsed = parse(module.Settings, settings, source=f"{source}: system")
+    system: System = module.build(parsed, task)
+    return system

@@ -1,0 +1,149 @@
+"""The protocol of a system: what it is built from, what it must do, and what it is given to do it.
+
+Shapes: B instances, P labels of the pool, N training rows, n of them that train, L labels, d
+dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor, nn
+
+from service.core.types import Floats
+from training.batches.batch import Batch
+from training.checkpoints.choices import UNCHOSEN, Choices
+from training.models.sharding import Sharding
+from training.selection.validation import Validation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EncodedBatch:
+    """A batch with its vectors; the masks are those of `Batch` as tensors."""
+
+    instances: Tensor  # [B, d] unit vectors
+    labels: Tensor  # [P, d] unit vectors; [0, d] where the system encodes no labels
+    pool: Tensor  # [P] the labels' columns
+    sampled: Tensor  # [B, P]
+    positives: Tensor  # [B, P]
+    negatives: Tensor  # [B, P]
+    instance_negatives: Tensor  # [B, B]
+
+    @classmethod
+    def from_vectors(cls, batch: Batch, vectors: Tensor) -> EncodedBatch:
+        """The batch on the device of `vectors` [B + P, d]: those of its instances, then its pool.
+
+        They are [B, d] where the system encodes no labels.
+        """
+
+        def tensor(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(vectors.device)
+
+        instances = len(batch.rows)
+        return cls(
+            instances=vectors[:instances],
+            labels=vectors[instances:],
+            pool=tensor(batch.pool.astype(np.int64)),
+            sampled=tensor(batch.sampled),
+            positives=tensor(batch.positives),
+            negatives=tensor(batch.negatives),
+            instance_negatives=tensor(batch.instance_negatives),
+        )
+
+    @property
+    def label_scores(self) -> Tensor:
+        """s(x, l), [B, P]."""
+        return self.instances @ self.labels.T
+
+    @property
+    def instance_scores(self) -> Tensor:
+        """s(x, x'), [B, B]."""
+        return self.instances @ self.instances.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a system is built from.
+
+    `label_vectors()` [L, d] and `instance_vectors()` [n, d] encode with the untrained encoder; the
+    instances are those of the rows that train, and `labels_of` [n, L] are their labels.
+    """
+
+    labels: int
+    dimension: int
+    label_vectors: Callable[[], Floats]
+    instance_vectors: Callable[[], Floats]
+    labels_of: csr_matrix
+    sharding: Sharding = field(default_factory=Sharding)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinishedTraining:
+    """The best checkpoint's vectors and choices, which a system chooses its settings with."""
+
+    validation: Validation
+    instances: Floats  # [N, d]
+    labels: Floats  # [L, d], the encoder's vectors of the labels' texts
+    keys: Floats  # [L, d], the label keys that were chosen for the memory
+    choices: Choices  # the memory's temperature, lambda and b
+    head_weights: Mapping[str, Tensor]  # the head's parameters; all rows of sharded tables
+
+
+class System(Protocol):
+    """A loss, and the parameters and label keys that belong to it."""
+
+    encodes_labels: bool  # false where labels are rows of a table
+    head: nn.Module | None  # the system's parameters beside the encoder's
+    sharded_parameters: tuple[str, ...]  # of the head: sparse gradients, rows split over processes
+    memory_tau: float  # the memory's temperature while the encoder trains
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
+        """The batch's loss, a scalar."""
+        ...
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """The label keys Z of the memory, [L, d], from the encoder's label vectors [L, d]."""
+        ...
+
+    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
+        """Choose this system's settings for inference and write them into the checkpoint's folder.
+
+        `finished` is None where no rows were held out to choose on. Returns a line for the user,
+        empty where nothing was chosen.
+        """
+        ...
+
+
+Settings = TypeVar("Settings")
+
+
+class SystemDefaults:
+    """A system without sharded parameters and without settings of its own to choose."""
+
+    sharded_parameters: tuple[str, ...] = ()
+    memory_tau = UNCHOSEN.tau
+
+    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
+        """Choose nothing."""
+        return ""
+
+
+class EncoderOnly(SystemDefaults, Generic[Settings]):
+    """A system without a head, whose encoder reads instances and labels alike."""
+
+    encodes_labels = True
+    head = None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """The label vectors unchanged."""
+        return vectors
