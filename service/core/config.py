@@ -1,4 +1,4 @@
-"""TOML -> frozen dataclasses, with errors that name the file, the key and what is allowed."""
+"""Reads TOML into frozen dataclasses; errors name the file, the key and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.core.errors import InvalidConfig
 
-# What a settings dataclass is declared with: no unknown key, no "1" for 1.
+# The configuration of every settings dataclass: unknown keys and "1" in place of 1 are errors.
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 Count = Annotated[int, Field(ge=1)]
@@ -25,7 +25,7 @@ Settings = TypeVar("Settings")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The document in a TOML file; raises `InvalidConfig` naming the file."""
+    """Return the document in a TOML file; raises `InvalidConfig`, which names the file."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -35,19 +35,22 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: type[Settings], document: Mapping[str, Any], *, source: str) -> Settings:
-    """Build a settings dataclass from a document; `source` says where it came from.
+    """Build a settings dataclass from a document that was read from `source`.
 
-    Raises `InvalidConfig` naming source, key and what is allowed.
+    Raises `InvalidConfig`, which names the source, the key and what is allowed.
     """
     try:
-        # As JSON, since strict dataclasses take no dictionaries; TOML's dates become strings.
+        # By way of JSON: strict validation takes no dictionary for a dataclass. Dates become texts.
         return TypeAdapter(kind).validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidConfig(f"{source}: {_explain(error, kind)}") from error
 
 
 def toml_value(text: str) -> Any:
-    """A TOML value of a command line; what is none is a text, so that names need no quotes."""
+    """Read a value from the command line as TOML; if it is not TOML, return it as text.
+
+    So a name needs no quotation marks.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -55,7 +58,7 @@ def toml_value(text: str) -> Any:
 
 
 def _explain(error: ValidationError, kind: type[Any]) -> str:
-    """The first wrong key with its table, and what would be right."""
+    """Describe the first wrong key: its path, and what is allowed there."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]]
     where, message = ".".join(path), first["msg"]
@@ -65,7 +68,7 @@ def _explain(error: ValidationError, kind: type[Any]) -> str:
 
 
 def _known(kind: Any, path: list[str]) -> list[str]:
-    """The keys of the table at `path` below a settings dataclass; "0" is a place in an array."""
+    """Return the keys of the table at `path` in a settings dataclass; "0" is an array position."""
     for part in path:
         kind = get_args(kind)[0] if part.isdecimal() else get_type_hints(kind).get(part)
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []

@@ -1,38 +1,38 @@
 """The exception tree of Keymatch.
 
     KeymatchError
-    ├── InvalidInput            the caller's value is wrong: says which field and what is allowed
-    │   ├── InvalidConfig       a settings file, option or environment variable
-    │   ├── InvalidData         a data file: says file, line and field
-    │   ├── UnknownLabels       ids in a request's fields that the memory does not hold
-    │   └── UnknownLabel        a label id that the memory does not hold (or holds no more)
-    ├── KeyReused               an idempotency key that came with another request before
-    ├── BundleError             a bundle that must not be served; names the file
-    │   ├── BundleMissing       a folder or one of its files is not there
-    │   ├── BundleAltered       size or SHA-256 differ from the manifest
-    │   └── BundleUnsupported   format version, index library or dimensions this build cannot serve
-    ├── ParityError             an exported encoder that differs from torch beyond the tolerance
-    ├── CommandFailed           a command that another one ran; it has said why itself
+    ├── InvalidInput            a value is wrong; names the field and what is allowed
+    │   ├── InvalidConfig       in a settings file, an option or an environment variable
+    │   ├── InvalidData         in a data file; names file, line and field
+    │   ├── UnknownLabel        the memory holds no label with this id
+    │   └── UnknownLabels       the same for several ids of one request
+    ├── KeyReused               an idempotency key was used before for a different request
+    ├── BundleError             a bundle cannot be served; names the file
+    │   ├── BundleMissing       the folder or one of its files does not exist
+    │   ├── BundleAltered       a file's size or SHA-256 differs from the manifest
+    │   └── BundleUnsupported   its format, index library or dimension is unknown to this version
+    ├── ParityError             an exported encoder's output differs from torch's too much
+    ├── CommandFailed           a command run by another command failed and printed the reason
     ├── LogError                the label log cannot be read or written
-    │   ├── LogCorrupt          a stored event fails its checksum, or the sequence has a gap
-    │   └── LogLocked           another process kept the log to itself for too long
-    ├── SealError               a segment or snapshot cannot be built; what is served stays
-    ├── Unavailable             right now, not for ever
-    │   ├── Busy                the same operation is going on already
-    │   ├── NotReady            starting, draining or failed
+    │   ├── LogCorrupt          an event has a wrong checksum, or the sequence has a gap
+    │   └── LogLocked           another process held the log's lock for too long
+    ├── SealError               a segment or snapshot cannot be built; serving goes on
+    ├── Unavailable             the request cannot be answered now, but perhaps later
+    │   ├── Busy                the same operation is already running
+    │   ├── NotReady            the service is starting, draining or has failed
     │   ├── MemoryFull          the configured number of live rows is reached
-    │   ├── Overloaded          the queue is full; `retry_after` seconds
-    │   └── DeadlineExceeded    the request's own deadline passed
-    ├── RequestRefused          HTTP only: the request never reached the engine
+    │   ├── Overloaded          the queue is full; retry after `retry_after` seconds
+    │   └── DeadlineExceeded    the request's deadline has passed
+    ├── RequestRefused          the HTTP layer refused the request
     │   ├── MalformedRequest    the body is not JSON in UTF-8
-    │   ├── Unauthenticated     no API key, or an unknown one
-    │   ├── Forbidden           a known API key without the route's scope
-    │   ├── BodyTooLarge        more bytes than the limit
-    │   └── UnsupportedMedia    not a content type that the route reads
-    └── MissingExtra            an optional dependency is absent; says how to install it
+    │   ├── Unauthenticated     the API key is missing or unknown
+    │   ├── Forbidden           the API key lacks the scope that the route needs
+    │   ├── BodyTooLarge        the body is larger than the limit
+    │   └── UnsupportedMedia    the route does not read this content type
+    └── MissingExtra            an optional package is not installed; says how to install it
 
-Messages are for the person who must act on them. Those of `InvalidInput` and `Unavailable` may be
-sent to a client, so they hold neither paths nor internals; all others go to the log only.
+A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`
+may be sent to a client, so they contain neither paths nor internals; all others are only logged.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from pathlib import Path
 
 
 class KeymatchError(Exception):
-    """The root of every error that this project raises on purpose."""
+    """The base class of every error that this project raises deliberately."""
 
 
 class InvalidInput(KeymatchError):
-    """A value outside its documented range."""
+    """A value is not what its documentation allows."""
 
     def __init__(self, message: str, *, field: str = "") -> None:
-        """Keep `field`, the path of the offending value (`queries.0`), beside the message."""
+        """Keep the message and `field`, the path of the wrong value (`queries.0`)."""
         super().__init__(message)
         self.field = field
 
 
 class InvalidConfig(InvalidInput):
-    """A setting that is unknown or out of range; the message names file, key and allowed values."""
+    """A setting is unknown or out of range; the message names source, key and allowed values."""
 
 
 class InvalidData(InvalidInput):
-    """A data file that does not hold what its format promises."""
+    """A data file does not match its format."""
 
     def __init__(
         self, path: Path | str, message: str, *, line: int | None = None, field: str = ""
@@ -72,40 +72,40 @@ class InvalidData(InvalidInput):
 
 
 class UnknownLabel(InvalidInput):
-    """No label of this id."""
+    """The memory holds no label with this id: it never did, or the label was deleted."""
 
 
 class UnknownLabels(InvalidInput):
-    """Several label ids that the memory does not hold, each with the field that names it."""
+    """The memory holds no label for some ids of a request."""
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
-        """Keep pairs of field and message."""
+        """Keep `fields`, pairs of a field's path and the message about its id."""
         super().__init__(f"{len(fields)} label(s) are unknown", field=fields[0][0])
         self.fields = tuple(fields)
 
 
 class BundleError(KeymatchError):
-    """A bundle that must not be served."""
+    """A bundle cannot be served."""
 
 
 class BundleMissing(BundleError):
-    """The bundle's folder or one of its files is not there."""
+    """The bundle's folder or one of its files does not exist."""
 
 
 class BundleAltered(BundleError):
-    """A file of the bundle is not the one that was written."""
+    """A file of the bundle differs from the one that was written."""
 
 
 class BundleUnsupported(BundleError):
-    """A whole and unaltered bundle that this build cannot serve."""
+    """A complete and unaltered bundle uses something that this version does not support."""
 
 
 class ParityError(KeymatchError):
-    """An exported encoder whose vectors or answers differ from torch beyond the tolerance."""
+    """An exported encoder's vectors or answers differ from torch's by more than the tolerance."""
 
 
 class CommandFailed(KeymatchError):
-    """A command that another one ran ended with an error; what it wrote is kept."""
+    """A command that was run by another command failed; files that it wrote are kept."""
 
 
 class LogError(KeymatchError):
@@ -113,27 +113,27 @@ class LogError(KeymatchError):
 
 
 class LogCorrupt(LogError):
-    """The label log holds something that was never written to it."""
+    """The label log has lost an event, or holds one that was altered."""
 
 
 class LogLocked(LogError):
-    """Another process kept the label log to itself for too long."""
+    """Another process held the log's lock for too long."""
 
 
 class SealError(KeymatchError):
-    """A segment or a snapshot cannot be built."""
+    """A segment or a snapshot cannot be built; the memory that is served is unchanged."""
 
 
 class KeyReused(KeymatchError):
-    """An idempotency key that came with another request before."""
+    """An idempotency key was used within a day for a different request."""
 
 
 class Unavailable(KeymatchError):
-    """Not now; the same request may succeed later."""
+    """The request cannot be answered now; the same request may succeed later."""
 
 
 class Busy(Unavailable):
-    """The same operation is going on already."""
+    """The same operation is already running."""
 
 
 class NotReady(Unavailable):
@@ -141,49 +141,49 @@ class NotReady(Unavailable):
 
 
 class MemoryFull(Unavailable):
-    """The memory takes no more live rows."""
+    """The configured number of live rows is reached."""
 
 
 class Overloaded(Unavailable):
-    """More requests wait than the queue admits."""
+    """The queue is full; as many requests wait as are allowed to."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
-        """Keep `retry_after`, whole seconds, for the `Retry-After` header."""
+        """Keep the message and `retry_after`, whole seconds, for the `Retry-After` header."""
         super().__init__(message)
         self.retry_after = retry_after
 
 
 class DeadlineExceeded(Unavailable):
-    """The request's deadline passed before its answer was there."""
+    """The request's deadline passed before it was answered."""
 
 
 class RequestRefused(KeymatchError):
-    """A request that never reached the engine."""
+    """The HTTP layer refused a request, which did not reach the engine."""
 
 
 class MalformedRequest(RequestRefused):
-    """The body is not what its content type says."""
+    """The body does not match its content type."""
 
 
 class Unauthenticated(RequestRefused):
-    """No API key, or one that nobody holds."""
+    """The API key is missing or unknown."""
 
 
 class Forbidden(RequestRefused):
-    """The API key lacks the scope."""
+    """The API key lacks the scope that the route needs."""
 
 
 class BodyTooLarge(RequestRefused):
-    """The body exceeds the limit."""
+    """The body is larger than the limit."""
 
 
 class UnsupportedMedia(RequestRefused):
-    """The content type is not one that the route reads."""
+    """The route does not read this content type."""
 
 
 class MissingExtra(KeymatchError):
-    """An optional dependency is absent."""
+    """An optional package is not installed."""
 
     def __init__(self, package: str, *, extra: str) -> None:
-        """Say which extra brings `package`."""
+        """Name the package, and the extra of keymatch that installs it."""
         super().__init__(f"{package} is not installed: pip install 'keymatch[{extra}]'")

@@ -1,6 +1,6 @@
-"""The values that pass between the parts of the core; all frozen.
+"""Values that pass between the modules of the core; all are frozen.
 
-Shapes used throughout the core: B queries, b retrieved keys a query (the depth), d dimensions,
+Shapes used throughout the core: B queries, b retrieved keys per query (the depth), d dimensions,
 N instances, L labels, R = N + L rows of the knowledge memory.
 """
 
@@ -14,24 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# The names tell the element type; shapes are given where an array is used.
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
 Doubles = NDArray[np.float64]
-Rows = NDArray[np.int64]
-Indices = NDArray[np.int32]
-Bits = NDArray[np.uint8]
+Rows = NDArray[np.int64]  # row numbers of the memory
+Indices = NDArray[np.int32]  # columns of V
+Bits = NDArray[np.uint8]  # a bitmap, little-endian
 Bools = NDArray[np.bool_]
 
 
 class Role(Enum):
-    """Which side of the match a text stands on; some encoders prompt the two differently."""
+    """Whether a text is a query or a label; some encoders use a different prompt for each."""
 
     QUERY = "query"
     LABEL = "label"
 
 
 class RowKind(Enum):
-    """What a row of the knowledge memory was made from (Eq. 3 of RAE-XMC: K = [X; Z])."""
+    """The block of the knowledge memory that a row belongs to (Eq. 3 of RAE-XMC: K = [X; Z])."""
 
     INSTANCE = "instance"
     LABEL = "label"
@@ -41,8 +42,9 @@ class RowKind(Enum):
 class PredictOptions:
     """How one request is answered.
 
-    `memorization` is the paper's lambda in [0, 1]; `depth` is b, the number of retrieved keys;
-    `exact` scans all keys instead of searching the graph (evaluation only).
+    `memorization` is the paper's lambda in [0, 1], the weight of instance keys; `depth` is b, the
+    number of retrieved keys; `exact` scans all keys in place of searching the graphs (for
+    evaluation); `explain` adds the evidence to each keyword.
     """
 
     top_k: int = 10
@@ -54,7 +56,7 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One row that voted for a keyword; the weights of all its rows sum to the keyword's score."""
+    """A row that voted for a keyword; the weights of its rows add up to the keyword's score."""
 
     kind: RowKind
     text: str
@@ -64,7 +66,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keyword:
-    """A predicted label."""
+    """A predicted label; `novel` labels were not in the bundle's training data."""
 
     id: str
     text: str
@@ -76,7 +78,7 @@ class Keyword:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The answer to one query; keywords descend by score, ties stand in order of label id."""
+    """The keywords of one query, by descending score; equal scores by label id."""
 
     query: str
     keywords: tuple[Keyword, ...]
@@ -84,7 +86,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The answers to one request, the memory version they reflect, and seconds by stage."""
+    """The predictions of one request, the version of the view, and the seconds of each stage."""
 
     version: int
     predictions: tuple[Prediction, ...]
@@ -93,7 +95,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLabel:
-    """A label as a client posts it; `queries` are known queries it was clicked for."""
+    """A label as a client posts it; `queries` are queries for which it is known to be relevant."""
 
     id: str
     text: str
@@ -103,7 +105,7 @@ class NewLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewInstance:
-    """A query as a client posts it, with the ids of the labels that it was clicked for."""
+    """A query as a client posts it, with the ids of the labels that were clicked for it."""
 
     query: str
     labels: tuple[str, ...]
@@ -113,9 +115,9 @@ class NewInstance:
 class Label:
     """A label as the memory holds it.
 
-    `index` is its column of V; it stays the same when the label is replaced, and is never used
-    again once it is deleted. `novel` labels were not in the bundle's training data. `version` is
-    the memory version that wrote it, 0 for the bundle's own.
+    `index` is its column of V: it stays the same when the label is replaced, and is not used again
+    after the label is deleted. `novel` says that the label was not in the bundle's training data.
+    `version` is the sequence number of its last write, 0 for a label that was never posted.
     """
 
     index: int
@@ -129,11 +131,11 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One entry of the label log.
+    """One event of the label log.
 
-    `vectors` are the fp16 embeddings of the event's texts, [n, d] as appended and flat as read
-    back, so that a restart need not encode again; they hold only for the encoder whose
-    fingerprint is `encoder`.
+    `vectors` are the fp16 embeddings of the event's texts, [n, d] when it is appended and flat when
+    it is read, so that a restart need not encode again. They can be used only with the encoder
+    whose fingerprint is `encoder`.
     """
 
     sequence: int

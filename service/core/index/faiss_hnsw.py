@@ -1,4 +1,4 @@
-"""HNSW by faiss over fp16 vectors: half the memory of fp32 at equal recall, memory-mapped."""
+"""HNSW of faiss over fp16 vectors, memory-mapped: half the memory of fp32 at equal recall."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ try:
 except ImportError as error:  # pragma: no cover - needs an environment without faiss
     raise MissingExtra("faiss", extra="cpu") from error
 
-_ADD_ROWS = 8192  # a batch of insertions between two progress reports
-_SCANNED_FOR_ONE = 60  # rows of 384 that are scanned in the time of one more place in the queue
+_ADD_ROWS = 8192  # rows inserted between two progress reports
+_SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time of one more place in the queue
 _LONGEST_QUEUE = 4096
-_SPARE = 32  # rows found beyond those asked for, in the place of a few excluded ones
-_FEW = 0.05  # excluded share up to which a walk that ignores the filter is quicker
+_SPARE_ROWS = 32  # extra rows that an unfiltered walk finds to make up for excluded ones
+_FEW_EXCLUDED = 0.05  # excluded share up to which an unfiltered walk is faster
 
 
 class FaissSegment:
@@ -34,41 +34,46 @@ class FaissSegment:
 
     @property
     def rows(self) -> int:
-        """How many rows the segment holds."""
+        """The number of rows in the segment."""
         return int(self._index.ntotal)
 
     def search(
         self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
-        """See `Segment.search`; the queue is at least `count` long.
+        """Find the nearest rows as `Segment.search` says; the queue is at least `count` long.
 
-        Subtle: faiss ends a walk after `ef` candidates whether or not the filter lets them pass,
-        so a filter that leaves few rows, or rows far from the query, would lose most of them. A
-        walk that asks about each row is also slower by half. So where few rows are excluded, some
-        more are found and those dropped; the queue grows as the filter narrows; where few rows are
-        left they are scanned; and what the walk could not fill is scanned after all.
+        Subtle: faiss ends a walk through the graph after `ef` candidates, whether or not they pass
+        the filter. A filter that passes few rows, or only rows far from the query, would therefore
+        lose most of them; a filtered walk also takes half as long again. So:
+
+        - few rows excluded: walk without the filter for some spare rows, then drop the excluded;
+        - more rows excluded: walk with the filter and a longer queue;
+        - few rows left: scan them all;
+        - places that a walk could not fill: scan after all.
         """
         if row_filter is None:
             return self._walk(queries, count=count, ef=ef, row_filter=None)
         selected = max(1, row_filter.selected())
-        wider = min(ef * self.rows // selected, _LONGEST_QUEUE)
-        if selected <= _SCANNED_FOR_ONE * max(wider, count):
+        longer_ef = min(ef * self.rows // selected, _LONGEST_QUEUE)
+        if selected <= _SCAN_ROWS_PER_QUEUE_PLACE * max(longer_ef, count):
             return self._scan(queries, count=count, row_filter=row_filter)
-        if selected >= (1 - _FEW) * self.rows:
+        if selected >= (1 - _FEW_EXCLUDED) * self.rows:
             similarities, rows = self._walk_and_drop(
                 queries, count=count, ef=ef, row_filter=row_filter
             )
         else:
-            similarities, rows = self._walk(queries, count=count, ef=wider, row_filter=row_filter)
-        short = (rows < 0).any(axis=1)
-        if short.any():
-            similarities[short], rows[short] = self._scan(
-                queries[short], count=count, row_filter=row_filter
+            similarities, rows = self._walk(
+                queries, count=count, ef=longer_ef, row_filter=row_filter
+            )
+        unfilled = (rows < 0).any(axis=1)
+        if unfilled.any():
+            similarities[unfilled], rows[unfilled] = self._scan(
+                queries[unfilled], count=count, row_filter=row_filter
             )
         return similarities, rows
 
     def vectors(self, rows: Rows) -> Halves:
-        """See `Segment.vectors`; faiss decodes fp16 to fp32 without loss."""
+        """Return the vectors [n, d] of `rows` [n]; faiss decodes fp16 to fp32 without loss."""
         return np.asarray(self._vectors.reconstruct_batch(rows), np.float16)
 
     def _walk(
@@ -83,24 +88,24 @@ class FaissSegment:
     def _walk_and_drop(
         self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter
     ) -> tuple[Floats, Rows]:
-        """Walk as if all rows passed, and leave out those that do not."""
+        """Walk without the filter, then drop the rows that it excludes."""
         similarities, rows = self._walk(
-            queries, count=count + _SPARE, ef=ef + _SPARE, row_filter=None
+            queries, count=count + _SPARE_ROWS, ef=ef + _SPARE_ROWS, row_filter=None
         )
-        out = ~row_filter.allows(rows)
-        order = np.argsort(out, axis=1, kind="stable")[:, :count]
-        rows = np.where(out, -1, rows)
+        excluded = ~row_filter.allows(rows)
+        order = np.argsort(excluded, axis=1, kind="stable")[:, :count]
+        rows = np.where(excluded, -1, rows)
         return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
 
     def _scan(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
-        """Every selected row, in the graph's own memory-mapped vectors."""
+        """Scan every row that passes the filter, in the segment's memory-mapped vectors."""
         parameters = faiss.SearchParameters(sel=selector(row_filter))
         similarities, rows = self._vectors.search(queries, count, params=parameters)
         return similarities, rows
 
 
 def selector(row_filter: RowFilter) -> Any:
-    """Translate a row filter into faiss's terms; a search skips what it does not select."""
+    """Return a row filter as faiss's selector; a search returns only rows that it selects."""
     in_range = faiss.IDSelectorRange(row_filter.start, row_filter.stop)
     if row_filter.alive is None:
         return in_range
@@ -108,12 +113,12 @@ def selector(row_filter: RowFilter) -> Any:
 
 
 def search_in_one_thread() -> None:
-    """Make faiss use one OpenMP thread for calls of this thread (the setting is per thread)."""
+    """Make faiss search in the calling thread only; each thread has a setting of its own."""
     faiss.omp_set_num_threads(1)
 
 
 def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress) -> None:
-    """See `SegmentLibrary.build`."""
+    """Build the graph over vectors [R, d] on all cores and write it to `path`."""
     rows, dimension = vectors.shape
     index = faiss.IndexHNSWSQ(
         dimension,
@@ -130,10 +135,13 @@ def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Pr
 
 
 def open(path: Path, *, rows: int, dimension: int) -> Segment:
-    """See `SegmentLibrary.open`; vectors and edges stay in the page cache, shared by processes."""
+    """Open a written graph memory-mapped, so that processes share it through the page cache.
+
+    Raises `BundleAltered` if the file is damaged or does not match `rows` and `dimension`.
+    """
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:  # faiss's only exception, whatever the file lacks
+    except RuntimeError as error:  # faiss raises no other exception, whatever is wrong
         raise BundleAltered(f"{path.name} is not an index that faiss can read") from error
     if not isinstance(index, faiss.IndexHNSWSQ):
         raise BundleAltered(f"{path.name} holds a {type(index).__name__}, expected IndexHNSWSQ")

@@ -1,4 +1,4 @@
-"""HNSW by hnswlib over fp32 vectors, for those who compare with the paper's own library."""
+"""HNSW of hnswlib over fp32 vectors, to compare with the library that the paper used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADD_ROWS = 8192
 
 
 class HnswlibSegment:
-    """A frozen hnswlib index; its queue length is a property of the index, not of a search."""
+    """A frozen hnswlib index, whose queue length is set for the index and not for one search."""
 
     def __init__(self, index: Any) -> None:
         """Wrap a loaded `hnswlib.Index`."""
@@ -30,31 +30,34 @@ class HnswlibSegment:
 
     @property
     def rows(self) -> int:
-        """How many rows the segment holds."""
+        """The number of rows in the segment."""
         return int(self._index.element_count)
 
     def search(
         self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
-        """See `Segment.search`; a filter is called back for every visited row, which is slow."""
-        wanted = max(ef, count)
-        if wanted > self._ef:  # only ever raised: a concurrent search may search deeper, never less
-            self._ef = wanted
-            self._index.set_ef(wanted)
+        """Find the nearest rows as `Segment.search` says.
+
+        A filter is slow: hnswlib calls it for every row that it visits.
+        """
+        queue = max(ef, count)
+        if queue > self._ef:  # never lowered, as that would shorten a concurrent search's queue
+            self._ef = queue
+            self._index.set_ef(queue)
         mask = None if row_filter is None else row_filter.mask()
-        found = min(count, self.rows if mask is None else int(mask.sum()))
+        filled = min(count, self.rows if mask is None else int(mask.sum()))
         similarities = np.full((len(queries), count), -np.inf, np.float32)
         rows = np.full((len(queries), count), -1, np.int64)
-        if found:
+        if filled:
             labels, distances = self._index.knn_query(
-                queries, k=found, num_threads=1, filter=_allows(row_filter, mask)
+                queries, k=filled, num_threads=1, filter=_allows(row_filter, mask)
             )
-            rows[:, :found] = labels.astype(np.int64)
-            similarities[:, :found] = 1.0 - distances  # the "ip" space returns 1 - s
+            rows[:, :filled] = labels.astype(np.int64)
+            similarities[:, :filled] = 1.0 - distances  # the "ip" space returns 1 - s
         return similarities, rows
 
     def vectors(self, rows: Rows) -> Halves:
-        """See `Segment.vectors`."""
+        """Return the vectors [n, d] of `rows` [n]."""
         return np.asarray(self._index.get_items(rows, return_type="numpy"), np.float16)
 
 
@@ -66,7 +69,7 @@ def _allows(row_filter: RowFilter | None, mask: Any) -> Any:
 
 
 def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress) -> None:
-    """See `SegmentLibrary.build`."""
+    """Build the graph over vectors [R, d] on all cores and write it to `path`."""
     rows, dimension = vectors.shape
     index = hnswlib.Index(space="ip", dim=dimension)
     index.init_index(
@@ -79,7 +82,10 @@ def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Pr
 
 
 def open(path: Path, *, rows: int, dimension: int) -> Segment:
-    """See `SegmentLibrary.open`; hnswlib reads the whole file into memory."""
+    """Open a written graph; hnswlib reads the whole file into memory.
+
+    Raises `BundleAltered` if the file is damaged or does not match `rows` and `dimension`.
+    """
     index = hnswlib.Index(space="ip", dim=dimension)
     try:
         index.load_index(str(path))
@@ -95,6 +101,9 @@ def open(path: Path, *, rows: int, dimension: int) -> Segment:
 
 
 def _stored_dimension(path: Path) -> int:
-    """The dimension in the file's header; hnswlib itself takes any and would read out of bounds."""
+    """Return the dimension in the file's header.
+
+    hnswlib does not check it, and with a wrong one it would read out of bounds.
+    """
     _, _, _, _, label_offset, data_offset = np.fromfile(path, np.uintp, 6).tolist()
     return int(label_offset - data_offset) // np.dtype(np.float32).itemsize
