@@ -1,4 +1,4 @@
-"""How all three packages run a command line."""
+"""Runs the command lines of `service`, `training` and `export`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from service.core.errors import KeymatchError
 def run(app: App, arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    An error that was raised on purpose is one line on stderr and status 2. It is neither wrapped
-    nor read as markup: a path may hold brackets, and a message is one line to grep.
+    A `KeymatchError` becomes one line on stderr and status 2. The line is not wrapped, so that grep
+    finds it, and not read as markup, because a path may contain brackets.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -1,4 +1,4 @@
-"""Log lines as JSON on stderr, one event a line."""
+"""Log lines as JSON on stderr, one object per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, message, and whatever was passed as `extra`."""
+    """Time, level, message, and the fields that were passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -26,7 +26,10 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(*, access: bool) -> None:
-    """Send our logs and uvicorn's to stderr; uvicorn's own access log gives way to ours."""
+    """Send the logs of keymatch and uvicorn to stderr.
+
+    `access` turns on one line per request; it replaces uvicorn's own access log.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

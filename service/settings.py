@@ -4,8 +4,9 @@
     [engine]     threads, caches and queues
     [server]     address and access
 
-Options on the command line stand above the file, the file above the defaults below. One default
-depends on another value: `engine.threads` is a worker's part of the cores, see `load_settings`.
+An option on the command line overrides the file, and the file overrides the defaults below. One
+default depends on another value: `engine.threads`, see `load_settings`. service/README.md lists all
+settings with their units.
 """
 
 import os
@@ -20,11 +21,11 @@ from pydantic.dataclasses import dataclass
 from service.core.config import STRICT, Count, Natural, parse, read_toml
 
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
-STATE_VARIABLE = "KEYMATCH_STATE"  # in place of --state, whose value others can read
+STATE_VARIABLE = "KEYMATCH_STATE"  # replaces --state, which other users of the machine can read
 
 
 def available_cores() -> int:
-    """The cores that this process may run on; a container's CPU quota is not among what it sees."""
+    """The cores that this process may run on; a container's CPU quota is not considered."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -32,49 +33,84 @@ def available_cores() -> int:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limits:
-    """What one request may ask for."""
+    """What one request may ask for.
+
+    - `body_bytes`: bytes of a request's body; beyond it 413
+    - `queries`: queries per `/predict` request
+    - `query_characters`: characters of a query, after trimming; also of a label's text and id
+    - `top_k`: labels returned per query
+    - `depth`: keys retrieved per query
+    - `deadline_ms`: milliseconds; the longest deadline that a request may set
+    - `default_deadline_ms`: milliseconds; the deadline of a request that sets none
+    - `labels`: labels per `POST /labels` request; a stream has no such limit
+    - `label_queries`: queries posted with one label
+    - `metadata_entries`: metadata entries of one label
+    - `metadata_characters`: characters of one metadata key or value
+    - `instances`: instances per `POST /instances` request
+    - `instance_labels`: labels of one instance
+    - `page`: labels in one answer of `GET /labels`
+    - `stream_answer_bytes`: bytes of one stream's answers that its client has not read yet
+    """
 
     body_bytes: Count = 4_194_304
-    queries: Count = 256  # a request
-    query_characters: Count = 2_048  # after trimming; also a label's text and id
+    queries: Count = 256
+    query_characters: Count = 2_048
     top_k: Count = 1_000
     depth: Count = 2_000
     deadline_ms: Count = 60_000
     default_deadline_ms: Count = 1_000
-    labels: Count = 1_000  # a request
-    label_queries: Natural = 100  # a label
-    metadata_entries: Natural = 64  # a label
-    metadata_characters: Count = 1_024  # a key or a value
-    instances: Count = 1_000  # a request
-    instance_labels: Count = 100  # an instance
-    page: Count = 1_000  # labels in one answer of GET /labels
-    stream_answer_bytes: Count = 67_108_864  # answers of one stream that its client has not read
+    labels: Count = 1_000
+    label_queries: Natural = 100
+    metadata_entries: Natural = 64
+    metadata_characters: Count = 1_024
+    instances: Count = 1_000
+    instance_labels: Count = 100
+    page: Count = 1_000
+    stream_answer_bytes: Count = 67_108_864
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EngineSettings:
-    """How the engine uses the machine."""
+    """How the engine of one worker uses the machine.
 
-    # Answering, in each worker. Where no file sets them, `load_settings` divides the cores.
+    - `threads`: threads that answer queries; as many child processes encode. Where no file sets
+      it, `load_settings` divides the cores among the workers
+    - `queue_queries`: queries waiting or running; beyond it 429
+    - `queue_labels`: labels and instances waiting to be encoded, or to be written; beyond it 429
+    - `cached_queries`: query vectors kept
+    - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
+    - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
+      temporary folder
+    - `seal_rows`: live rows that are frozen together in a segment
+    """
+
     threads: Count = field(default_factory=available_cores)
-    queue_queries: Count = 512  # waiting and running queries; beyond it 429
-    queue_labels: Count = 10_000  # waiting labels; beyond it 429
-    cached_queries: Natural = 10_000  # encoded texts kept
-    live_rows: Count = 1_000_000  # rows learned since the bundle was written; beyond it 507
-    segments: Path | None = None  # folder of sealed segments; default: in the state folder
-    seal_rows: Count = 16_384  # live rows that are frozen together in a segment
+    queue_queries: Count = 512
+    queue_labels: Count = 10_000
+    cached_queries: Natural = 10_000
+    live_rows: Count = 1_000_000
+    segments: Path | None = None
+    seal_rows: Count = 16_384
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ServerSettings:
-    """Where the server listens and who may use it."""
+    """Where the server listens and who may use it.
+
+    - `host`: address to listen on
+    - `port`: port; 0 takes any free port
+    - `workers`: processes that serve, each with its own copy of the live memory and its own queues
+    - `allow_anonymous`: whether other addresses than loopback are served without API keys
+    - `access_log`: whether each request is a line of the log
+    - `shutdown_seconds`: seconds that accepted requests may still take after SIGTERM
+    """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    workers: Count = 1  # processes
-    allow_anonymous: bool = False  # serve other addresses than loopback without API keys
+    workers: Count = 1
+    allow_anonymous: bool = False
     access_log: bool = True
-    shutdown_seconds: Count = 30  # the most that accepted requests may take after SIGTERM
+    shutdown_seconds: Count = 30
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -87,9 +123,10 @@ class Settings:
 
 
 def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
-    """Read settings from a TOML file (or none) with `server` options put above its own.
+    """Read settings from a TOML file, or none; `server` options override its [server] table.
 
-    Threads that the file does not set are the cores divided among the workers, at least one each.
+    Where the file does not set `engine.threads`, it is the number of cores divided by the number of
+    workers, at least 1. An option that is None is not set.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     document = read_toml(path) if path is not None else {}
