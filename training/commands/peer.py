@@ -1,10 +1,8 @@
-"""`python -m training peer`: a system of others, trained and measured on a data set."""
+"""`python -m training peer`: train and measure a published system by others."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +16,8 @@ from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
-from training.evaluation.results import Results, rows_of_chosen
-from training.hardware import machine
 from training.peers import PEERS, load
-from training.peers.material import material
+from training.peers.measure import train_and_measure
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
@@ -44,52 +40,29 @@ def peer(
     data
         The data set's folder.
     out
-        The results' folder; one that holds results already is refused.
+        Folder for the results; it must not hold results yet.
     set
-        Settings of the peer to replace, as key=value.
+        Settings of the peer to change, as key=value.
     allow_test_rows
-        Train also where a training row's text stands in the test split.
+        Train even if a text of the train split is also in the test split.
     """
-    chosen = load(name)
-    settings = parse(chosen.Settings, assignments(set), source=f"peer {name}")
+    module = load(name)
+    settings = parse(module.Settings, assignments(set), source=f"peer {name}")
     refuse_existing(out / results.FILE)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
-    console = Console()
-    with console.status(f"training {name}"):
-        started = time.perf_counter()
-        trained = chosen.train(material(dataset), settings, folder=out)
-        seconds = time.perf_counter() - started
-    with console.status(f"ranking with {name}"):
-        found = trained.measure(dataset)
-    results.write(
-        Results(
-            name=name,
-            system=PEERS[name].system,
-            dataset=dataset.name,
-            propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
-            results=tuple(result for result, _ in found),
-            rows=rows_of_chosen(found),
-            held_out_rows=trained.held_out_rows,
-            training_seconds=seconds,
-            settings=asdict(settings),
-            hardware=machine(libraries=trained.libraries, device=trained.device),
-        ),
-        out,
-    )
-    best = found[0][0]
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    measured = train_and_measure(name, module, settings, dataset, folder=out, status=console.status)
+    results.write(measured, out)
+    best = measured.results[0]
     shown = ", ".join(f"{metric} {best.metrics[metric]:.2f}" for metric in SHOWN)
-    console.print(
-        f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {shown}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    seconds = measured.training_seconds
+    console.print(f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {shown}")
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value` as a document; raises `InvalidConfig` for what is no assignment."""
+    """The values by key; raises `InvalidConfig` for a text that is not key=value."""
     document: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))

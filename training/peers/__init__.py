@@ -1,9 +1,9 @@
-"""Peers: systems of others, trained on the same rows and measured by the same code as ours.
+"""Peers: published systems by others, trained on the same rows and measured by the same code.
 
 A peer is a module and a line in `PEERS`. Its module has
 
-    Settings    a frozen dataclass with every number that the peer is trained with
-    train(material, settings, *, folder) -> Trained; `folder` is where a model may be kept
+    Settings    a frozen dataclass of all training settings
+    train(data, settings, *, folder) -> TrainedPeer; a model may be kept in `folder`
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from service.core.errors import InvalidInput, MissingExtra
 from training.datasets.dataset import Dataset
 from training.evaluation.results import Result
-from training.peers.material import Material
+from training.peers.training_data import PeerTrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Where a peer is, and what the report calls the method behind it."""
+    """A peer's module, and the name of its method in reports."""
 
     module: str
     system: str
 
 
-class Trained(Protocol):
-    """A trained peer, and what it was trained with."""
+class TrainedPeer(Protocol):
+    """A trained peer that ranks labels, and what it was trained with."""
 
     @property
     def libraries(self) -> Mapping[str, str]:
-        """The version of each package behind it."""
+        """The version of each package that it uses."""
         ...
 
     @property
@@ -45,20 +45,20 @@ class Trained(Protocol):
 
     @property
     def held_out_rows(self) -> int:
-        """How many training rows something was chosen on; they did not train."""
+        """How many training rows were held out, and used for choices instead of training."""
         ...
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[Any]]]:
-        """Rank the labels of all test rows, in every way that the peer has."""
+        """Rank labels for all test rows, with each method that the peer has."""
         ...
 
 
 class PeerModule(Protocol):
-    """What the module of a peer holds."""
+    """The contents of a peer's module."""
 
     Settings: type[Any]
 
-    def train(self, material: Material, settings: Any, *, folder: Path) -> Trained:
+    def train(self, data: PeerTrainingData, settings: Any, *, folder: Path) -> TrainedPeer:
         """Train the peer."""
         ...
 
@@ -73,9 +73,9 @@ PEERS = {
 
 
 def load(name: str) -> PeerModule:
-    """Import a peer of `PEERS`, and with it the library behind it.
+    """Import the module of a peer in `PEERS`, and with it the peer's library.
 
-    Raises `InvalidInput` naming the known peers, and `MissingExtra` where the library is missing.
+    Raises `InvalidInput` for an unknown name, and `MissingExtra` if the library is not installed.
     """
     if name not in PEERS:
         raise InvalidInput(f"{name!r} is unknown; there are {', '.join(PEERS)}", field="peer")

@@ -1,8 +1,8 @@
-"""BM25 over label texts: what shared words alone find, without any training row.
+"""BM25 over label texts: labels that share words with the query; it needs no training.
 
 Lù (2024), "BM25S: Orders of magnitude faster lexical search via eager sparse scoring". Texts are
-lower-cased and cut into runs of letters and digits. Nothing is stemmed and no word is dropped as a
-stopword, one-letter words included: keywords are short, and each of their words may be the point.
+lower-cased and split into runs of letters and digits. There is no stemming and no stopword list,
+and words of one letter count: keywords are short, and each of their words may matter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Share
 from training.hardware import versions
-from training.peers.material import Material
 from training.peers.ranking import Ranked, Ranking
+from training.peers.training_data import PeerTrainingData
 
 WORD = r"(?u)\b\w+\b"
 
@@ -28,7 +28,7 @@ WORD = r"(?u)\b\w+\b"
 class Settings:
     """The library's defaults: Lucene's variant, k1 and b.
 
-    Other variants of the library score texts that share no word, and are left out.
+    Other variants of the library also score texts that share no word; they are not offered.
     """
 
     variant: Literal["lucene", "robertson", "atire"] = "lucene"
@@ -36,26 +36,26 @@ class Settings:
     b: Share = 0.75
 
 
-def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
+def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> Ranking:
     """Index the label texts."""
     index = bm25s.BM25(method=settings.variant, k1=settings.k1, b=settings.b)
-    index.index(words(material.label_texts), show_progress=False)
-    labels = len(material.label_texts)
+    index.index(words(data.label_texts), show_progress=False)
+    labels = len(data.label_texts)
 
     def rank(texts: Sequence[str], top_k: int) -> Ranked:
-        found, scores = index.retrieve(
+        columns, scores = index.retrieve(
             words(texts), k=min(top_k, labels), show_progress=False, return_as="tuple"
         )
         ranked = np.full((len(texts), top_k), -1, np.int64)
-        # What shares no word with the text scores 0, and is there only to fill the row.
-        ranked[:, : found.shape[1]] = np.where(scores > 0.0, found, -1)
+        # Labels that share no word with the text score 0; the library returns them to fill the row.
+        ranked[:, : columns.shape[1]] = np.where(scores > 0.0, columns, -1)
         return ranked
 
     return Ranking(method="label words", rank=rank, libraries=versions("bm25s", "numpy"))
 
 
 def words(texts: Sequence[str]) -> Any:
-    """The words of each text, as the library's own table of ids."""
+    """The words of each text, as the library's table of ids."""
     return bm25s.tokenize(
         list(texts),
         lower=True,

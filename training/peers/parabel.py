@@ -1,8 +1,8 @@
 """Parabel by Omikuji: a few balanced label trees of linear classifiers over TF-IDF.
 
 Prabhu et al. (2018), "Parabel: Partitioned Label Trees for Extreme Classification"; Omikuji is an
-independent implementation in Rust. Its clustering starts from a random generator that nobody can
-seed: two runs differ by a few tenths of a percent.
+independent implementation in Rust. Its clustering uses a random generator that takes no seed: two
+runs differ by a few tenths of a percent.
 
 Shapes: N rows, F features, L labels.
 """
@@ -24,8 +24,8 @@ from service.core.config import STRICT, Count, Natural, Positive
 from training.datasets.lines import write_lines
 from training.hardware import versions
 from training.peers.features import FeatureSettings, learn_features
-from training.peers.material import Material
 from training.peers.ranking import Ranked, Ranking, padded
+from training.peers.training_data import PeerTrainingData
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -46,12 +46,12 @@ class Settings(FeatureSettings):
     threads: Natural = 0
 
 
-def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
-    """Train the trees."""
-    features = learn_features(material.texts, settings)
+def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> Ranking:
+    """Train the trees on TF-IDF features of the training texts."""
+    features = learn_features(data.texts, settings)
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "train.txt"
-        write_lines(file, data_lines(features.of(material.texts), material.labels_of))
+        write_lines(file, data_lines(features.of(data.texts), data.labels_of))
         model = omikuji.Model.train_on_data(
             str(file), hyper_param=parameters(settings), n_threads=settings.threads
         )
@@ -67,7 +67,7 @@ def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
 
 
 def parameters(settings: Settings) -> Any:
-    """The settings as the library takes them."""
+    """The settings in the library's form."""
     chosen = omikuji.Model.default_hyper_param()
     chosen.n_trees = settings.trees
     chosen.min_branch_size = settings.leaf
@@ -83,13 +83,13 @@ def data_lines(features: csr_matrix, labels_of: csr_matrix) -> Iterator[bytes]:
     """The public repository's older text form: `N F L`, then `label,... feature:value ...`."""
     yield b"%d %d %d" % (*features.shape, labels_of.shape[1])
     labels = (labels_of.indices[start:stop].tolist() for start, stop in pairwise(labels_of.indptr))
-    for own, pairs in zip(labels, entries(features), strict=True):
+    for row_labels, pairs in zip(labels, entries(features), strict=True):
         values = " ".join(f"{feature}:{value:.7g}" for feature, value in pairs)
-        yield f"{','.join(map(str, own))} {values}".encode()
+        yield f"{','.join(map(str, row_labels))} {values}".encode()
 
 
 def entries(features: csr_matrix) -> Iterator[list[tuple[int, float]]]:
     """Each row's (feature, value), features ascending."""
     for start, stop in pairwise(features.indptr):
-        own = features.indices[start:stop].tolist(), features.data[start:stop].tolist()
-        yield list(zip(*own, strict=True))
+        columns, values = features.indices[start:stop], features.data[start:stop]
+        yield list(zip(columns.tolist(), values.tolist(), strict=True))

@@ -1,7 +1,7 @@
 """Probabilistic label trees by napkinXC: logistic classifiers at the nodes of k-means trees.
 
 Jasinska-Kobus et al. (2020), "Probabilistic Label Trees for Extreme Multi-label Classification".
-Prediction finds the exact top labels of each tree. The seed is that of the trees; LIBLINEAR's own
+Prediction finds the exact top labels of each tree. The seed is used for the trees only; LIBLINEAR's
 generator takes none, so two runs differ by a few hundredths of a percent.
 """
 
@@ -18,15 +18,15 @@ from pydantic.dataclasses import dataclass
 from service.core.config import STRICT, Count, Natural, Positive
 from training.hardware import versions
 from training.peers.features import FeatureSettings, learn_features
-from training.peers.material import Material
 from training.peers.ranking import Ranked, Ranking, padded
+from training.peers.training_data import PeerTrainingData
 
 MODEL = "model"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(FeatureSettings):
-    """The library's defaults, but for three trees in place of one, as in the paper's ensembles.
+    """The library's defaults, except for three trees instead of one, as in the paper's ensembles.
 
     `threads` 0: all cores.
     """
@@ -42,9 +42,9 @@ class Settings(FeatureSettings):
     seed: Natural = 0
 
 
-def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
+def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> Ranking:
     """Build the trees and train the classifiers of all nodes, kept in `folder`/model."""
-    features = learn_features(material.texts, settings)
+    features = learn_features(data.texts, settings)
     model = PLT(
         str(folder / MODEL),
         tree_type="hierarchicalKmeans",
@@ -59,11 +59,11 @@ def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
         seed=settings.seed,
     )
     (folder / MODEL).mkdir(parents=True, exist_ok=True)
-    model.fit(features.of(material.texts), material.labels_of)
+    model.fit(features.of(data.texts), data.labels_of)
 
     def rank(texts: Sequence[str], top_k: int) -> Ranked:
         answers = model.predict_proba(features.of(texts), top_k=top_k)
-        # Where an ensemble runs out of labels it fills the row with label 0 at probability 0.
+        # An ensemble that runs out of labels fills the row with label 0 at probability 0.
         rows = ([label for label, chance in answer if chance > 0.0] for answer in answers)
         return padded(rows, top_k=top_k)
 

@@ -1,4 +1,4 @@
-"""A trained peer that ranks labels for texts, and how its answers become measured rows.
+"""A trained peer that ranks labels for texts, and the measuring of its rankings.
 
 Shapes: n texts, k ranked labels, L labels.
 """
@@ -22,7 +22,7 @@ Ranked = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ranking:
-    """A peer with one way to rank; `rank(texts, k)` gives [n, k], -1 where nothing is left."""
+    """A peer with one method; `rank(texts, k)` returns labels [n, k], -1 where none is left."""
 
     method: str
     rank: Callable[[Sequence[str], int], Ranked]
@@ -31,22 +31,22 @@ class Ranking:
     held_out_rows: int = 0
 
     def measure(self, dataset: Dataset) -> list[tuple[Result, NDArray[np.float64]]]:
-        """Rank all test rows; the only way is the chosen one."""
+        """Rank labels for all test rows; the only method is the chosen one."""
         ranked = self.rank(dataset.test.instances.texts, labels_to_rank(dataset.test.filtered))
         return [measured(dataset, ranked, method=self.method, chosen=True)]
 
 
 def padded(rows: Iterable[Sequence[int] | NDArray[Any]], *, top_k: int) -> Ranked:
-    """Rows of ranked labels as one array [n, k], -1 at their ends."""
+    """Rows of ranked labels as one array [n, k], padded with -1."""
     lines = [np.asarray(row[:top_k], np.int64) for row in rows]
     ranked = np.full((len(lines), top_k), -1, np.int64)
-    for line, labels in enumerate(lines):
-        ranked[line, : len(labels)] = labels
+    for row, labels in enumerate(lines):
+        ranked[row, : len(labels)] = labels
     return ranked
 
 
 def ranked_scores(scores: csr_matrix, *, top_k: int) -> Ranked:
-    """The best labels of each line of [n, L] among those with an entry, ties by column."""
+    """The best labels of each row of [n, L] among those with an entry; ties in column order."""
 
     def best(line: int) -> NDArray[Any]:
         entries = slice(scores.indptr[line], scores.indptr[line + 1])

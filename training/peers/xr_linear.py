@@ -1,11 +1,11 @@
 """PECOS XR-Linear: one hierarchical label tree of linear rankers over TF-IDF.
 
 Yu et al. (2022), "PECOS: Prediction for Enormous and Correlated Output Spaces", Algorithm 2. The
-tree is built over label features: the mean of a label's training rows (PIFA) beside the TF-IDF of
-its own text, as the library recommends where labels have texts.
+tree is built over label features: the mean of a label's training rows (PIFA) and the TF-IDF of the
+label's text, as the library recommends for labels with texts.
 
-The last release of `libpecos` wants numpy 1 and a scipy of that time, which Keymatch does not run
-with. It therefore works in an interpreter of its own, `python`, on matrices in files; see
+The last release of `libpecos` needs numpy 1 and an old scipy, with which Keymatch does not run. It
+therefore runs in a separate interpreter, the setting `python`, on matrices in files; see
 `xr_linear_worker.py`.
 """
 
@@ -28,12 +28,12 @@ from service.core.errors import InvalidConfig
 from training.hardware import versions
 from training.peers import xr_linear_worker
 from training.peers.features import FeatureSettings, learn_features
-from training.peers.material import Material
 from training.peers.ranking import Ranked, Ranking, ranked_scores
+from training.peers.training_data import PeerTrainingData
 
 MODEL = "model"
 INSTALL = (
-    "it needs numpy 1 and an environment of its own: python3 -m venv pecos;"
+    "it needs numpy 1 and a separate environment: python3 -m venv pecos;"
     " pecos/bin/pip install 'numpy<2' 'scipy<1.14' scikit-learn;"
     " pecos/bin/pip install --no-deps 'libpecos>=1.2.8,<2'; then --set python=pecos/bin/python"
 )
@@ -50,7 +50,7 @@ class Settings(FeatureSettings):
     """The library's defaults: 16 branches, leaves of up to 100 labels, squared hinge loss.
 
     `python` is an interpreter that has `libpecos`. `negatives` are what a ranker is contrasted
-    with: tfn, the rows of its own cluster; man, rows that the level above confuses with them.
+    with: tfn, the rows of the same cluster; man, rows that the level above confuses with them.
     `threads` 0: all cores.
     """
 
@@ -65,20 +65,20 @@ class Settings(FeatureSettings):
     seed: Natural = 0
 
 
-def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
+def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> Ranking:
     """Cluster the labels and train the rankers of all levels, kept in `folder`/model.
 
-    Raises `InvalidConfig` where `python` has no libpecos.
+    Raises `InvalidConfig` if `python` has no libpecos.
     """
     library = library_version(settings.python)
-    features = learn_features(material.texts, settings)
+    features = learn_features(data.texts, settings)
     folder.mkdir(parents=True, exist_ok=True)
     model = folder.absolute() / MODEL
     with TemporaryDirectory() as temporary:
         files = Path(temporary)
-        save_npz(files / "features.npz", features.of(material.texts))
-        save_npz(files / "labels_of.npz", material.labels_of)
-        save_npz(files / "label_features.npz", features.of(material.label_texts))
+        save_npz(files / "features.npz", features.of(data.texts))
+        save_npz(files / "labels_of.npz", data.labels_of)
+        save_npz(files / "label_features.npz", features.of(data.label_texts))
         work("train", settings, files=files, model=model)
 
     def rank(texts: Sequence[str], top_k: int) -> Ranked:
@@ -96,18 +96,18 @@ def train(material: Material, settings: Settings, *, folder: Path) -> Ranking:
 
 
 def library_version(python: str) -> str:
-    """The libpecos of an interpreter; raises `InvalidConfig` with what installs it."""
+    """The version of libpecos; `InvalidConfig` says how to install it if it is missing."""
     try:
         done = subprocess.run([python, "-c", VERSION], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise InvalidConfig(
-            f"peer xr-linear: python: {python!r} runs no libpecos; {INSTALL}"
+            f"peer xr-linear: python: {python!r} has no libpecos; {INSTALL}"
         ) from error
     return done.stdout.strip()
 
 
 def work(task: str, settings: Settings, *, files: Path, model: Path, top_k: int = 0) -> None:
-    """Let the other interpreter do a task on what lies in a folder."""
+    """Run a task of the worker in the other interpreter, on the matrices in `files`."""
     numbers = json.dumps(asdict(settings) | {"top_k": top_k})
     worker = str(Path(xr_linear_worker.__file__))
     subprocess.run([settings.python, worker, task, str(files), str(model), numbers], check=True)

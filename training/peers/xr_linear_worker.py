@@ -1,4 +1,4 @@
-"""The part of XR-Linear that runs in libpecos's own interpreter: it imports nothing of Keymatch.
+"""The part of XR-Linear that runs in the interpreter with libpecos; it imports nothing of Keymatch.
 
     worker.py train FILES MODEL SETTINGS    features [N, F], labels_of [N, L], label_features [L, F]
     worker.py rank FILES MODEL SETTINGS     features [n, F] -> scores [n, L]

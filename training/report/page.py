@@ -1,4 +1,4 @@
-"""The page: a section for each data set, pictures inside it, nothing loaded from elsewhere."""
+"""The report's HTML page: a section for each data set, with its pictures embedded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import chain
+from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from service.core.files.atomic import new_folder
 from training.report import facts, orderings, significance, tables
 from training.report.facts import Facts
 from training.report.orderings import Ordering
@@ -19,10 +22,12 @@ from training.report.runs import Run
 from training.report.significance import Comparison
 from training.report.tables import Table
 
+PAGE = "report.html"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A panel as PNG for light and for dark screens; `name` is the file's without its end."""
+    """A panel as PNG for light and for dark screens; `name` is the file name without .png."""
 
     name: str
     panel: Panel
@@ -31,14 +36,14 @@ class Picture:
 
     @property
     def alternative(self) -> str:
-        """What it shows, for those who do not see it."""
+        """The alternative text of the picture."""
         curves = ", ".join(curve.name for curve in self.panel.curves)
         return f"{self.panel.title}: {self.panel.y} against {self.panel.x}; {curves}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Settings and hardware of one run, as lines `place`, `value`."""
+    """Settings and hardware of one run, as (name, value) lines."""
 
     name: str
     system: str
@@ -48,7 +53,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All that is said of one data set; what is empty is left out of the page."""
+    """The content of one data set's section; empty parts are left out of the page."""
 
     anchor: str
     facts: Facts
@@ -66,12 +71,12 @@ class Section:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """All of them."""
+        """All pictures of the section."""
         return (*self.memorization_pictures, *self.depth_pictures, *self.time_pictures)
 
 
 def sections_of(by_dataset: Mapping[str, Sequence[Run]]) -> list[Section]:
-    """Work out every section, in the order in which the data sets came."""
+    """Build the section of each data set, in the given order."""
     anchors: list[str] = []
     for dataset in by_dataset:
         anchor = re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-") or "data"
@@ -83,7 +88,7 @@ def sections_of(by_dataset: Mapping[str, Sequence[Run]]) -> list[Section]:
 
 
 def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
-    """Work out all that is said of one data set's runs; `anchor` also names its files."""
+    """Build the section of one data set's runs; `anchor` also begins its files' names."""
     return Section(
         anchor=anchor,
         facts=facts.facts_of(runs),
@@ -110,7 +115,7 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
 
 
 def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
-    """Return the page; every text from a results file is escaped."""
+    """Return the page as HTML; every text from a results file is escaped."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -122,16 +127,28 @@ def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
     return environment.from_string(source).render(sections=sections, streams=streams)
 
 
+def write_page(
+    page: str, sections: Sequence[Section], streams: Sequence[Picture], *, folder: Path
+) -> Path:
+    """Write a new folder with the page and every picture as PNG; returns the page's file."""
+    with new_folder(folder) as temporary:
+        (temporary / PAGE).write_text(page, encoding="utf-8")
+        for picture in chain(*(section.pictures for section in sections), streams):
+            (temporary / f"{picture.name}.png").write_bytes(picture.light)
+            (temporary / f"{picture.name}-dark.png").write_bytes(picture.dark)
+    return folder / PAGE
+
+
 def data_uri(png: bytes) -> str:
-    """A PNG as an address that holds it."""
+    """A PNG as a data: address."""
     return f"data:image/png;base64,{b64encode(png).decode('ascii')}"
 
 
 def p_value(p: float | None) -> str:
-    """A p-value as Table 9 shows it; where nothing varies there is none."""
+    """A p-value as Table 9 shows it; "none" if nothing varies."""
     if p is None:
         return "none"
-    if p < 1e-300:  # what a double no longer tells from 0
+    if p < 1e-300:  # a double cannot tell it from 0
         return "≈ 0"
     if p < 1e-4:
         return f"{p:.1e}"
@@ -139,7 +156,7 @@ def p_value(p: float | None) -> str:
 
 
 def pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:
-    """Draw panels; `anchor` begins their files' names."""
+    """Draw panels; their files' names begin with `anchor`."""
     return tuple(
         Picture(
             name=f"{anchor}-{panel.name}",

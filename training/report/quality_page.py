@@ -188,7 +188,7 @@ def _novel_figures(
 
 def _read_novel(path: Path) -> dict[str, Any]:
     try:
-        document = orjson.loads(path.read_bytes())
+        document: dict[str, Any] = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
         raise InvalidData(path, f"not valid JSON: {error}") from error
     for field in ("split", "rows"):

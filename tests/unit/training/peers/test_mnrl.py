@@ -15,7 +15,7 @@ from training import peers
 from training.checkpoints.choices import read_choices
 from training.evaluation.encode_texts import encode_texts
 from training.models.torch_encoder import load_encoder
-from training.peers.material import material
+from training.peers.training_data import peer_training_data
 
 mnrl = peers.load("mnrl")
 # The tiny checkpoint is built with the modules' older names, which 5.2 has too.
@@ -39,7 +39,7 @@ def settings(folder: Path, **changes):
 def test_it_learns_and_is_measured_in_both_ways(tmp_path: Path) -> None:
     dataset = tiny_dataset()
 
-    trained = mnrl.train(material(dataset), settings(tmp_path), folder=tmp_path / "out")
+    trained = mnrl.train(peer_training_data(dataset), settings(tmp_path), folder=tmp_path / "out")
     found = [result for result, _ in trained.measure(dataset)]
 
     best = tmp_path / "out" / "best"
@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_encoder(tmp_path: Path) -> None:
     dataset, chosen = tiny_dataset(), settings(tmp_path, steps=5)
 
     def vectors(name: str, **changes) -> np.ndarray:
-        mnrl.train(material(dataset), chosen, folder=tmp_path / name)
+        mnrl.train(peer_training_data(dataset), chosen, folder=tmp_path / name)
         encoder = load_encoder(str(tmp_path / name / "best"))
         return encode_texts(encoder, ["red tent", "lamp"], role=Role.QUERY)
 
@@ -72,8 +72,11 @@ def test_pairs_are_those_of_training(tmp_path: Path) -> None:
     encoder = load_encoder(chosen.encoder)
 
     rows = np.arange(len(dataset.train))
-    few = mnrl.text_pairs(material(dataset), encoder, chosen, rows=rows)
-    every = mnrl.text_pairs(material(dataset), encoder, settings(tmp_path, steps=99), rows=rows)
+    data = peer_training_data(dataset)
+    few = mnrl.text_pairs(data, encoder, chosen, rows=rows)
+    every = mnrl.text_pairs(
+        peer_training_data(dataset), encoder, settings(tmp_path, steps=99), rows=rows
+    )
 
     drawn = list(zip(few["anchor"], few["positive"], strict=True))
     assert len(drawn) == len(set(drawn)) == 16
@@ -85,9 +88,9 @@ def test_rows_that_are_held_out_do_not_train(tmp_path: Path) -> None:
     dataset = tiny_dataset()
     chosen = settings(tmp_path, steps=99, held_out=5)
 
-    slices = mnrl.held_out(material(dataset), chosen)
+    slices = mnrl.held_out(peer_training_data(dataset), chosen)
     pairs = mnrl.text_pairs(
-        material(dataset), load_encoder(chosen.encoder), chosen, rows=slices.kept
+        peer_training_data(dataset), load_encoder(chosen.encoder), chosen, rows=slices.kept
     )
 
     texts = dataset.train.instances.texts
@@ -99,6 +102,6 @@ def test_a_budget_of_seconds_ends_training(tmp_path: Path) -> None:
     started = time.perf_counter()
     chosen = settings(tmp_path, steps=1_000_000, seconds=0.5)
 
-    mnrl.train(material(tiny_dataset()), chosen, folder=tmp_path / "out")
+    mnrl.train(peer_training_data(tiny_dataset()), chosen, folder=tmp_path / "out")
 
     assert time.perf_counter() - started < 60.0

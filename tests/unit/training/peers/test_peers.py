@@ -17,8 +17,8 @@ from tests.support.tiny_training import ADJECTIVES, NOUNS, tiny_dataset
 from training import peers
 from training.datasets.dataset import Dataset
 from training.peers import PEERS, PeerModule
-from training.peers.material import material
 from training.peers.ranking import Ranked, Ranking
+from training.peers.training_data import peer_training_data
 
 # napkinXC's own source has an escape that Python warns of when it compiles the file.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -39,7 +39,7 @@ def trained(name: str, dataset: Dataset, folder: Path) -> Ranking:
         changes["python"] = os.environ.get("KEYMATCH_TEST_PECOS")
         if not changes["python"]:
             pytest.skip("NOT TRAINED: KEYMATCH_TEST_PECOS names no interpreter with libpecos")
-    return module.train(material(dataset), module.Settings(**changes), folder=folder)
+    return module.train(peer_training_data(dataset), module.Settings(**changes), folder=folder)
 
 
 def ranked(name: str, dataset: Dataset, folder: Path, *, top_k: int = 100) -> Ranked:
@@ -153,5 +153,5 @@ def test_an_interpreter_without_libpecos_is_told_how_to_get_it(tmp_path: Path) -
     for python in (sys.executable, str(tmp_path / "none")):
         settings = module.Settings(python=python)
         with pytest.raises(InvalidConfig, match=r"runs no libpecos; .* python3 -m venv pecos;"):
-            module.train(material(tiny_dataset()), settings, folder=tmp_path / "out")
+            module.train(peer_training_data(tiny_dataset()), settings, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()

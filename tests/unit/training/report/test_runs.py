@@ -74,7 +74,9 @@ def test_one_name_twice_on_a_data_set(run: Any, written: Any) -> None:
 
 
 def test_one_name_on_two_data_sets(run: Any, written: Any) -> None:
-    read_runs([written(run(), "first"), written(run(dataset="moby"), "second")])
+    by_dataset = read_runs([written(run(), "first"), written(run(dataset="moby"), "second")])
+    names = {dataset: [run.name for run in runs] for dataset, runs in by_dataset.items()}
+    assert names == {"colours": ["rae"], "moby": ["rae"]}
 
 
 def test_rows_of_unequal_length(run: Any, peer: Any, written: Any) -> None:

@@ -7,7 +7,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from training.datasets.dataset import Dataset, Split, Texts
-from training.peers.material import material
+from training.peers.training_data import peer_training_data
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
 
@@ -25,7 +25,7 @@ def test_filtered_pairs_and_rows_without_labels_do_not_train() -> None:
     train = split(
         [[2.0, 0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [[0, 1, 1], [1, 0, 0], [0, 0, 0]]
     )
-    found = material(Dataset(name="x", train=train, test=train, labels=LABELS))
+    found = peer_training_data(Dataset(name="x", train=train, test=train, labels=LABELS))
 
     assert found.texts == ("row 0", "row 2")
     assert found.labels_of.toarray().tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
@@ -39,11 +39,11 @@ def test_the_test_split_is_not_seen() -> None:
     dataset = Dataset(name="x", train=train, test=test, labels=LABELS)
     other = replace(dataset, test=split([[0.0, 0.0, 1.0]], [[0, 0, 0]]))
 
-    assert material(dataset).texts == material(other).texts
-    assert (material(dataset).labels_of != material(other).labels_of).nnz == 0
+    assert peer_training_data(dataset).texts == peer_training_data(other).texts
+    assert (peer_training_data(dataset).labels_of != peer_training_data(other).labels_of).nnz == 0
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
     train = split([[1.0, 0.0, 0.0]], [[1, 0, 0]])
     with pytest.raises(InvalidInput, match="no training row has a label that counts"):
-        material(Dataset(name="x", train=train, test=train, labels=LABELS))
+        peer_training_data(Dataset(name="x", train=train, test=train, labels=LABELS))

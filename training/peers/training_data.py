@@ -1,6 +1,6 @@
-"""What a peer may learn from: the train split, and the texts of all labels.
+"""The data that a peer is trained on: the train split, and the texts of all labels.
 
-Shapes: N rows that train, L labels.
+Shapes: N training rows, L labels.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from training.datasets.training_pairs import TrainingPairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Material:
-    """Rows with at least one label that counts; filtered pairs are left out."""
+class PeerTrainingData:
+    """Training rows with at least one label; filtered pairs are left out."""
 
-    rows: Rows  # [N], their places in the train split
+    rows: Rows  # [N], row numbers in the train split
     texts: tuple[str, ...]  # N
     labels_of: csr_matrix  # [N, L] float32, ones
     label_texts: tuple[str, ...]  # L
 
 
-def material(dataset: Dataset) -> Material:
-    """Take the train split as our own systems do: binary, without filtered pairs and empty rows.
+def peer_training_data(dataset: Dataset) -> PeerTrainingData:
+    """The train split as our systems use it: binary, without filtered pairs and empty rows.
 
-    Raises `InvalidInput` where no row is left.
+    Raises `InvalidInput` if no row is left.
     """
     pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
     rows = pairs.trainable()
     if not len(rows):
         raise InvalidInput("no training row has a label that counts", field="train")
     texts = dataset.train.instances.texts
-    return Material(
+    return PeerTrainingData(
         rows=rows,
         texts=tuple(texts[row] for row in rows),
         labels_of=csr_matrix(pairs.drawable[rows], dtype=np.float32),
