@@ -1,4 +1,4 @@
-"""A small disk of its own, to be filled and made read-only: a tmpfs, which only root may mount."""
+"""A small disk that a test can fill or make read-only: a tmpfs, which only root can mount."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class SmallDisk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Not a byte is left inside the block."""
+        """Keep the disk full to the last byte inside the block."""
         filler = self.folder / "filler"
         with filler.open("wb", buffering=0) as file:
             try:
@@ -34,7 +34,7 @@ class SmallDisk:
 
     @contextmanager
     def readonly(self) -> Iterator[None]:
-        """Nothing can be written inside the block; who has a file open for writing prevents it."""
+        """Make the disk read-only inside the block; fails while a file is open for writing."""
         mount("-o", "remount,ro", self.folder)
         try:
             yield
@@ -44,23 +44,25 @@ class SmallDisk:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """A disk that is unmounted afterwards."""
+    """A disk, unmounted after the test."""
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
         mount("-t", "tmpfs", "-o", f"size={KIB}k", "tmpfs", folder)
     except (OSError, subprocess.CalledProcessError) as error:
-        what = f"NOT TESTED: a small disk cannot be mounted (root may, uid {os.getuid()}): {error}"
+        reason = (
+            f"NOT TESTED: a small disk cannot be mounted (root may, uid {os.getuid()}): {error}"
+        )
         if os.environ.get("CI"):
-            pytest.fail(what)
-        pytest.skip(what)
+            pytest.fail(reason)
+        pytest.skip(reason)
     try:
         yield SmallDisk(folder)
     finally:
-        # Lazily: a child of the service may be about to end.
+        # Lazily: a child process of the service may still be ending.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def mount(*arguments: object) -> None:
-    """Raises `CalledProcessError` where it is not allowed."""
+    """Run `mount`; raises `CalledProcessError` if that is not allowed."""
     subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Functions of a running service that a test holds, to see what happens meanwhile."""
+"""Hold a function call of a running service, to test what happens meanwhile."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 
 class Held:
-    """A function that waits until it is let go."""
+    """Wraps a function: each call sets `entered` and waits for `released` before it runs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.entered, self.released = threading.Event(), threading.Event()
@@ -21,6 +21,7 @@ class Held:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Held:
+    """Replace the function `name` of `owner` by one that waits until it is released."""
     held = Held(getattr(owner, name))
     monkeypatch.setattr(owner, name, held)
     return held

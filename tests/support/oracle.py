@@ -1,4 +1,4 @@
-"""Prediction and retrieval by the most obvious means: dense matrices and full sorting.
+"""Slow, obvious prediction and retrieval to compare with: dense matrices and full sorting.
 
 Shapes: R rows of the memory, L labels, d dimensions.
 """
@@ -26,7 +26,7 @@ class OracleRow:
 
 @dataclass
 class Oracle:
-    """Labels with their own rows, the bundle's instances, and clicks by query; changed in place."""
+    """The rows of each label, the bundle's instances, and clicks by query; changed in place."""
 
     encoder: Encoder
     instances: list[OracleRow]
@@ -43,14 +43,14 @@ class Oracle:
         return oracle
 
     def put(self, label: NewLabel) -> None:
-        """The label's own row and its own queries replace those that it had."""
+        """Replace the rows of the label's text and of its queries."""
         self.labels[label.id] = (
             self._row(RowKind.LABEL, label.text, (label.id,)),
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
         )
 
     def delete(self, label_id: str) -> None:
-        """The label's own rows go, and those that voted for nothing else."""
+        """Remove the label's rows, and the rows that voted for no other label."""
         self.labels.pop(label_id, None)
         instances = [_without(row, label_id) for row in self.instances]
         self.instances = [row for row in instances if row is not None]
@@ -58,25 +58,25 @@ class Oracle:
         self.clicks = {query: row for query, row in clicks.items() if row is not None}
 
     def click(self, query: str, *labels: str) -> None:
-        """A query's row votes for all labels that it was ever clicked for, while they live."""
+        """Let the query's row vote for all present labels that were ever clicked for it."""
         before = self.clicks[query].voted if query in self.clicks else ()
         voted = tuple(sorted({*before, *(label for label in labels if label in self.labels)}))
         if voted:
             self.clicks[query] = self._row(RowKind.INSTANCE, query, voted)
 
     def reopen(self) -> None:
-        """A snapshot's clicks are instances like all others of a bundle."""
+        """Turn clicks into instances, as a snapshot does."""
         self.instances += self.clicks.values()
         self.clicks = {}
 
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """All rows that a search may return, of one kind or of both."""
-        own = [row for rows in self.labels.values() for row in rows]
-        everything = [*self.instances, *own, *self.clicks.values()]
+        label_rows = [row for rows in self.labels.values() for row in rows]
+        everything = [*self.instances, *label_rows, *self.clicks.values()]
         return [row for row in everything if kind in (None, row.kind)]
 
-    def said(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
-        """What every row says: kind, text, and the ids that it votes for."""
+    def row_counts(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
+        """How many rows have each description: kind, text, and the ids that they vote for."""
         return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
 
     def similarities(self, query: str, kind: RowKind | None = None) -> Floats:
@@ -88,7 +88,7 @@ class Oracle:
     def scores(
         self, query: str, *, tau: float, memorization: float, depth: int | None = None
     ) -> dict[str, float]:
-        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I] in full."""
+        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I]."""
         kind = {0.0: RowKind.LABEL, 1.0: RowKind.INSTANCE}.get(memorization)
         rows = self.rows(kind)
         if not rows:
@@ -116,14 +116,14 @@ class Oracle:
 
 
 def _without(row: OracleRow, label_id: str) -> OracleRow | None:
-    """The row without its vote for a label; None if that was its last."""
+    """The row without its vote for a label; None if it has no other vote."""
     if label_id not in row.voted:
         return row
-    left = tuple(voted for voted in row.voted if voted != label_id)
-    return replace(row, voted=left) if left else None
+    remaining = tuple(voted for voted in row.voted if voted != label_id)
+    return replace(row, voted=remaining) if remaining else None
 
 
 def ranked(scores: Mapping[str, float], *, top_k: int) -> Sequence[tuple[str, float]]:
-    """The best labels that have any score, descending; ties in order of label id."""
+    """The `top_k` labels of the highest positive scores, descending; equal scores by label id."""
     voted = [(label_id, score) for label_id, score in scores.items() if score > 0.0]
     return sorted(voted, key=lambda pair: (-pair[1], pair[0]))[:top_k]

@@ -1,4 +1,4 @@
-"""Drafts: nothing is seen before it is published, blocks fill up and are planned, limits hold."""
+"""Drafts: invisible until published, full blocks are planned, limits are kept."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ TENT = NewLabel(id="tent", text="dome tent")
 
 @pytest.fixture
 def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
-    """Blocks of three rows, merged by two; the bundle's 14 rows are no multiple of three."""
+    """Blocks of three rows, of which two are merged; the bundle has 14 rows."""
     return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3, fan_out=2))
 
 
@@ -48,9 +48,9 @@ def test_a_draft_knows_what_it_will_publish(memory: KnowledgeMemory) -> None:
 
 
 def test_a_dropped_draft_changes_nothing(memory: KnowledgeMemory) -> None:
-    """However far it got: rows in the last block, new blocks, burials and plans."""
+    """Even after it has written rows, new blocks, tombstones and plans."""
     before = memory.apply([put(1, KAYAK), one_row(2)])
-    remembered = (
+    contents = (
         described_rows(before),
         labels_by_id(before),
         plan_values(before),
@@ -66,7 +66,7 @@ def test_a_dropped_draft_changes_nothing(memory: KnowledgeMemory) -> None:
         plan_values(before),
         alive_rows(before).tolist(),
     )
-    assert now == remembered
+    assert now == contents
     view = memory.apply([one_row(3, "axe", "hand axe"), click(4, "sled", "tent")])
     assert described_rows(view)[-2:] == [
         described_rows(view)[-2],
@@ -77,12 +77,12 @@ def test_a_dropped_draft_changes_nothing(memory: KnowledgeMemory) -> None:
     assert memory.draft().votes_of("rowing") == ()
 
 
-def test_a_change_that_nobody_knows_is_an_error(memory: KnowledgeMemory) -> None:
+def test_an_unknown_change_is_an_error(memory: KnowledgeMemory) -> None:
     with pytest.raises(TypeError, match="the memory knows no change of type str"):
         memory.apply(["delete everything"])
 
 
-def test_vectors_that_are_too_few_are_an_error(memory: KnowledgeMemory) -> None:
+def test_too_few_vectors_are_an_error(memory: KnowledgeMemory) -> None:
     short = put(1, KAYAK)
     with pytest.raises(ValueError, match="shorter"):
         memory.apply([replace(short, vectors=short.vectors[:2])])
@@ -92,7 +92,7 @@ def test_vectors_that_are_too_few_are_an_error(memory: KnowledgeMemory) -> None:
 # Limits ------------------------------------------------------------------------------------
 
 
-def test_a_full_memory_says_so_before_anything_is_applied(trigram_bundle: Bundle) -> None:
+def test_a_full_memory_is_an_error_before_anything_is_applied(trigram_bundle: Bundle) -> None:
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=4, seal_rows=3))
     draft = memory.draft()
     memory.require_room(draft, 4)
@@ -130,10 +130,10 @@ def test_a_block_is_planned_as_soon_as_it_is_full(memory: KnowledgeMemory) -> No
     assert plan_values(memory.apply([one_row(6)])) == [(14, 20, list(range(14, 20)))]
 
 
-def test_what_lies_in_a_block_is_decided_by_the_change_that_filled_it(
+def test_the_rows_of_a_plan_are_those_alive_when_its_block_became_full(
     trigram_bundle: Bundle,
 ) -> None:
-    """Not by the commits: a row that dies later in the same commit is planned nonetheless."""
+    """However changes are grouped into commits: a later tombstone comes too late."""
     changes = [one_row(1), one_row(2, "axe"), one_row(3), one_row(4, "axe", "other"), one_row(5)]
     plans = []
     for cuts in ([5], [3, 5], [2, 5], [1, 2, 3, 4, 5]):
@@ -165,7 +165,7 @@ def test_sealed_parts_take_the_place_of_live_ones(memory: KnowledgeMemory, tmp_p
     assert [part.stored_rows for part in later.parts] == [6, 3, 1]
 
 
-def test_rows_that_die_after_sealing_are_buried_in_their_segment(
+def test_rows_deleted_after_sealing_get_a_tombstone_in_their_part(
     memory: KnowledgeMemory, tmp_path: Path
 ) -> None:
     memory.apply([one_row(n) for n in range(1, 7)])
@@ -175,7 +175,9 @@ def test_rows_that_die_after_sealing_are_buried_in_their_segment(
     assert voting_texts(view, "l5") == ["another text"]
 
 
-def test_an_extent_that_died_leaves_an_empty_part(memory: KnowledgeMemory, tmp_path: Path) -> None:
+def test_a_plan_without_alive_rows_leaves_an_empty_part(
+    memory: KnowledgeMemory, tmp_path: Path
+) -> None:
     memory.apply([put(1, KAYAK)])
     seal(memory, tmp_path)
     memory.apply([delete(2, "kayak"), one_row(3), one_row(4), one_row(5)])
@@ -194,26 +196,26 @@ def test_an_extent_that_died_leaves_an_empty_part(memory: KnowledgeMemory, tmp_p
 def test_a_segment_that_is_no_longer_planned_is_not_attached(
     memory: KnowledgeMemory, tmp_path: Path
 ) -> None:
-    """Two blocks became one extent while the first was being built."""
+    """Two blocks were merged into one plan while the first one's segment was being built."""
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
-    (extent,) = view.unsealed_plans()
-    segment = build(view, extent, tmp_path)
+    (plan,) = view.unsealed_plans()
+    segment = build(view, plan, tmp_path)
     later = memory.apply([one_row(n) for n in (4, 5, 6)])
-    assert not memory.attach(extent, segment)
+    assert not memory.attach(plan, segment)
     assert memory.view is later
     (wider,) = later.unsealed_plans()
     assert memory.attach(wider, build(later, wider, tmp_path))
     assert described_rows(memory.view) == described_rows(later)
 
 
-def test_rows_that_died_while_a_segment_was_built_stay_dead(
+def test_rows_deleted_while_a_segment_is_built_stay_dead(
     memory: KnowledgeMemory, tmp_path: Path
 ) -> None:
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
-    (extent,) = view.unsealed_plans()
-    segment = build(view, extent, tmp_path)
+    (plan,) = view.unsealed_plans()
+    segment = build(view, plan, tmp_path)
     later = memory.apply([delete(4, "l2")])
-    assert memory.attach(extent, segment)
+    assert memory.attach(plan, segment)
     assert (memory.view.version, memory.view.dead_rows) == (4, 1)
     assert described_rows(memory.view) == described_rows(later)
     assert np.array_equal(alive_rows(memory.view), alive_rows(later))

@@ -1,4 +1,4 @@
-"""The memory beside a dictionary: labels are created and replaced, and old views stay."""
+"""Labels are created and replaced; failed changes and old views change nothing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -113,7 +113,7 @@ def test_replacing_a_label_of_the_bundle_keeps_the_votes_of_the_bundles_instance
     assert (tent.index, tent.novel, tent.version) == (5, False, 1)
 
 
-def test_a_label_that_changes_twice_within_one_apply_leaves_only_its_last_form(
+def test_a_label_posted_twice_within_one_apply_keeps_only_its_last_rows(
     memory: KnowledgeMemory,
 ) -> None:
     last = replace(KAYAK, text="folding kayak", queries=())
@@ -132,7 +132,7 @@ def test_a_label_with_more_queries_than_a_block_spans_several(memory: KnowledgeM
     assert [part.dead_rows for part in again.parts] == [3, 3, 2]
 
 
-def test_two_labels_of_equal_text_both_stand(memory: KnowledgeMemory) -> None:
+def test_two_labels_may_have_equal_texts(memory: KnowledgeMemory) -> None:
     twins = [put(n, NewLabel(id=f"twin-{n}", text="the same words")) for n in (1, 2)]
     view = memory.apply(twins)
     assert retrieved_texts(view, "the same words")[:2] == ["the same words"] * 2
@@ -156,7 +156,7 @@ def test_new_metadata_alone_keep_the_rows(memory: KnowledgeMemory) -> None:
     assert "camping tent" not in voting_texts(later, "tent")
 
 
-def test_other_queries_of_the_same_text_are_a_new_form(memory: KnowledgeMemory) -> None:
+def test_other_queries_with_the_same_text_replace_the_rows(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK)])
     view = memory.apply([put(2, replace(KAYAK, queries=("paddle",)))])
     assert voting_texts(view, "kayak") == ["sea kayak", "paddle"]
@@ -178,7 +178,7 @@ def test_a_bundle_is_opened_at_the_version_that_it_holds(trigram_bundle: Bundle)
 
 
 def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory) -> None:
-    """Also the rows that it believes each label to have: the next changes must hit the right."""
+    """Also which rows belong to which label: the next changes must replace the right rows."""
     before = memory.apply([put(1, KAYAK)])
     broken = replace(put(3, TENT), vectors=np.zeros((2, 3), np.float16))
     fewer = replace(KAYAK, text="lost kayak", queries=())
@@ -193,10 +193,10 @@ def test_a_change_that_fails_leaves_the_memory_as_it_was(memory: KnowledgeMemory
     assert view.dead_rows == 1 + 3
 
 
-def test_an_old_view_answers_as_on_its_first_day(memory: KnowledgeMemory, tmp_path: Path) -> None:
-    """Though its rows were replaced, deleted and sealed since."""
+def test_an_old_view_never_changes_its_answers(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    """Even after its rows were replaced, deleted and sealed."""
     vectors = encode(ENCODER, ["kayak tent", "boat"], role=Role.QUERY)
-    remembered = []
+    answers = []
     changes = [
         put(1, KAYAK),
         put(2, TENT),
@@ -208,8 +208,8 @@ def test_an_old_view_answers_as_on_its_first_day(memory: KnowledgeMemory, tmp_pa
     for change in changes:
         view = memory.apply([change])
         seal(memory, tmp_path)
-        remembered.append((view, *view.retrieve(vectors, depth=30), voting_texts(view, "kayak")))
-    for view, similarities, rows, kayak in remembered:
+        answers.append((view, *view.retrieve(vectors, depth=30), voting_texts(view, "kayak")))
+    for view, similarities, rows, kayak in answers:
         again = view.retrieve(vectors, depth=30)
         assert np.array_equal(again[0], similarities)
         assert np.array_equal(again[1], rows)

@@ -1,4 +1,4 @@
-"""The label table: ids to columns and back, live labels over the bundle's, old tables unchanged."""
+"""The label table: ids and columns, labels posted since the bundle, old tables unchanged."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_an_unknown_id_is_none_or_an_error(table: LabelTable) -> None:
         table.require("kayak")
 
 
-def test_a_new_label_takes_the_next_column_and_the_old_table_never_hears_of_it(
+def test_a_new_label_takes_the_next_column_and_the_old_table_does_not_change(
     table: LabelTable,
 ) -> None:
     kayak = Label(index=len(LABELS), id="kayak", text="sea kayak", novel=True, version=1)
@@ -65,18 +65,18 @@ def test_a_label_of_the_bundle_is_replaced_at_its_column(table: LabelTable) -> N
 
 def test_a_deleted_label_is_gone_and_its_id_gets_another_column(table: LabelTable) -> None:
     tent = table.require("tent")
-    without = table.delete(tent)
-    assert without.get("tent") is without.column("tent") is None
-    assert (len(without), without.columns) == (len(LABELS) - 1, len(LABELS))
-    back = without.put(Label(index=without.columns, id="tent", text="dome tent", novel=True))
+    deleted = table.delete(tent)
+    assert deleted.get("tent") is deleted.column("tent") is None
+    assert (len(deleted), deleted.columns) == (len(LABELS) - 1, len(LABELS))
+    back = deleted.put(Label(index=deleted.columns, id="tent", text="dome tent", novel=True))
     assert back.require("tent").text == "dome tent"
     assert back.column("tent") == len(LABELS)
     assert (len(back), back.columns) == (len(LABELS), len(LABELS) + 1)
-    assert without.get("tent") is None
+    assert deleted.get("tent") is None
     assert table.require("tent") == tent
 
 
-def test_a_live_label_is_deleted_likewise(table: LabelTable) -> None:
+def test_a_label_that_is_not_in_the_bundle_is_deleted_as_well(table: LabelTable) -> None:
     kayak = Label(index=6, id="kayak", text="sea kayak")
     gone = table.put(kayak).delete(kayak)
     assert gone.get("kayak") is None

@@ -1,4 +1,4 @@
-"""Live rows: what a view counts is what it sees, and burying a row makes a new value."""
+"""Live rows: a view sees the rows that it counts, and a tombstone makes a new value."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
 from service.core.types import RowKind
 
-FIRST = 100  # the memory's number of the store's row 0
+FIRST = 100  # the row number of the store's row 0
 VECTORS = np.eye(4, dtype=np.float16)
 KINDS = (RowKind.LABEL, RowKind.INSTANCE, RowKind.INSTANCE, RowKind.LABEL)
 
 
 def row(place: int, kind: RowKind, text: str = "") -> NewRow:
-    """The row that votes for the column `place`, if it is a label's, and for the next as well."""
+    """A row that votes for column `place`; an instance row also votes for the next column."""
     votes = [place] if kind is RowKind.LABEL else [place, place + 1]
     return NewRow(
         kind=kind,
@@ -35,7 +35,7 @@ def found(rows: LiveRows, kind: RowKind | None = None) -> list[int]:
     return sorted(numbers[numbers >= 0].tolist())
 
 
-def test_rows_are_numbered_as_the_memory_does(rows: LiveRows) -> None:
+def test_rows_have_the_numbers_of_the_memory(rows: LiveRows) -> None:
     queries = VECTORS[2:3].astype(np.float32)
     similarities, numbers = rows.search(queries, count=1, ef=8, kind=None)
     assert numbers.tolist() == [[FIRST + 2]]
@@ -44,7 +44,7 @@ def test_rows_are_numbered_as_the_memory_does(rows: LiveRows) -> None:
     assert rows.alive_rows().tolist() == [100, 101, 102, 103]
 
 
-def test_what_rows_say_is_asked_in_any_order(rows: LiveRows) -> None:
+def test_rows_can_be_read_in_any_order(rows: LiveRows) -> None:
     numbers = np.array([103, 101, 103])
     assert rows.is_instance(numbers).tolist() == [False, True, False]
     columns, counts = rows.votes(numbers)
@@ -79,7 +79,7 @@ def test_a_store_is_full_at_its_capacity() -> None:
     assert rows.append([row(0, RowKind.LABEL), row(1, RowKind.LABEL)]).full
 
 
-def test_buried_rows_are_gone_from_the_new_value_only(rows: LiveRows) -> None:
+def test_rows_with_a_tombstone_are_gone_from_the_new_value_only(rows: LiveRows) -> None:
     later = rows.with_tombstones([101])
     assert found(later) == later.alive_rows().tolist() == [100, 102, 103]
     assert found(later, RowKind.INSTANCE) == [102]
@@ -92,14 +92,14 @@ def test_nothing_is_found_where_all_rows_of_a_kind_are_dead(rows: LiveRows) -> N
     assert found(rows.with_tombstones([101, 102]), RowKind.INSTANCE) == []
 
 
-def test_a_row_appended_after_a_burial_is_alive(rows: LiveRows) -> None:
+def test_a_row_appended_after_a_tombstone_is_alive(rows: LiveRows) -> None:
     later = rows.with_tombstones([103]).append([row(1, RowKind.INSTANCE, "later")])
     assert found(later) == [100, 101, 102, 104]
     assert (later.dead_rows, later.stored_rows) == (1, 5)
 
 
 def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first(rows: LiveRows) -> None:
-    """As after a draft that was dropped: the value that counts one row appends once more."""
+    """As after a dropped draft: the value that counts one row appends once more."""
     one = LiveRows(store=rows.store, first=FIRST, count=1)
     again = one.append([row(3, RowKind.LABEL, "again")])
     assert rows.store.texts == ["text 0", "again"]

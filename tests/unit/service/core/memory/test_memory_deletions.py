@@ -1,4 +1,4 @@
-"""A deleted label is gone with its votes, and comes back as somebody else."""
+"""A deleted label is gone with its rows and votes; posted again, it is a new label."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     return KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3))
 
 
-def test_a_deleted_label_leaves_with_its_own_rows(memory: KnowledgeMemory) -> None:
+def test_a_deleted_label_is_gone_with_its_rows(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK)])
     view = memory.apply([delete(2, "kayak")])
     assert view.labels.get("kayak") is None
@@ -29,10 +29,10 @@ def test_a_deleted_label_leaves_with_its_own_rows(memory: KnowledgeMemory) -> No
     assert retrieved_texts(view, "sea kayak", kind=RowKind.LABEL)[0] != "sea kayak"
 
 
-def test_a_deleted_label_of_the_bundle_takes_the_instances_along_that_voted_for_it_alone(
+def test_instances_of_the_bundle_that_voted_only_for_a_deleted_label_are_gone(
     memory: KnowledgeMemory,
 ) -> None:
-    """ "light for a tent" voted for the lamp too; "nothing was clicked" never had a vote."""
+    """ "light for a tent" also voted for the lamp; "nothing was clicked" never had a vote."""
     view = memory.apply([delete(1, "tent")])
     texts = [text for _, text, _ in described_rows(view)]
     assert not {"camping tent", "shelter for two"} & set(texts)
@@ -45,7 +45,7 @@ def test_a_deleted_label_of_the_bundle_takes_the_instances_along_that_voted_for_
 
 
 def test_a_deleted_label_that_is_posted_again_starts_anew(memory: KnowledgeMemory) -> None:
-    """None of its old votes come back, and it is novel now: nobody was trained on it."""
+    """Its old votes do not come back, and it is novel: the encoder was not trained on it."""
     memory.apply([click(1, "igloo", "tent", "lamp"), delete(2, "tent")])
     view = memory.apply([put(3, TENT)])
     tent = view.labels.require("tent")
@@ -57,14 +57,14 @@ def test_a_deleted_label_that_is_posted_again_starts_anew(memory: KnowledgeMemor
     assert voting_texts(again, "tent") == ["tarp"]
 
 
-def test_a_label_can_come_and_go_within_one_apply(memory: KnowledgeMemory) -> None:
+def test_a_label_can_be_posted_and_deleted_within_one_apply(memory: KnowledgeMemory) -> None:
     before = described_rows(memory.view)
     view = memory.apply([put(1, KAYAK), click(2, "rowing", "kayak"), delete(3, "kayak")])
     assert described_rows(view) == before
     assert (view.live_rows, view.dead_rows) == (4, 4)
 
 
-def test_deleting_what_is_not_there_changes_nothing_but_the_version(
+def test_deleting_an_unknown_label_changes_only_the_version(
     memory: KnowledgeMemory,
 ) -> None:
     before = memory.view

@@ -1,6 +1,6 @@
-"""Random histories of the memory: every view, new or old, answers as the dense oracle did then.
+"""Random histories of the memory: every view answers as the dense oracle did when it was taken.
 
-Blocks of 1, 3 or 8 rows and merges of two make segments of any age appear within a few changes.
+With blocks of 1, 3 or 8 rows and merges of two, segments of all ages appear after a few changes.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ new_labels = st.builds(
 
 
 class Histories(RuleBasedStateMachine):
-    """Changes a memory and an oracle alike, keeps views, and asks old and new ones."""
+    """Applies equal changes to a memory and to an oracle, and compares them; keeps all views."""
 
     bundle: Bundle
 
@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
         return KnowledgeMemory(bundle, self.limits, version=bundle.manifest.memory.version)
 
     def keep(self) -> None:
-        self.kept.append((self.memory.view, self.oracle.said()))
+        self.kept.append((self.memory.view, self.oracle.row_counts()))
 
     def apply(self, changes: list[Change]) -> None:
         view = self.memory.apply(changes)
@@ -96,12 +96,12 @@ class Histories(RuleBasedStateMachine):
 
     @rule(label_id=ids, forms=st.integers(min_value=3, max_value=9))
     def churn(self, label_id: str, forms: int) -> None:
-        """One label changes so often that whole blocks die."""
+        """One label is replaced so often that all rows of some blocks are dead."""
         self.put([NewLabel(id=label_id, text=f"form {form}") for form in range(forms)])
 
     @rule(label_id=ids, text=words, data=metadata)
     def put_metadata(self, label_id: str, text: str, data: dict[str, str]) -> None:
-        """The label as it is, but for its metadata: no row changes."""
+        """Only the metadata change: no row does."""
         known, _ = self.details.get(label_id, (NewLabel(id=label_id, text=text), True))
         view = self.memory.view
         self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
@@ -123,13 +123,13 @@ class Histories(RuleBasedStateMachine):
     def next(self) -> int:
         return self.memory.view.version + 1
 
-    # What is no change ----------------------------------------------------------------------
+    # Sealing, restarts and snapshots ------------------------------------------------------
 
     @precondition(lambda self: any(self.memory.view.unsealed_plans()))
     @rule(data=st.data())
     def seal_one(self, data: st.DataObject) -> None:
-        extent = data.draw(st.sampled_from(list(self.memory.view.unsealed_plans())))
-        seal(self.memory, self.folder, [extent])
+        plan = data.draw(st.sampled_from(list(self.memory.view.unsealed_plans())))
+        seal(self.memory, self.folder, [plan])
         self.keep()
 
     @precondition(lambda self: any(self.memory.view.unsealed_plans()))
@@ -141,7 +141,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
     def restart(self, batch: int, data: st.DataObject) -> None:
-        """All changes once more, committed in other portions, sealed now and then."""
+        """Apply all changes to a new memory, in other groups, sealed at other moments."""
         again = self.fresh(self.memory.view.bundle)
         for start in range(0, len(self.changes), batch):
             again.apply(self.changes[start : start + batch])
@@ -157,7 +157,9 @@ class Histories(RuleBasedStateMachine):
         self.memory = again
         self.keep()
 
-    @precondition(lambda self: len(self.changes) > 6)  # rarer than all else: it is slow
+    @precondition(
+        lambda self: len(self.changes) > 6
+    )  # less often than other rules, because it is slow
     @rule()
     def snapshot_and_reopen(self) -> None:
         folder = self.folder / f"snapshot-{len(self.kept)}"
@@ -200,12 +202,12 @@ class Histories(RuleBasedStateMachine):
         assert row_counts(view) == expected
 
     @invariant()
-    def dead_and_living_rows_are_all_rows(self) -> None:
+    def dead_and_alive_rows_are_all_rows(self) -> None:
         view = self.memory.view
         assert len(alive_rows(view)) + view.dead_rows == view.base_rows + view.live_rows
 
     @invariant()
-    def every_label_is_as_it_was_posted_last(self) -> None:
+    def every_label_is_as_it_was_last_posted(self) -> None:
         found = {
             label.id: (label.text, label.queries, label.metadata, label.novel)
             for label in labels_by_id(self.memory.view).values()
@@ -222,7 +224,7 @@ def ask(view: View, memorization: float) -> tuple[Prediction, ...]:
 
 
 def answers(view: View) -> list[tuple[Prediction, ...]]:
-    """Compared with `==`: scores must agree in every bit."""
+    """Compared with `==`: scores must be equal bit for bit."""
     return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
 
 

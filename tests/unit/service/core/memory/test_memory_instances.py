@@ -1,4 +1,4 @@
-"""Posted queries: one row each, for all labels that they were ever clicked for."""
+"""Posted queries: each has one row, which votes for all labels ever clicked for it."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     return KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3))
 
 
-def test_a_posted_instance_votes_for_all_its_labels_by_one_row(memory: KnowledgeMemory) -> None:
+def test_a_posted_query_votes_for_all_its_labels_with_one_row(memory: KnowledgeMemory) -> None:
     view = memory.apply([click(1, "igloo", "tent", "lamp")])
     assert described_rows(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
     assert view.live_rows == 1
@@ -29,7 +29,7 @@ def test_a_posted_instance_votes_for_all_its_labels_by_one_row(memory: Knowledge
     assert "igloo" not in retrieved_texts(view, "igloo", kind=RowKind.LABEL)
 
 
-def test_a_query_that_is_posted_again_joins_the_labels(memory: KnowledgeMemory) -> None:
+def test_a_query_that_is_posted_again_votes_for_old_and_new_labels(memory: KnowledgeMemory) -> None:
     memory.apply([click(1, "igloo", "tent")])
     view = memory.apply([click(2, "igloo", "lamp")])
     assert described_rows(view)[-1] == (RowKind.INSTANCE, "igloo", ("lamp", "tent"))
@@ -43,7 +43,7 @@ def test_a_post_that_adds_nothing_changes_nothing(memory: KnowledgeMemory) -> No
     assert (view.version, view.live_rows, view.dead_rows) == (3, 1, 0)
 
 
-def test_a_clicks_row_goes_with_its_last_label(memory: KnowledgeMemory) -> None:
+def test_a_clicks_row_is_gone_with_its_last_label(memory: KnowledgeMemory) -> None:
     memory.apply([put(1, KAYAK), click(2, "sports", "kayak", "tent")])
     view = memory.apply([delete(3, "tent")])
     assert voting_texts(view, "kayak")[-1] == "sports"

@@ -1,4 +1,4 @@
-"""A sealed part says, finds and forgets what the live parts that it came from did."""
+"""A sealed part equals the live parts that it was made of: contents, searches, tombstones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +15,12 @@ from service.core.memory.sealed_rows import SealedRows, seal
 from service.core.types import RowKind, Rows
 
 FIRST, BLOCK, DIMENSION = 1000, 40, 16
-EF = 200  # beyond the number of rows: the graph finds all
+EF = 200  # more than the number of rows, so the graph finds all
 KINDS = (None, *RowKind)
 
 
 def block(first: int, seed: int) -> LiveRows:
-    """A full block: rows of both kinds with nought to three votes, a fifth of them dead."""
+    """A full block: rows of both kinds with zero to three votes, a fifth of them dead."""
     drawn = np.random.default_rng(seed)
     vectors = drawn.standard_normal((BLOCK, DIMENSION))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -60,8 +60,8 @@ def build(tmp_path: Path) -> Callable[[list[Part], Rows], Segment]:
 @pytest.fixture
 def sealed(live: list[Part], build: Callable[..., Segment]) -> SealedRows:
     """Both blocks in one."""
-    extent = planned(live)
-    return seal(extent, live, build(live, extent.rows))
+    plan = planned(live)
+    return seal(plan, live, build(live, plan.rows))
 
 
 def within(part: Part, rows: Rows) -> Rows:
@@ -89,10 +89,10 @@ def found(parts: list[Part], queries: np.ndarray, count: int, kind: RowKind | No
 
 
 def assert_equal(one: list[Part], other: list[Part]) -> None:
-    """Both say the same of their alive_rows rows, and find them alike."""
+    """Both have the same alive rows with the same contents, and find them alike."""
     rows = alive_rows(one)
     assert alive_rows(other).tolist() == rows.tolist()
-    for mine, yours in zip(said(one, rows), said(other, rows), strict=True):
+    for mine, yours in zip(contents(one, rows), contents(other, rows), strict=True):
         assert np.array_equal(mine, yours)
     drawn = np.random.default_rng(3).standard_normal((8, DIMENSION))
     queries = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
@@ -101,15 +101,15 @@ def assert_equal(one: list[Part], other: list[Part]) -> None:
             assert found(one, queries, count, kind) == found(other, queries, count, kind)
 
 
-def said(parts: list[Part], rows: Rows) -> list[np.ndarray]:
-    own = [(part, within(part, rows)) for part in parts]
-    own = [(part, mine) for part, mine in own if len(mine)]
+def contents(parts: list[Part], rows: Rows) -> list[np.ndarray]:
+    pieces = [(part, within(part, rows)) for part in parts]
+    pieces = [(part, rows_of_part) for part, rows_of_part in pieces if len(rows_of_part)]
     return [
-        np.concatenate([part.is_instance(mine) for part, mine in own]),
-        np.concatenate([part.votes(mine)[0] for part, mine in own]),
-        np.concatenate([part.votes(mine)[1] for part, mine in own]),
-        np.concatenate([part.vectors(mine) for part, mine in own]),
-        np.array([part.text(row) for part, mine in own for row in mine.tolist()]),
+        np.concatenate([part.is_instance(rows_of_part) for part, rows_of_part in pieces]),
+        np.concatenate([part.votes(rows_of_part)[0] for part, rows_of_part in pieces]),
+        np.concatenate([part.votes(rows_of_part)[1] for part, rows_of_part in pieces]),
+        np.concatenate([part.vectors(rows_of_part) for part, rows_of_part in pieces]),
+        np.array([part.text(row) for part, piece in pieces for row in piece.tolist()]),
     ]
 
 
@@ -121,7 +121,7 @@ def test_a_sealed_part_equals_the_live_parts_that_it_came_from(
     assert_equal(live, [sealed])
 
 
-def test_rows_are_asked_in_any_order(live: list[Part], sealed: SealedRows) -> None:
+def test_rows_can_be_read_in_any_order(live: list[Part], sealed: SealedRows) -> None:
     rows = live[0].alive_rows()[[5, 1, 9, 1]]
     assert sealed.is_instance(rows).tolist() == live[0].is_instance(rows).tolist()
     for mine, yours in zip(sealed.votes(rows), live[0].votes(rows), strict=True):
@@ -129,37 +129,37 @@ def test_rows_are_asked_in_any_order(live: list[Part], sealed: SealedRows) -> No
     assert np.array_equal(sealed.vectors(rows), live[0].vectors(rows))
 
 
-def test_buried_rows_are_found_no_more_and_the_old_value_keeps_them(
+def test_rows_with_a_tombstone_are_not_found_and_the_old_value_keeps_them(
     live: list[Part], sealed: SealedRows
 ) -> None:
     rows = sealed.alive_rows()
-    buried = rows[::3].tolist()
-    later = sealed.with_tombstones(buried)
-    assert (later.dead_rows, sealed.dead_rows) == (len(buried), 0)
+    dead = rows[::3].tolist()
+    later = sealed.with_tombstones(dead)
+    assert (later.dead_rows, sealed.dead_rows) == (len(dead), 0)
     assert sealed.alive_rows().tolist() == rows.tolist()
     assert_equal(
-        [later], [part.with_tombstones(within(part, np.array(buried)).tolist()) for part in live]
+        [later], [part.with_tombstones(within(part, np.array(dead)).tolist()) for part in live]
     )
     assert_equal([sealed], live)
-    assert later.with_tombstones(buried[:2]).dead_rows == len(buried)
+    assert later.with_tombstones(dead[:2]).dead_rows == len(dead)
 
 
-def test_rows_that_died_between_plan_and_seal_are_dead(
+def test_rows_deleted_between_plan_and_seal_are_dead(
     live: list[Part], build: Callable[..., Segment]
 ) -> None:
-    extent = planned(live)
-    segment = build(live, extent.rows)
-    dying = extent.rows[[0, 7, len(extent.rows) - 1]]
+    plan = planned(live)
+    segment = build(live, plan.rows)
+    dying = plan.rows[[0, 7, len(plan.rows) - 1]]
     later = [part.with_tombstones(within(part, dying).tolist()) for part in live]
-    sealed = seal(extent, later, segment)
-    assert (sealed.stored_rows, sealed.dead_rows) == (len(extent.rows), 3)
+    sealed = seal(plan, later, segment)
+    assert (sealed.stored_rows, sealed.dead_rows) == (len(plan.rows), 3)
     assert_equal([sealed], later)
 
 
 def test_sealed_parts_are_sealed_again_in_one(
     live: list[Part], sealed: SealedRows, build: Callable[..., Segment]
 ) -> None:
-    """Also one beside a block that is still live, and with rows that died since."""
+    """A sealed part and a live block, both with dead rows, are sealed together."""
     first = planned(live[:1])
     half: Part = seal(first, live[:1], build(live[:1], first.rows))
     half = half.with_tombstones(half.alive_rows()[:4].tolist())
@@ -170,7 +170,7 @@ def test_sealed_parts_are_sealed_again_in_one(
     assert_equal([again], parts)
 
 
-def test_an_empty_extent_takes_its_place_and_holds_nothing(live: list[Part]) -> None:
+def test_a_plan_without_rows_becomes_an_empty_part(live: list[Part]) -> None:
     empty = SegmentPlan(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
     sealed = seal(empty, live[:1], None)
     assert (sealed.first, sealed.stop, sealed.stored_rows, sealed.dead_rows) == (
@@ -189,9 +189,9 @@ def test_an_empty_extent_takes_its_place_and_holds_nothing(live: list[Part]) -> 
         sealed.vectors(empty.rows)
 
 
-def test_an_extent_beyond_its_parts_is_refused(
+def test_a_plan_with_rows_outside_its_parts_is_refused(
     live: list[Part], build: Callable[..., Segment]
 ) -> None:
-    extent = planned(live)
+    plan = planned(live)
     with pytest.raises(ValueError, match="do not hold all rows"):
-        seal(extent, live[:1], build(live, extent.rows))
+        seal(plan, live[:1], build(live, plan.rows))

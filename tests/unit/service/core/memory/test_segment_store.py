@@ -40,7 +40,7 @@ def vectors() -> np.ndarray:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Builds here, which is quicker than a child; lists the folders of the builds."""
+    """Builds in this process, which is faster than a child; lists the folders of the builds."""
     built: list[Path] = []
 
     def build(_child: LowPriorityChild, command: list[str]) -> str:
@@ -77,7 +77,7 @@ def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: n
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_discarded_segment_is_gone_and_who_holds_it_keeps_it(
+def test_a_discarded_segment_is_deleted_and_stays_usable_where_it_is_open(
     store: SegmentStore, vectors: np.ndarray
 ) -> None:
     key = store.key(vectors, PARAMETERS)
@@ -90,7 +90,7 @@ def test_a_discarded_segment_is_gone_and_who_holds_it_keeps_it(
     assert np.array_equal(held.vectors(np.arange(ROWS)), vectors)
 
 
-def test_two_threads_that_want_one_segment_build_it_once(
+def test_two_threads_that_need_one_segment_build_it_once(
     store: SegmentStore, vectors: np.ndarray, in_process: list[Path]
 ) -> None:
     key = store.key(vectors, PARAMETERS)
@@ -147,14 +147,14 @@ def test_a_damaged_segment_is_built_again(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_segment_of_another_shape_is_not_taken(store: SegmentStore, vectors: np.ndarray) -> None:
+def test_a_segment_of_another_shape_is_not_used(store: SegmentStore, vectors: np.ndarray) -> None:
     key = store.key(vectors, PARAMETERS)
     store.build(key, vectors, PARAMETERS)
     assert store.find(key, PARAMETERS, shape=(ROWS + 1, DIMENSION)) is None
 
 
 @pytest.mark.usefixtures("in_process")
-def test_what_a_killed_builder_left_is_cleared_away(
+def test_files_of_a_killed_build_are_deleted(
     store: SegmentStore, folder: Path, vectors: np.ndarray
 ) -> None:
     key = store.key(vectors, PARAMETERS)
@@ -203,7 +203,7 @@ def test_a_folder_that_may_not_be_written_is_an_error(
         store.build("key", vectors, PARAMETERS)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, vectors: np.ndarray) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path, vectors: np.ndarray) -> None:
     (tmp_path / "file").write_text("")
     store = SegmentStore(tmp_path / "file/segments")
     assert store.find("key", PARAMETERS, shape=SHAPE) is None
@@ -212,7 +212,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, vectors: np.nd
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_file_in_the_segments_place_is_an_error(
+def test_a_file_with_the_name_of_a_segment_is_an_error(
     store: SegmentStore, folder: Path, vectors: np.ndarray
 ) -> None:
     folder.mkdir()
@@ -221,7 +221,7 @@ def test_a_file_in_the_segments_place_is_an_error(
         store.build("key", vectors, PARAMETERS)
 
 
-def test_pruning_forgets_what_is_old_and_not_kept(
+def test_pruning_deletes_old_segments_that_are_not_kept(
     store: SegmentStore, folder: Path, vectors: np.ndarray, in_process: list[Path]
 ) -> None:
     keys = [store.key(vectors[:rows], PARAMETERS) for rows in (20, 30, 40)]

@@ -1,4 +1,4 @@
-"""Many segments are searched by short walks first; nothing that belongs to the depth is missed."""
+"""Short walks through many segments, and filtered walks, lose no row of the retrieval depth."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_rows_above_the_mark_are_found_and_rows_below_may_be_left_out(
     everything = np.ones(ROWS, bool)
     best = truth(queries, everything, 200)
     whole, _ = sealed.search(queries, count=200, ef=EF, kind=None)
-    # For half of the queries others have filled the depth, but for the twenty best of this part.
+    # For half of the queries only the twenty best rows of this part are within the depth.
     above = whole[:, 20].copy()
     above[::2] = -1.0
 
@@ -72,7 +72,7 @@ def test_rows_above_the_mark_are_found_and_rows_below_may_be_left_out(
 
 
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.9, 0.9999])
-def test_dead_rows_are_never_found_and_cost_no_living_one(
+def test_dead_rows_are_never_found_and_no_alive_row_is_lost(
     segment: Segment, queries: np.ndarray, share: float
 ) -> None:
     alive = np.random.default_rng(2).random(ROWS) >= share
@@ -86,10 +86,10 @@ def test_dead_rows_are_never_found_and_cost_no_living_one(
     assert overlap(rows[:, : expected.shape[1]], expected) > 0.97
 
 
-def test_where_the_dead_lie_nearest_they_are_replaced(
+def test_alive_rows_are_found_where_the_nearest_rows_are_dead(
     segment: Segment, queries: np.ndarray
 ) -> None:
-    """More than the spare rows that a walk finds beyond those asked for."""
+    """More dead rows than the spare rows that an unfiltered walk finds."""
     alive = np.ones(ROWS, bool)
     alive[truth(queries[:1], alive, 150)[0]] = False
     row_filter = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))

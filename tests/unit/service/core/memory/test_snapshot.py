@@ -1,4 +1,4 @@
-"""A snapshot is a bundle that answers as the view did that it was written from, and lives on."""
+"""A snapshot is a bundle that answers like the view it was written from, and can learn on."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,18 +95,14 @@ def test_a_snapshot_answers_as_the_view_did(memory: KnowledgeMemory, bundle: Bun
     assert_same_answers(view, memory.view)
 
 
-def test_a_snapshot_has_nothing_live_and_nothing_dead(
-    memory: KnowledgeMemory, bundle: Bundle
-) -> None:
+def test_a_snapshot_has_neither_live_nor_dead_rows(memory: KnowledgeMemory, bundle: Bundle) -> None:
     view = opened(bundle).view
     rows = memory.view.base_rows + memory.view.live_rows - memory.view.dead_rows
     assert (view.base_rows, view.live_rows, view.dead_rows) == (rows, 0, 0)
     assert view.labels.columns == bundle.labels == len(memory.view.labels) == len(LABELS) + 1
 
 
-def test_labels_keep_what_they_have_beyond_their_text(
-    memory: KnowledgeMemory, bundle: Bundle
-) -> None:
+def test_labels_keep_their_details(memory: KnowledgeMemory, bundle: Bundle) -> None:
     before, after = labels_by_id(memory.view), labels_by_id(opened(bundle).view)
     assert list(after) == list(before)
     assert {label.id: replace(label, index=0) for label in after.values()} == {
@@ -118,7 +114,7 @@ def test_labels_keep_what_they_have_beyond_their_text(
     assert bundle.label_details.at(after["stove"].index) == Details()
 
 
-def test_deleted_labels_are_gone_with_all_their_votes(bundle: Bundle) -> None:
+def test_deleted_labels_are_gone_with_their_votes(bundle: Bundle) -> None:
     view = opened(bundle).view
     assert "axe" not in list(bundle.label_ids)
     assert not {"hand axe", "chop wood", "warm winter boots"} & {
@@ -128,7 +124,7 @@ def test_deleted_labels_are_gone_with_all_their_votes(bundle: Bundle) -> None:
     assert voting_texts(view, "shoes") == ["shoes for running", "trail footwear", "running shoes"]
 
 
-def test_a_snapshot_says_where_it_comes_from(
+def test_a_snapshot_names_its_origin(
     memory: KnowledgeMemory, bundle: Bundle, trigram_bundle: Bundle
 ) -> None:
     facts, origin = bundle.manifest, trigram_bundle.manifest
@@ -152,10 +148,10 @@ def test_vectors_are_carried_over_bit_for_bit(memory: KnowledgeMemory, bundle: B
         assert np.array_equal(row.vector.astype(np.float16), key)
 
 
-# Its life afterwards ---------------------------------------------------------------------------
+# Learning after a snapshot ------------------------------------------------------------
 
 
-def test_the_reopened_memory_goes_on_as_the_old_one_does(
+def test_the_reopened_memory_learns_as_the_old_one_does(
     memory: KnowledgeMemory, bundle: Bundle
 ) -> None:
     """Labels of the snapshot are replaced and deleted with the rows that were once live."""
@@ -201,7 +197,7 @@ def test_a_click_of_the_snapshot_goes_with_its_last_label(bundle: Bundle) -> Non
 
 
 def test_a_snapshot_of_a_snapshot(memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path) -> None:
-    """Without changes it is the same to the byte, but for its name; with changes it holds them."""
+    """Without changes only the name differs; with changes it holds them."""
     again = snapshot(opened(bundle).view, tmp_path / "again")
     assert again.manifest.files == bundle.manifest.files
     changes = [put(11, replace(TENT, queries=("yurt",))), delete(12, "lamp")]
@@ -222,10 +218,8 @@ def test_a_snapshot_of_an_untouched_bundle_is_that_bundle(
     assert (bundle.manifest.memory.version, bundle.manifest.log) == (0, LOG)
 
 
-def test_a_memory_whose_labels_were_all_deleted_can_be_kept_too(
-    trigram_bundle: Bundle, tmp_path: Path
-) -> None:
-    """ "nothing was clicked" is left: it never had a vote to lose."""
+def test_a_memory_without_labels_can_be_written(trigram_bundle: Bundle, tmp_path: Path) -> None:
+    """ "nothing was clicked" remains: it never had a vote to lose."""
     memory = KnowledgeMemory(trigram_bundle)
     memory.apply([delete(number, label_id) for number, label_id in enumerate(LABELS, start=1)])
     after = opened(snapshot(memory.view, tmp_path / "snapshot"))
@@ -234,7 +228,7 @@ def test_a_memory_whose_labels_were_all_deleted_can_be_kept_too(
     assert voting_texts(view, "tent") == ["dome tent", "igloo"]
 
 
-def test_a_memory_without_a_row_can_be_kept_and_filled(
+def test_a_memory_without_rows_can_be_written_and_filled(
     make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
     catalogue = Catalogue(labels={"tent": "tent"}, instances={"igloo": ("tent",)})
@@ -269,7 +263,7 @@ def test_progress_counts_the_rows(memory: KnowledgeMemory, tmp_path: Path) -> No
     assert done[-1] == view.base_rows + view.live_rows - view.dead_rows
 
 
-def test_classifiers_go_along_with_the_labels_that_are_as_they_were(
+def test_classifiers_are_kept_for_the_labels_that_were_not_posted_again(
     make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
     """`boots` is another label now, `tent` never had one; `lamp` was posted again as it is."""
