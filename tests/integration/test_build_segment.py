@@ -1,4 +1,4 @@
-"""The child that builds a segment: nice, on one thread, and not longer alive than it is wanted."""
+"""The child that builds a segment: of low priority, on one thread, ended with its parent."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ from service.core.processes.low_priority import LowPriorityChild
 
 
 def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
-    """Its index library is replaced by one that writes down what it sees."""
+    """Its index library is replaced by one that records the child's priority and threads."""
     script = (
         "import os, sys; from pathlib import Path\n"
         "from service.core.memory import build_segment\n"
-        "class Told:\n"
+        "class Recorder:\n"
         "    def build(self, vectors, parameters, path, progress):\n"
         "        path.write_text(f\"{os.nice(0)} {os.environ['OMP_NUM_THREADS']}\")\n"
-        "build_segment.load_library = lambda name: Told()\n"
+        "build_segment.load_library = lambda name: Recorder()\n"
         "build_segment.main(Path(sys.argv[1]))\n"
     )
     _job(tmp_path)
@@ -28,7 +28,7 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
 
 
 def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
-    """The parent that started it ends at once; init adopts it, which it notices."""
+    """Its parent ends at once; the child sees that it has another parent and exits."""
     child = (
         "import os, sys, time; from pathlib import Path\n"
         "from service.core.memory import build_segment\n"
@@ -58,7 +58,7 @@ def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
         check=True,
         stderr=subprocess.PIPE,
     )
-    # The pipe is closed by its last holder, so the child has ended too.
+    # The pipe is closed only when the child has ended too.
     assert b"the service that started this build has ended" in done.stderr
     assert (tmp_path / "ended").exists()
     assert (tmp_path / INDEX).read_text() == "started"

@@ -1,4 +1,4 @@
-"""Child processes: what they print comes back, complaints are quoted, and they can be stopped."""
+"""Child processes of low priority: output, errors that are quoted, and stopping."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_what_the_child_prints_comes_back() -> None:
+def test_the_output_of_the_child_is_returned() -> None:
     code = "import os; print(os.environ['OMP_NUM_THREADS'], 'ünd')"
     assert LowPriorityChild().run(python(code)) == "1 ünd\n"
 

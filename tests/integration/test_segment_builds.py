@@ -68,7 +68,7 @@ def test_a_child_that_fails_is_an_error_that_quotes_it(
 def test_a_child_that_is_killed_is_an_error_and_leaves_nothing(
     store: SegmentStore, folder: Path
 ) -> None:
-    """In the middle of a large build; the store builds no other after that."""
+    """It is killed in the middle of a large build; the store then starts no other child."""
     vectors = np.random.default_rng(2).standard_normal((20_000, 64)).astype(np.float16)
     slow = IndexParameters(m=64, ef_construction=2000)
     with ThreadPoolExecutor(1) as pool:

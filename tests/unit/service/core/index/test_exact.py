@@ -1,4 +1,4 @@
-"""Exact search over live rows and over all keys, beside a full sort."""
+"""Exact search over live rows and over all keys, compared with a full sort."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ QUERIES = unit_rows(3, seed=9)
 
 
 def slow_search(keys: np.ndarray, *, allowed: list[int], count: int) -> list[list[int]]:
-    """For each query the allowed rows in order of their similarity, then -1."""
+    """For each query the allowed rows by descending similarity, then -1."""
     similarities = QUERIES @ keys.astype(np.float32).T
     best = [sorted(allowed, key=lambda row: -line[row])[:count] for line in similarities]
     return [rows + [-1] * (count - len(rows)) for rows in best]
@@ -87,10 +87,10 @@ def test_rows_written_after_a_search_was_planned_are_not_seen() -> None:
     assert rows.tolist() == slow_search(keys, allowed=[0, 1, 2, 3], count=6)
 
 
-def test_rows_of_a_failed_attempt_are_written_over() -> None:
+def test_rows_of_a_failed_attempt_are_overwritten() -> None:
     keys = unit_rows(10).astype(np.float16)
     store = LiveVectors(capacity=16, dimension=8)
-    store.write(0, keys[:8])  # its view was never published
+    store.write(0, keys[:8])  # of a view that was never published
     store.write(0, keys[8:])
     _, rows = store.search(QUERIES, count=3, row_filter=RowFilter(start=0, stop=2))
     assert rows.tolist() == slow_search(keys[8:], allowed=[0, 1], count=3)

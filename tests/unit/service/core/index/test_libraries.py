@@ -1,4 +1,4 @@
-"""Every index library beside a full scan: what it finds, what it leaves out, what it refuses."""
+"""Every index library, compared with a full scan: searches, filters, files that are refused."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_segment_finds_what_a_full_scan_finds(
         (59, 60, set()),
     ],
 )
-def test_a_filter_is_obeyed_and_costs_no_row(
+def test_a_filter_is_obeyed_and_no_row_that_passes_is_lost(
     segment: Segment,
     vectors: np.ndarray,
     queries: np.ndarray,
@@ -92,10 +92,10 @@ def test_a_filter_is_obeyed_and_costs_no_row(
     assert np.all(rows[:, expected.shape[1] :] == -1)
 
 
-def test_vectors_come_back_bit_for_bit_in_the_order_asked_for(
+def test_vectors_are_returned_bit_for_bit_in_the_given_order(
     segment: Segment, vectors: np.ndarray
 ) -> None:
-    """They are built into the next segment when this one is merged."""
+    """A merge builds the next segment from them."""
     for rows in ([0], [59, 3, 3, 17], list(range(ROWS))):
         found = segment.vectors(np.array(rows, np.int64))
         assert found.dtype == np.float16
@@ -109,7 +109,7 @@ def test_places_without_a_row_hold_minus_one(segment: Segment, queries: np.ndarr
     assert np.all(rows[:, ROWS:] == -1)
 
 
-def test_a_filter_that_admits_nothing_finds_nothing(segment: Segment, queries: np.ndarray) -> None:
+def test_a_filter_that_passes_no_row_finds_nothing(segment: Segment, queries: np.ndarray) -> None:
     for row_filter in (
         RowFilter(start=7, stop=7),
         RowFilter(start=3, stop=5, alive=bitmap({3, 4})),
@@ -194,7 +194,7 @@ def test_a_filters_mask_by_hand() -> None:
 def test_a_filter_finds_rows_that_a_walk_would_not_reach(
     library: SegmentLibrary, tmp_path: Path
 ) -> None:
-    """Few selected rows, all far from the query: a walk ends among the others."""
+    """Few rows pass, all far from the query: a walk would end before it reaches them."""
     drawn = np.random.default_rng(3)
     aside = 4 * np.eye(1, DIMENSION)
     others = drawn.standard_normal((3000, DIMENSION)) + aside

@@ -12,7 +12,7 @@ from tests.support.label_logs import Place, append
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a log can be; there is none yet."""
+    """The place of a log that does not exist yet."""
     return Place(tmp_path if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
 
 

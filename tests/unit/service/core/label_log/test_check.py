@@ -18,7 +18,7 @@ def test_an_empty_log_is_intact(log: LabelLog) -> None:
     )
 
 
-def test_a_report_counts_what_is_there(log: LabelLog, place: Place) -> None:
+def test_a_report_counts_events_by_kind_and_encoder(log: LabelLog, place: Place) -> None:
     before = datetime.now(UTC)
     append(log, "a", "b", encoder="first")
     with log.exclusive() as appending:
@@ -33,7 +33,7 @@ def test_a_report_counts_what_is_there(log: LabelLog, place: Place) -> None:
     assert report.newest is not None and before <= report.newest <= datetime.now(UTC)
 
 
-def test_only_what_lies_behind_a_number_is_verified(three: Place) -> None:
+def test_only_events_after_a_number_are_verified(three: Place) -> None:
     three.tamper("UPDATE events SET encoder = 'x' WHERE sequence = 1")
     with closing(three.open()) as log:
         report = verify(log, after=1)
@@ -44,7 +44,7 @@ def test_only_what_lies_behind_a_number_is_verified(three: Place) -> None:
 
 
 @pytest.mark.parametrize("time", [float("inf"), 1e300])
-def test_an_event_without_a_time_is_corrupt(three: Place, time: float) -> None:
+def test_an_event_without_a_valid_time_is_corrupt(three: Place, time: float) -> None:
     three.tamper("UPDATE events SET written = :time WHERE sequence = 2", time=time)
     with closing(three.open()) as log, pytest.raises(LogCorrupt, match="event 2 has no valid time"):
         verify(log)

@@ -1,4 +1,4 @@
-"""What was altered, lost or moved is noticed and named."""
+"""Events that were altered, lost or moved are detected, and the error names them."""
 
 from contextlib import closing
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_events_before_the_damage_are_still_read(three: Place) -> None:
             next(events)
 
 
-def test_a_gap_between_two_pages_is_noticed(three: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_between_two_pages_is_detected(three: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "PAGE_EVENTS", 1)
     three.tamper("DELETE FROM events WHERE sequence = 2")
     with pytest.raises(LogCorrupt, match="event 2 is missing"):
@@ -66,8 +66,8 @@ def test_an_altered_event_is_named(three: Place, column: str, value: object) -> 
         ("checksum", "many"),
     ],
 )
-def test_a_value_of_another_type_is_altered(tmp_path: Path, column: str, value: object) -> None:
-    """Only SQLite stores it."""
+def test_a_value_of_a_wrong_type_is_detected(tmp_path: Path, column: str, value: object) -> None:
+    """Only SQLite stores such a value."""
     place = Place(tmp_path)
     with closing(place.open()) as log:
         append(log, "a", "b", "c")
@@ -76,20 +76,20 @@ def test_a_value_of_another_type_is_altered(tmp_path: Path, column: str, value: 
         place.ids()
 
 
-def test_the_newest_event_is_verified_as_well(three: Place) -> None:
+def test_reading_the_newest_event_verifies_it(three: Place) -> None:
     three.tamper("UPDATE events SET encoder = 'x' WHERE sequence = 3")
     with closing(three.open()) as log, pytest.raises(LogCorrupt, match="event 3 "):
         log.newest("label.put")
 
 
-def test_two_events_that_changed_places_are_noticed(three: Place) -> None:
+def test_two_events_that_changed_places_are_detected(three: Place) -> None:
     for old, new in ((1, 99), (2, 1), (99, 2)):
         three.tamper("UPDATE events SET sequence = :new WHERE sequence = :old", new=new, old=old)
     with pytest.raises(LogCorrupt, match="event 1 "):
         three.ids()
 
 
-def test_an_intact_event_of_a_later_versions_kind_is_named(
+def test_an_intact_event_of_an_unknown_kind_is_named(
     log: LabelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
@@ -101,7 +101,7 @@ def test_an_intact_event_of_a_later_versions_kind_is_named(
 
 
 def test_an_error_names_the_place_and_not_the_values(log: LabelLog, place: Place) -> None:
-    """Texts are people's; they belong neither into messages nor into what is logged with them."""
+    """Texts belong to users and must appear neither in messages nor in logged causes."""
     append(log, "a")
     place.tamper("ALTER TABLE events RENAME TO lost")
     with pytest.raises(LogError) as caught:
@@ -116,7 +116,7 @@ def test_an_event_that_was_written_without_the_lock_is_not_overwritten(
     log: LabelLog, place: Place
 ) -> None:
     with pytest.raises(LogError, match="cannot be written"), log.exclusive() as appending:
-        appending.last = -1  # as if number 0 had not been given yet
+        appending.last = -1  # as if number 0 were still free
         appending.append([event("a"), event("b")], encoder="e")
         appending.last = 0
         appending.append([event("c")], encoder="e")

@@ -1,4 +1,4 @@
-"""The log in a PostgreSQL schema: URLs, other schemas, limits of time, and lost connections."""
+"""The log in a PostgreSQL schema: URLs, other schemas, time limits, and lost connections."""
 
 import logging
 import sys
@@ -83,9 +83,7 @@ def test_no_message_holds_the_password(postgres_url: str) -> None:
         ({"username": "nobody_at_all", "password": "secret"}, "nobody_at_all"),
     ],
 )
-def test_what_the_server_refuses_is_said_in_its_words(
-    postgres_url: str, parts: dict[str, str], said: str
-) -> None:
+def test_errors_quote_the_server(postgres_url: str, parts: dict[str, str], said: str) -> None:
     with pytest.raises(LogError, match=said) as caught:
         open_log(changed(postgres_url, **parts))
     assert str(caught.value).startswith("postgresql://")
@@ -97,7 +95,7 @@ def test_a_schema_that_does_not_exist_is_named_as_the_reason(postgres_url: str) 
         open_log(in_schema(postgres_url, "never_created"))
 
 
-def test_a_server_that_takes_no_writes_is_only_looked_at(place: Place) -> None:
+def test_a_read_only_server_can_only_be_read(place: Place) -> None:
     place.open().close()
     assert isinstance(place.state, str)
     options = f"{sa.make_url(place.state).query['options']} -cdefault_transaction_read_only=on"
@@ -109,7 +107,9 @@ def test_a_server_that_takes_no_writes_is_only_looked_at(place: Place) -> None:
         assert log.last_sequence() == 0
 
 
-def test_a_role_that_may_not_create_tables_is_told(place: Place, postgres_url: str) -> None:
+def test_a_role_without_the_right_to_create_tables_is_an_error(
+    place: Place, postgres_url: str
+) -> None:
     role = f"{sa.make_url(postgres_url).query['options']}".removeprefix("-csearch_path=")
     place.tamper(f"CREATE ROLE {role} LOGIN")
     try:
@@ -133,7 +133,7 @@ def test_without_psycopg_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_two_schemas_of_one_database_are_two_logs(place: Place, log: LabelLog) -> None:
-    """Neither waits for the other, and a search path does not mix them."""
+    """Neither waits for the other, and a search path with both schemas does not mix them."""
     assert isinstance(place.state, str)
     first = sa.make_url(place.state).query["options"].removeprefix("-csearch_path=")
     second = f"{first}_2"
@@ -150,7 +150,7 @@ def test_two_schemas_of_one_database_are_two_logs(place: Place, log: LabelLog) -
         place.tamper(f"DROP SCHEMA {second} CASCADE")
 
 
-def test_a_commit_is_on_disk_also_where_the_server_is_set_otherwise(place: Place) -> None:
+def test_a_commit_is_on_disk_whatever_the_server_is_configured_for(place: Place) -> None:
     assert isinstance(place.state, str)
     options = f"{sa.make_url(place.state).query['options']} -csynchronous_commit="
     for configured, expected in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
@@ -180,7 +180,7 @@ def test_a_server_of_another_isolation_level_gives_no_number_twice(place: Place)
 # Time ------------------------------------------------------------------------------------
 
 
-def test_the_servers_limits_are_set_unless_somebody_has_set_them(place: Place) -> None:
+def test_time_limits_are_set_unless_the_url_sets_them(place: Place) -> None:
     assert isinstance(place.state, str)
     options = f"{sa.make_url(place.state).query['options']} -cstatement_timeout=77s"
     url = sa.make_url(place.state).update_query_dict({"options": options})
@@ -204,16 +204,16 @@ def test_a_locked_table_is_log_locked(
 
 @contextmanager
 def wired(place: Place) -> Iterator[tuple[Wire, Place]]:
-    """The same log by way of a `Wire`."""
+    """The same log, reached through a `Wire` that a test can cut."""
     assert isinstance(place.state, str)
     with closing(Wire(sa.make_url(place.state))) as wire:
         yield wire, Place(changed(place.state, host="127.0.0.1", port=wire.port))
 
 
-def test_a_server_that_falls_silent_is_an_error_and_is_found_again(
+def test_a_silent_server_is_an_error_and_is_used_again_later(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 2)  # the least that libpq takes
+    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 2)  # the smallest value that libpq accepts
     with wired(place) as (wire, far), closing(far.open()) as log:
         append(log, "a")
         monkeypatch.setattr(postgres, "SILENCE_SECONDS", 0.3)
@@ -221,7 +221,7 @@ def test_a_server_that_falls_silent_is_an_error_and_is_found_again(
         start = monotonic()
         with pytest.raises(LogError, match="cannot be read: "):
             log.last_sequence()
-        assert monotonic() - start < 30  # seconds; it would be for ever
+        assert monotonic() - start < 30  # seconds; without the limit it would wait for ever
         wire.open.set()
         assert append(log, "b")[0].sequence == 2
 
@@ -269,7 +269,7 @@ def end_connections(place: Place) -> None:
 
 
 def test_an_append_notifies(place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only the clock: that one is set to never."""
+    """The regular signal is turned off."""
     stop = threading.Event()
     with closing(log._database.signals(stop)) as signals:
         next(signals)
@@ -280,7 +280,7 @@ def test_an_append_notifies(place: Place, log: LabelLog, monkeypatch: pytest.Mon
         assert log.last_sequence() == 1
 
 
-def test_the_clock_signals_what_no_notification_did(
+def test_signals_come_regularly_without_notifications(
     log: LabelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 0.02)
@@ -289,7 +289,7 @@ def test_the_clock_signals_what_no_notification_did(
     wait_for(lambda: len(calls) >= 3)
 
 
-def test_a_lost_connection_is_polled_and_comes_back(
+def test_a_log_is_polled_until_the_lost_connection_is_replaced(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="keymatch")

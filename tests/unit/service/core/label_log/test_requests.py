@@ -1,4 +1,4 @@
-"""Answers kept under idempotency keys, in the transaction of the write they answer."""
+"""Answers are kept under idempotency keys, in the same transaction as the write."""
 
 from contextlib import closing
 
@@ -20,19 +20,19 @@ def remember(log: LabelLog, *keys: str) -> None:
             within.remember(request(key))
 
 
-def known(log: LabelLog, key: str) -> AnsweredRequest | None:
+def answered(log: LabelLog, key: str) -> AnsweredRequest | None:
     with log.exclusive() as within:
         return within.answered(key)
 
 
 def test_an_answer_is_found_under_its_key_after_a_restart(place: Place) -> None:
     with closing(place.open()) as log:
-        assert known(log, "a") is None
+        assert answered(log, "a") is None
         remember(log, "a", "b")
     with closing(place.open()) as log:
-        assert known(log, "a") == request("a")
-        assert known(log, "b") == request("b")
-        assert known(log, "A") is None
+        assert answered(log, "a") == request("a")
+        assert answered(log, "b") == request("b")
+        assert answered(log, "A") is None
 
 
 def test_an_answer_is_kept_with_its_write_or_not_at_all(log: LabelLog) -> None:
@@ -41,16 +41,16 @@ def test_an_answer_is_kept_with_its_write_or_not_at_all(log: LabelLog) -> None:
         within.remember(request("a"))
         assert within.answered("a") == request("a")
         raise ZeroDivisionError
-    assert known(log, "a") is None
+    assert answered(log, "a") is None
     assert log.last_sequence() == 0
 
 
-def test_a_key_is_not_given_twice_within_a_day(log: LabelLog) -> None:
+def test_a_key_cannot_be_used_twice_within_a_day(log: LabelLog) -> None:
     remember(log, "a")
     with pytest.raises(LogError, match="cannot be written"), log.exclusive() as within:
         within.append([event("a")], encoder="e")
         within.remember(request("a", digest="another"))
-    assert known(log, "a") == request("a")
+    assert answered(log, "a") == request("a")
     assert log.last_sequence() == 0
 
 
@@ -66,13 +66,13 @@ def test_a_key_may_be_used_again_after_a_day(place: Place, log: LabelLog) -> Non
     remember(log, "young", "old")
     age(place, "young", hours=23.9)
     age(place, "old", hours=24.1)
-    assert known(log, "young") == request("young")
-    assert known(log, "old") is None
+    assert answered(log, "young") == request("young")
+    assert answered(log, "old") is None
     remember(log, "old")
-    assert known(log, "old") == request("old")
+    assert answered(log, "old") == request("old")
 
 
-def test_old_keys_are_forgotten_a_few_at_a_time(
+def test_expired_keys_are_deleted_a_few_at_a_time(
     place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appending, "FORGOTTEN_AT_ONCE", 2)

@@ -55,7 +55,7 @@ def test_a_log_takes_only_one_callback(log: LabelLog) -> None:
         log.watch(lambda: None)
 
 
-def test_closing_ends_the_thread_even_while_it_calls(place: Place) -> None:
+def test_closing_ends_the_watching_thread(place: Place) -> None:
     log = place.open()
     threads = []
     log.watch(lambda: threads.append(threading.current_thread()))

@@ -1,4 +1,4 @@
-"""The log in a folder: folders, files that are no log, the disk, and what others wait for."""
+"""The log in a folder: folders, files that are not a log, the disk, and locks."""
 
 import sqlite3
 import threading
@@ -25,7 +25,7 @@ def log(place: Place) -> Iterator[LabelLog]:
         yield opened
 
 
-def test_a_folder_may_come_as_text_and_is_made(tmp_path: Path) -> None:
+def test_a_folder_may_be_given_as_text_and_is_created(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     with closing(open_log(str(folder))) as log:
         assert log.place == str(folder / "labels.sqlite")
@@ -131,8 +131,8 @@ def test_an_append_that_fails_writes_nothing_and_the_next_one_succeeds(
         append(log, "b", "c")
     assert log.last_sequence() == 1
     place.tamper("DROP TRIGGER refuse")
-    assert [found.sequence for found in append(log, "b", "c")] == [2, 3]
-    assert [found.body["id"] for found in log.read()] == ["a", "b", "c"]
+    assert [logged.sequence for logged in append(log, "b", "c")] == [2, 3]
+    assert [logged.body["id"] for logged in log.read()] == ["a", "b", "c"]
 
 
 def test_reading_takes_no_lock(log: LabelLog, place: Place) -> None:
@@ -142,21 +142,21 @@ def test_reading_takes_no_lock(log: LabelLog, place: Place) -> None:
     assert isinstance(place.state, Path)
     with closing(sqlite3.connect(place.state / "labels.sqlite", timeout=0)) as other:
         other.execute("BEGIN IMMEDIATE")  # would fail at once if the reader held the lock
-        assert [found.body["id"] for found in events] == ["b"]
+        assert [logged.body["id"] for logged in events] == ["b"]
         assert log.newest("label.put") is not None
         assert log.last_sequence() == 2
-        place.open().close()  # neither does opening
+        place.open().close()  # opening takes no lock either
         other.execute("ROLLBACK")
 
 
-def test_newest_finds_its_event_without_reading_the_others(place: Place, log: LabelLog) -> None:
+def test_the_newest_event_of_a_kind_is_found_by_an_index(place: Place, log: LabelLog) -> None:
     plan = place.tamper(
         "EXPLAIN QUERY PLAN SELECT * FROM events WHERE kind = 'a' ORDER BY sequence DESC LIMIT 1"
     )
     assert [row.detail for row in plan] == ["SEARCH events USING INDEX events_by_kind (kind=?)"]
 
 
-def test_who_watches_is_only_called_for_commits(log: LabelLog, place: Place) -> None:
+def test_signals_come_only_for_commits(log: LabelLog, place: Place) -> None:
     stop = threading.Event()
     with closing(log._database.signals(stop)) as signals:
         next(signals)  # the first one comes at once
