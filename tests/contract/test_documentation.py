@@ -1,0 +1,216 @@
+"""The documentation fits the code: links, commands, settings, alerts and make targets."""
+
+import dataclasses
+import io
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from cyclopts import App
+from rich.console import Console
+
+from service.settings import EngineSettings, Limits, ServerSettings
+from training.comparisons import comparison
+from training.peers import PEERS
+from training.recipes import recipe
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("service", "training", "export", "deploy", "loadtests", "tests")
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.md"))]
+)
+# It names the commits that had what it describes, and their commands.
+HISTORY = ROOT / "training/measured/not-adopted.md"
+CURRENT = [path for path in DOCUMENTS if path != HISTORY]
+README_LINES = 150
+PACKAGES = {
+    "service": "service/README.md",
+    "training": "training/README.md",
+    "export": "training/README.md",
+}
+LOAD_TESTS = sorted(
+    f"loadtests.{path.stem}"
+    for path in (ROOT / "loadtests").glob("*.py")
+    if re.search(r"^app = App\(", path.read_text(), re.MULTILINE)
+)
+NAMED = {  # second word of a command -> the names that may follow it
+    "train": recipe.names,
+    "compare": comparison.names,
+    "peer": lambda: list(PEERS),
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# Links and paths ------------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    """Markdown without code blocks and code spans."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith("    ")]
+    return re.sub(r"`[^`]*`", "", "\n".join(lines))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a document."""
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_relative_link_and_anchor_exists(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(document.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.exists(), f"{name_of(document)} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in anchors(linked.read_text()), f"{name_of(document)}: {target}"
+
+
+@pytest.mark.parametrize("document", CURRENT, ids=name_of)
+def test_every_named_source_file_exists(document: Path) -> None:
+    for path in re.findall(r"`([\w/.-]+/[\w.-]+\.(?:py|toml|yml|sh))`", document.read_text()):
+        assert (document.parent / path).is_file() or (ROOT / path).is_file(), path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_no_document_names_a_path_of_somebodys_machine(document: Path) -> None:
+    absolute = re.compile(r"(?<![\w.:/-])/(?:home|root|Users|work|tmp|opt|mnt|srv)/\S*")
+    assert absolute.findall(document.read_text()) == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+
+
+# Commands -------------------------------------------------------------------------------------
+
+
+@cache
+def application(module: str) -> App:
+    """The command line behind `python -m MODULE`."""
+    name = f"{module}.__main__" if module in PACKAGES else module
+    app = import_module(name).app
+    assert isinstance(app, App)
+    return app
+
+
+def help_text(app: App, *command: str) -> str:
+    """What `--help` prints."""
+    output = io.StringIO()
+    app.help_print(list(command), console=Console(file=output, width=500))
+    return output.getvalue()
+
+
+def commands(app: App, *above: str) -> Iterator[tuple[str, ...]]:
+    """Every command of a command line, groups of commands included."""
+    yield above
+    for name in app:
+        if not name.startswith("-"):
+            yield from commands(app[name], *above, name)
+
+
+def documented_commands() -> Iterator[tuple[str, str]]:
+    """Each `python -m ...` of the documents: the document's name and the words behind `-m`."""
+    for path in CURRENT:
+        text = path.read_text().replace("\\\n", " ")
+        for code in re.findall(r"^ {4}.*$|`[^`]*`", text, flags=re.MULTILINE):
+            for words in re.findall(r"python -m ([^`#]+)", code):
+                yield name_of(path), re.sub(r"\s+", " ", words).strip()
+
+
+DOCUMENTED = sorted(set(documented_commands()))
+
+
+@pytest.mark.parametrize("module", [*PACKAGES, *LOAD_TESTS])
+def test_every_command_explains_itself(module: str) -> None:
+    app = application(module)
+    for command in commands(app):
+        with pytest.raises(SystemExit) as ended:
+            app([*command, "--help"], console=Console(file=io.StringIO()))
+        assert ended.value.code in (None, 0), command
+        assert help_text(app, *command).startswith("Usage:")
+
+
+def test_documented_commands_were_collected() -> None:
+    assert len(DOCUMENTED) > 20
+    assert len(LOAD_TESTS) >= 7
+
+
+@pytest.mark.parametrize(("document", "line"), DOCUMENTED, ids=lambda value: value[:60])
+def test_every_documented_command_and_option_exists(document: str, line: str) -> None:
+    module, *words = line.removesuffix(" --help").split(" ")
+    if module == "...":
+        return
+    assert module in PACKAGES or module in LOAD_TESTS, f"{document}: python -m {line}"
+    app = application(module)
+    command, _, rest = app.parse_commands(words)
+    if module in PACKAGES and words and words != ["..."]:
+        assert command, f"{document}: python -m {line} is no command"
+    options = {word for word in words if word.startswith("--")}
+    described = set(re.findall(r"--[a-z-]+", help_text(app, *command)))
+    assert options <= described, f"{document}: python -m {line}"
+    if command and command[-1] in NAMED and rest and re.match(r"[a-z]", rest[0]):
+        assert set(rest[0].split("|")) <= set(NAMED[command[-1]]()), f"{document}: {line}"
+
+
+@pytest.mark.parametrize(("module", "readme"), list(PACKAGES.items())[:2])
+def test_the_help_of_each_package_points_to_its_readme(module: str, readme: str) -> None:
+    assert readme in help_text(application(module))
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    assert targets == set(phony[1].split())
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = set(re.findall(r"^  make ([a-z-]+) +\S", shown.stdout, re.MULTILINE))
+    assert listed == targets
+
+
+# Settings, alerts and modules -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [Limits, EngineSettings, ServerSettings])
+def test_every_setting_is_documented_with_its_default(table: type) -> None:
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "service/README.md").read_text(), re.M)
+    )
+    for setting in dataclasses.fields(table):
+        assert setting.name in rows, f"service/README.md lacks the setting {setting.name}"
+        if setting.default in (dataclasses.MISSING, None):
+            continue
+        default = setting.default
+        shown = {bool: str(default).lower(), str: f"`{default}`"}.get(
+            type(default), f"{default:,}" if isinstance(default, int) else str(default)
+        )
+        assert rows[setting.name] == shown
+
+
+def test_the_runbook_explains_every_alert() -> None:
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"]}
+    runbook = (ROOT / "deploy/README.md").read_text()
+    assert set(re.findall(r"^\| (Keymatch\w+) \|", runbook, re.MULTILINE)) == alerts
+
+
+@pytest.mark.parametrize("document", CURRENT, ids=name_of)
+def test_every_named_module_can_be_found(document: Path) -> None:
+    text = document.read_text()
+    if document.name == "CHANGELOG.md":
+        text = text.replace("`training.ngrams`", "")  # the path of an earlier commit
+    for module in re.findall(r"`((?:service|training|export|loadtests)(?:\.[a-z_]+)+)`", text):
+        assert find_spec(module) is not None, module
