@@ -133,7 +133,7 @@ class StreamEnd(TypedDict):
 
     stopped_after: Annotated[
         int,
-        Field(description="Lines up to this number are answered above; later ones were not read."),
+        Field(description="Lines up to this number are answered above; no later line was written."),
     ]
     error: Problem
 

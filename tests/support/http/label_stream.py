@@ -43,8 +43,8 @@ class FakeWriter:
         finally:
             self.running -= 1
         self.applied += labels
-        fates = tuple(WrittenLabel(id=label.id, status="created") for label in labels)
-        return Written(version=len(self.applied), labels=fates)
+        written = tuple(WrittenLabel(id=label.id, status="created") for label in labels)
+        return Written(version=len(self.applied), labels=written)
 
 
 class FakeClient:
