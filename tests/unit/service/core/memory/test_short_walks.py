@@ -71,14 +71,25 @@ def test_rows_above_the_mark_are_found_and_rows_below_may_be_left_out(
     assert (rows[1::2, FIRST_ROWS:] == -1).all()
 
 
-@pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.9, 0.9999])
+@pytest.mark.parametrize(
+    ("share", "ef"),
+    [
+        (0.001, EF),  # walks without the filter and drops dead rows
+        (0.02, EF),
+        (0.1, 150),  # walks with the filter and a longer queue
+        (0.3, 150),
+        (0.3, EF),  # scans the alive rows
+        (0.9, EF),
+        (0.9999, EF),
+    ],
+)
 def test_dead_rows_are_never_found_and_no_alive_row_is_lost(
-    segment: Segment, queries: np.ndarray, share: float
+    segment: Segment, queries: np.ndarray, share: float, ef: int
 ) -> None:
     alive = np.random.default_rng(2).random(ROWS) >= share
     row_filter = RowFilter(start=0, stop=ROWS, alive=np.packbits(alive, bitorder="little"))
 
-    _, rows = segment.search(queries, count=100, ef=EF, row_filter=row_filter)
+    _, rows = segment.search(queries, count=100, ef=ef, row_filter=row_filter)
 
     expected = truth(queries, alive, min(100, int(alive.sum())))
     assert alive[rows[rows >= 0]].all()
