@@ -1,1 +1,1 @@
-"""Keymatch export: a checkpoint and a data set become one verified bundle."""
+"""Keymatch export: checkpoints become exported encoders, and those with a data set bundles."""

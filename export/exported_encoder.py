@@ -1,13 +1,13 @@
-"""An exported encoder on disk: all that a bundle takes from a checkpoint, readable without torch.
+"""An exported encoder on disk: everything that a bundle needs of a checkpoint, without torch.
 
-| file             | content                                                                |
-|------------------|------------------------------------------------------------------------|
-| `encoder.onnx`   | token ids -> unit vectors; pools and normalises inside                 |
-| `tokenizer.json` | the Rust tokenizer                                                     |
-| `encoder.json`   | format, version, facts, predictor defaults, parity, origin, checksums  |
-| `label_keys.npy` | Z, fp16 [L, d], of a system whose labels are no texts                  |
-| `novel/*`        | of a checkpoint with a combiner, see `service.core.bundle.irene_files`        |
-| `README.md`      | the model card                                                         |
+| file             | content                                                                 |
+|------------------|-------------------------------------------------------------------------|
+| `encoder.onnx`   | the graph: token ids -> unit vectors, pooling and normalisation inside  |
+| `tokenizer.json` | the tokenizer, in the format of the Rust library `tokenizers`           |
+| `encoder.json`   | format, version, facts, predictor defaults, parity, origin, checksums   |
+| `label_keys.npy` | optional: Z, fp16 [L, d], if the system learned label keys of their own |
+| `novel/*`        | optional: IRENE's combiner and classifiers, see `irene_files`           |
+| `README.md`      | the model card                                                          |
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json",
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorDefaults:
-    """Inference settings stored with an encoder: tau, lambda, b."""
+    """Inference settings stored with an encoder: tau, b (`depth`) and lambda (`memorization`)."""
 
     tau: float
     depth: int
@@ -51,16 +51,16 @@ class PredictorDefaults:
 
     @classmethod
     def of(cls, choices: Choices) -> PredictorDefaults:
-        """The settings that were chosen for an encoder on held-out rows."""
+        """Return the settings that were chosen for a checkpoint on held-out rows."""
         return cls(tau=choices.tau, depth=choices.depth, memorization=choices.memorization)
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Origin:
-    """Where a trained encoder comes from.
+    """The training run that an encoder comes from.
 
-    `mixing` is the share of the trained weights (`training.models.wise_ft`); `metrics` are
-    percent of test rows, if it was scored.
+    `mixing` is the share of the trained weights in a mixture with the pretrained ones
+    (`training.models.wise_ft`). `metrics` are in percent, on test rows; empty if not measured.
     """
 
     recipe: str
@@ -78,9 +78,10 @@ class Origin:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class LabelFacts:
-    """What was learned of the labels themselves, and the SHA-256 of their ids: it fits no others.
+    """What the system learned for individual labels, so that it fits this label set only.
 
-    `keys` says whether they stand in the memory by keys of their own.
+    `digest` is the SHA-256 of the label ids, see `digest_of`; `keys` says whether
+    `label_keys.npy` exists; `novel` describes the files in `novel/`, None without them.
     """
 
     digest: str
@@ -90,39 +91,62 @@ class LabelFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Description:
-    """Everything that `encoder.json` says."""
+    """The content of `encoder.json`."""
 
     format: str
     version: int
     encoder: EncoderFacts
     predictor: PredictorDefaults
-    parity: dict[str, float]  # against torch, see `parity.Parity`
+    parity: dict[str, float]  # agreement with torch, see `parity.Parity`
     libraries: dict[str, str]
     files: dict[str, FileFacts]
     origin: Origin | None = None
     labels: LabelFacts | None = None
 
 
+_ADAPTER = TypeAdapter(Description)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportedEncoder:
-    """A folder whose files are what its description says."""
+    """A verified folder with its description."""
 
     folder: Path
     description: Description
 
     @property
     def graph(self) -> Path:
-        """encoder.onnx."""
+        """Path of `encoder.onnx`."""
         return self.folder / GRAPH
 
+    @property
+    def tokenizer(self) -> Path:
+        """Path of `tokenizer.json`."""
+        return self.folder / TOKENIZER
+
+    @property
+    def parity_summary(self) -> str:
+        """The agreement with torch in one line, for the console."""
+        parity = self.description.parity
+        return (
+            f"cosine to torch {parity['parity.cosine_mean']:.4f}, P@1 on the parity sample"
+            f" {parity['parity.sample_P@1']:.2f} (torch {parity['parity.sample_P@1_torch']:.2f})"
+        )
+
     def label_keys(self, dataset: Dataset) -> Halves | None:
-        """Z, [L, d], None where the labels' texts stand for them; raises `InvalidInput`."""
-        labels = self._labels(dataset)
+        """Return Z [L, d], or None if a label's key is the vector of its text.
+
+        Raises `InvalidInput` if the encoder was trained on other labels than the data set's.
+        """
+        labels = self._label_facts(dataset)
         return None if labels is None or not labels.keys else mapped(self.folder / LABEL_KEYS)
 
     def novel(self, dataset: Dataset) -> NovelFiles | None:
-        """What represents novel labels, None without it; raises `InvalidInput` for other labels."""
-        labels = self._labels(dataset)
+        """Return IRENE's combiner and classifiers, or None without them.
+
+        Raises `InvalidInput` if the encoder was trained on other labels than the data set's.
+        """
+        labels = self._label_facts(dataset)
         if labels is None or labels.novel is None:
             return None
         dimension = self.description.encoder.dimension
@@ -130,32 +154,19 @@ class ExportedEncoder:
             self.folder, labels.novel, labels=len(dataset.labels), dimension=dimension
         )
 
-    def _labels(self, dataset: Dataset) -> LabelFacts | None:
+    def _label_facts(self, dataset: Dataset) -> LabelFacts | None:
         labels = self.description.labels
         if labels is not None and labels.digest != digest_of(dataset):
             raise InvalidInput(
-                f"{self.folder} has learned labels of its own, which are not those of"
-                f" {dataset.name}: give the data set that it was trained on"
+                f"{self.folder} was trained on other labels than those of {dataset.name}:"
+                " give the data set that it was trained on"
             )
         return labels
 
-    @property
-    def tokenizer(self) -> Path:
-        """tokenizer.json."""
-        return self.folder / TOKENIZER
-
-
-_ADAPTER = TypeAdapter(Description)
-
 
 def digest_of(dataset: Dataset) -> str:
-    """SHA-256 over the ids of a data set's labels, in order."""
+    """Return the SHA-256 over the ids of a data set's labels, in order."""
     return hashlib.sha256("\0".join(dataset.labels.uids).encode()).hexdigest()
-
-
-def is_exported(folder: Path) -> bool:
-    """Whether a folder holds an exported encoder, and no checkpoint."""
-    return (folder / FILE).is_file()
 
 
 def describe(
@@ -168,7 +179,7 @@ def describe(
     origin: Origin | None,
     labels: LabelFacts | None = None,
 ) -> Description:
-    """Write `encoder.json` over what the folder holds already."""
+    """Write `encoder.json` with the checksums of all files that the folder holds already."""
     description = Description(
         format=FORMAT,
         version=VERSION,
@@ -185,8 +196,13 @@ def describe(
     return description
 
 
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder holds an exported encoder, as opposed to a checkpoint."""
+    return (folder / FILE).is_file()
+
+
 def open_exported(folder: Path) -> ExportedEncoder:
-    """Read and verify a folder.
+    """Read and verify an exported encoder.
 
     Raises `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`,
     naming the file.

@@ -1,4 +1,4 @@
-"""Exported encoder and data set -> bundle: encode, reduce, index, write. No torch is needed."""
+"""An exported encoder and a data set -> a bundle: encode, reduce, index, write; without torch."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from training.reduction.memory import WholeMemory
 
 @dataclass(frozen=True, kw_only=True)
 class BundleOptions:
-    """What shapes a bundle beside encoder and data.
+    """Choices for a bundle that neither the encoder nor the data set makes.
 
-    The memory keeps the share `instances` of the instance keys, by the method `reduction`; all
-    labels stay.
+    The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
+    and all label keys.
     """
 
     predictor: PredictorFacts
@@ -44,7 +44,7 @@ class BundleOptions:
 
 
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
-    """Refuse what cannot become a bundle, before any work; raises `InvalidInput`."""
+    """Raise `InvalidInput` for anything that would fail later, before long work begins."""
     check_method(options.reduction)
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
@@ -53,8 +53,15 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
 
 
 def work_folder(target: Path) -> Path:
-    """Where an interrupted export keeps what it has, beside the target."""
+    """Return the folder next to `target` where an interrupted export keeps finished vectors."""
     return target.absolute().with_name(f".{target.name}.encoding")
+
+
+def scratch_folder(target: Path, name: str) -> Path:
+    """Return a path in `work_folder(target)`, after removing what an interrupted export left."""
+    folder = work_folder(target) / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def export_bundle(
@@ -67,8 +74,8 @@ def export_bundle(
 ) -> None:
     """Write the bundle at `target`.
 
-    Work that an interruption should not lose is kept in `work_folder` until the bundle stands.
-    Raises `InvalidInput` when the target exists or the options are out of range.
+    Finished vectors are kept in `work_folder` until the bundle is complete, so that a second call
+    continues an interrupted one. Raises `InvalidInput` as `check_options` does.
     """
     check_options(options, dataset, target)
     work = work_folder(target)
@@ -88,15 +95,15 @@ def _encode(
     options: BundleOptions,
     progress: Progress,
 ) -> Halves:
-    """K = [X; Z] in fp16, [N + L, d].
+    """Return K = [X; Z] in fp16, [N + L, d].
 
-    Where both roles have the same prompt, a text has one vector whichever it stands in, and the
-    texts that are instance and label at once are encoded once.
+    If queries and labels have the same prompt, a text that is both an instance and a label has
+    one vector, and is encoded once.
     """
     instances, labels = dataset.train.instances.texts, dataset.labels.texts
-    own = encoder.label_keys(dataset)  # [L, d], where labels are no texts
+    label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
     facts = encoder.description.encoder
-    if own is not None:
+    if label_keys is not None:
         blocks = [("instances", Role.QUERY, instances)]
     elif facts.query_prompt == facts.label_prompt:
         blocks = [("texts", Role.LABEL, (*instances, *labels))]
@@ -104,25 +111,25 @@ def _encode(
         blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
     opened = OnnxEncoder(encoder.folder, facts)
     keys: list[Halves] = []
-    for what, role, texts in blocks:
-        step = progress.add_task(f"encode {what}", total=len(set(texts)))
+    for block, role, texts in blocks:
+        step = progress.add_task(f"encode {block}", total=len(set(texts)))
         keys.append(
             encode_resumably(
                 opened,
                 texts,
                 role=role,
-                work=work / what,
+                work=work / block,
                 threads=options.threads,
                 progress=completed(progress, step),
             )
         )
-    return np.concatenate(keys if own is None else [*keys, own])
+    return np.concatenate(keys if label_keys is None else [*keys, label_keys])
 
 
 def _content(
     encoder: ExportedEncoder, dataset: Dataset, keys: Halves, options: BundleOptions, name: str
 ) -> BundleContent:
-    instances, votes, texts = _instances(keys, dataset, options)
+    instances, votes, texts = _reduced_instances(keys, dataset, options)
     return BundleContent(
         name=name,
         dataset=dataset.name,
@@ -142,13 +149,13 @@ def _content(
     )
 
 
-def _instances(
+def _reduced_instances(
     keys: Halves, dataset: Dataset, options: BundleOptions
 ) -> tuple[Halves, csr_matrix, Sequence[str]]:
-    """The instance block, reduced to its share: keys [m, d], votes [m, L] and texts [m].
+    """Return the instances to keep: keys [m, d], votes [m, L] and texts [m].
 
-    Where a method merges rows, a key is the mean of several texts'; the one that lies nearest to it
-    stands for them in the bundle, and is what an answer's evidence shows.
+    A method that merges rows replaces several keys by their mean. The merged key gets the text
+    whose own key is nearest; answers show that text as evidence.
     """
     count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
     if options.instances == 1.0:

@@ -1,0 +1,73 @@
+"""`python -m export bundle`: an encoder and a data set become a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+
+from export.commands.options import FLAT, IndexOptions, MemoryOptions, PredictorOptions
+from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
+from export.extras import from_extra
+from service.core.bundle import manifest
+
+
+def bundle(
+    *,
+    encoder: str,
+    data: Path,
+    out: Path,
+    checkpoint: Annotated[CheckpointOptions, FLAT] = CheckpointOptions(),  # noqa: B008 (frozen)
+    index: Annotated[IndexOptions, FLAT] = IndexOptions(),  # noqa: B008
+    predictor: Annotated[PredictorOptions, FLAT] = PredictorOptions(),  # noqa: B008
+    memory: Annotated[MemoryOptions, FLAT] = MemoryOptions(),  # noqa: B008
+) -> None:
+    """Encode a data set, index it, and write one bundle.
+
+    The encoder is an exported one, or a checkpoint that is exported first.
+
+    More: training/README.md, section Export
+
+    Parameters
+    ----------
+    encoder
+        A folder that `python -m export encoder` wrote (no torch is needed), or a checkpoint as
+        that command takes it: a folder, a hub name, or package:NAME.
+    data
+        The data set's folder, as `python -m training data` writes it or in the LF-XMC layout.
+    out
+        The bundle's folder; it must not exist yet.
+    """
+    with from_extra("demo"):
+        from export.bundle.build import BundleOptions, check_options, export_bundle, scratch_folder
+        from export.encoder.provenance import predictor_defaults
+        from export.exported_encoder import is_exported, open_exported
+        from training.datasets import lf_xmc
+        from training.models.torch_encoder import locate
+    console = Console()
+    folder = Path(locate(encoder))
+    exported = open_exported(folder) if is_exported(folder) else None
+    if exported is not None:
+        checkpoint.refuse_given()
+    defaults = exported.description.predictor if exported else predictor_defaults(folder)
+    options = BundleOptions(
+        index=index.parameters(),
+        predictor=predictor.over(defaults),
+        instances=memory.instances,
+        reduction=memory.reduction,
+    )
+    dataset = lf_xmc.read(data)
+    check_options(options, dataset, out)
+    if exported is None:
+        exported = export_checkpoint(
+            encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
+        )
+    export_bundle(exported, dataset, out, options=options, console=console)
+    memory_facts = manifest.read(out).memory
+    console.print(
+        f"{out}: {memory_facts.instances:,} instances, {memory_facts.labels:,} labels;"
+        f" {exported.parity_summary}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,55 @@
+"""`python -m export encoder`: a checkpoint becomes an exported encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+
+from export.commands.options import FLAT
+from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
+from export.extras import from_extra
+from service.core.files.atomic import refuse_existing
+
+
+def encoder(
+    *,
+    encoder: str,
+    data: Path,
+    out: Path,
+    name: str | None = None,
+    checkpoint: Annotated[CheckpointOptions, FLAT] = CheckpointOptions(),  # noqa: B008 (frozen)
+) -> None:
+    """Convert a checkpoint to an ONNX graph, quantize it, and compare it with torch.
+
+    The result is a folder that `python -m export bundle` reads without torch. A checkpoint from a
+    training run (RUN/best) brings the lambda, b and tau that were chosen for it. Its model card
+    says how it was trained, and its quality once `python -m training score` has measured it.
+
+    More: training/README.md, section Export
+
+    Parameters
+    ----------
+    encoder
+        A sentence-transformers or Hugging Face folder, a hub name, or package:NAME for an
+        installed package that contains such a folder.
+    data
+        The data set; queries and labels of its test rows are the sample for the comparison.
+    out
+        The folder to write; it must not exist yet.
+    name
+        The encoder's name in its model card and in the service. Default: the recipe of the
+        training run, otherwise the value of --encoder.
+    """
+    refuse_existing(out)
+    with from_extra("export"):
+        from training.datasets import lf_xmc
+    console = Console()
+    exported = export_checkpoint(
+        encoder, lf_xmc.read(data), out, options=checkpoint, name=name, console=console
+    )
+    size = exported.graph.stat().st_size / 1e6
+    console.print(
+        f"{out}: {size:.1f} MB; {exported.parity_summary}", highlight=False, soft_wrap=True
+    )

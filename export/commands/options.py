@@ -1,0 +1,91 @@
+"""Groups of options; each field is one option of the command line, and its text the help."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from cyclopts import Parameter
+
+from service.core.bundle.manifest import PredictorFacts
+from service.core.index.libraries import IndexParameters
+
+if TYPE_CHECKING:  # it needs scipy, which --help must not
+    from export.exported_encoder import PredictorDefaults
+
+FLAT = Parameter(name="*")  # the options carry the names of the fields, without the group's
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """The index library, and how it builds and searches its HNSW graph.
+
+    Attributes
+    ----------
+    library
+        The index library; hnswlib needs the extra of that name.
+    m
+        Edges per node of the HNSW graph.
+    ef_construction
+        Queue length while building the graph.
+    ef
+        Queue length while searching the graph.
+    """
+
+    library: Literal["faiss", "hnswlib"] = "faiss"
+    m: int = 32
+    ef_construction: int = 200
+    ef: int = 500
+
+    def parameters(self) -> IndexParameters:
+        """Return them as the index library takes them; raises `InvalidConfig` if out of range."""
+        return IndexParameters(**asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorOptions:
+    """The predictor's defaults, where they should differ from those of the encoder.
+
+    Attributes
+    ----------
+    tau
+        Temperature of the retriever's softmax. Default: as chosen in training, otherwise 0.04.
+    depth
+        Default number of retrieved keys per query (b). Default: as chosen in training, otherwise
+        200.
+    memorization
+        Default weight of instance keys against label keys (lambda), 0 to 1. Default: as chosen in
+        training, otherwise 0.5.
+    """
+
+    tau: float | None = None
+    depth: int | None = None
+    memorization: float | None = None
+
+    def over(self, defaults: PredictorDefaults) -> PredictorFacts:
+        """Return the encoder's defaults, replaced by every option that was given."""
+        return PredictorFacts(
+            tau=defaults.tau if self.tau is None else self.tau,
+            depth=defaults.depth if self.depth is None else self.depth,
+            memorization=(
+                defaults.memorization if self.memorization is None else self.memorization
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """How many instance keys the bundle keeps. All label keys are kept.
+
+    Attributes
+    ----------
+    instances
+        Share of the instance keys that the bundle keeps, above 0 and at most 1.
+    reduction
+        How the instance keys to keep are chosen: random, or another method that
+        `python -m training budget` measures. A method may merge several keys into their mean; the
+        merged key gets the text of the nearest of them.
+    """
+
+    instances: float = 1.0
+    reduction: str = "random"
