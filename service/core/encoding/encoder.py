@@ -1,4 +1,4 @@
-"""Text to unit vectors: the Rust tokenizer, then the ONNX graph that pools and normalises inside.
+"""Texts to unit vectors: the Rust tokenizer, then an ONNX graph that pools and normalises.
 
 Shapes: n texts, t tokens of the longest text in a batch, d dimensions.
 """
@@ -19,40 +19,43 @@ from service.core.types import Floats, Role
 
 Tokens = list[list[int]]
 
-_BUCKET_TEXTS = 32  # texts in one call of a batch-invariant graph
-_CHUNK_TEXTS = 512  # texts that one thread of `encode_all` takes at a time
+_BATCH_TEXTS = 32  # texts in one call of a batch-invariant graph
+_CHUNK_TEXTS = 512  # texts that a thread of `encode_all` encodes before it reports progress
 
 
 class Encoder(Protocol):
-    """What the predictor and the writer need of an encoder."""
+    """An encoder of texts, as the predictor and the representer use it."""
 
     @property
     def dimension(self) -> int:
-        """How many dimensions a vector has."""
+        """Number of dimensions of a vector."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Equal fingerprints mean equal vectors."""
+        """Identifies the encoder: equal fingerprints mean equal vectors."""
         ...
 
     def tokenize(self, texts: Sequence[str], *, role: Role) -> Tokens:
-        """Token ids of each text, truncated to the encoder's maximum."""
+        """Return the token ids of each text, cut to the encoder's maximum."""
         ...
 
     def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
-        """Unit vectors [n, d] of tokenized texts, one text a call unless `together`."""
+        """Return unit vectors [n, d] of tokenized texts.
+
+        Texts are encoded one by one, or in batches if `together` is set and the encoder allows it.
+        """
         ...
 
 
 class OnnxEncoder:
-    """An encoder graph on one ONNX thread a call; several threads may call at once.
+    """An encoder graph, run on one ONNX thread per call; several threads may call at once.
 
-    What is served is run one text at a time, so that a text has the same vector, bit for bit,
-    whoever asks beside it: in a query, in a live insert and after a restart. A graph in dynamic
-    int8 picks one activation scale for a whole batch, which moves a vector by more than rounding,
-    so it is run so everywhere. Others, where a batch changes the
-    last bits of fp32 only, are run in batches of similar length when many texts are exported.
+    The service encodes texts one by one, so that a text always has the same vector, bit for bit:
+    in any request, as a new label, and after a restart. A graph in dynamic int8 uses one
+    activation scale for a whole batch, which changes vectors by more than rounding, so it is never
+    run in batches. In other graphs a batch changes only the last bits of fp32; the export runs
+    those in batches of texts of similar length.
     """
 
     def __init__(self, folder: Path, facts: EncoderFacts) -> None:
@@ -70,23 +73,23 @@ class OnnxEncoder:
 
     @property
     def dimension(self) -> int:
-        """How many dimensions a vector has."""
+        """Number of dimensions of a vector."""
         return self._facts.dimension
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over graph and tokenizer."""
+        """SHA-256 over graph, tokenizer, limits and prompts, as the manifest records it."""
         return self._facts.fingerprint
 
     def tokenize(self, texts: Sequence[str], *, role: Role) -> Tokens:
-        """See `Encoder.tokenize`; the role's prompt stands before each text."""
+        """Return the token ids of each text, with the role's prompt before it."""
         prompt = self._prompts[role]
         encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts])
         return [encoding.ids for encoding in encodings]
 
     def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
-        """See `Encoder.embed`."""
-        size = _BUCKET_TEXTS if together and self._facts.batch_invariant else 1
+        """Return unit vectors [n, d]; batches hold texts of similar length."""
+        size = _BATCH_TEXTS if together and self._facts.batch_invariant else 1
         vectors = np.empty((len(tokens), self._facts.dimension), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda position: len(tokens[position]))
         for start in range(0, len(tokens), size):
@@ -107,7 +110,7 @@ class OnnxEncoder:
 
 
 def encode(encoder: Encoder, texts: Sequence[str], *, role: Role) -> Floats:
-    """Unit vectors [n, d] of a few texts, in the calling thread."""
+    """Return unit vectors [n, d] of a few texts, encoded one by one in the calling thread."""
     return encoder.embed(encoder.tokenize(texts, role=role))
 
 
@@ -119,9 +122,10 @@ def encode_all(
     threads: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Floats:
-    """Unit vectors [n, d] of many texts, in `threads` threads; `progress` gets the texts done.
+    """Return unit vectors [n, d] of many texts, encoded in `threads` threads.
 
-    Chunks are cut from the texts in order of their length, so that a bucket pads little.
+    `progress` is called with the number of finished texts. Texts are sorted by length before they
+    are cut into chunks, so that the texts of a batch need little padding.
     """
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
     by_length = sorted(range(len(texts)), key=lambda position: len(texts[position]))
@@ -141,7 +145,10 @@ def encode_all(
 
 
 def load_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
-    """The tokenizer without padding, truncating to `max_tokens`."""
+    """Return the tokenizer at `path`, without padding and cutting texts to `max_tokens`.
+
+    Raises `BundleAltered` if the file is not a tokenizer.
+    """
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception
@@ -152,14 +159,17 @@ def load_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
 
 
 def open_session(path: Path) -> Any:
-    """A graph on one thread a call; raises `BundleAltered` where the file is none."""
+    """Return an ONNX graph, run on one thread per call.
+
+    Raises `BundleAltered` if the file is not a graph that onnxruntime can load.
+    """
     try:
         import onnxruntime
     except ImportError as error:  # pragma: no cover - needs an environment without onnxruntime
         raise MissingExtra("onnxruntime", extra="cpu") from error
     options = onnxruntime.SessionOptions()
-    # Parallelism comes from as many calls at once as there are cores: two threads in one call
-    # made p99 five to ten times worse at an equal median.
+    # Cores are used by concurrent calls, one thread each. Two threads per call made p99 five to
+    # ten times worse, at an equal median.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3

@@ -1,18 +1,21 @@
-"""What a label that nobody has clicked yet is made from (IRENE, Yadav et al., Algorithm 1).
+"""Keys of novel labels, which no training query has voted for (IRENE, Yadav et al., Algorithm 1).
 
-A novel label u has a text z_u and, one-shot, a query x_u that it was clicked for. Seen labels have
-a classifier w_l beside their text; those of at most three that are like u join its text in the
-combiner: C(u) = C(E(z_u), {w_l : l in S_u}).
+A novel label u has a text z_u and possibly a query x_u that it was clicked for ("one-shot"). Seen
+labels have a text and a learned classifier w_l. The classifiers of at most three similar seen
+labels S_u and the novel label's text are combined: C(u) = C(E(z_u), {w_l : l in S_u}).
 
-Ours, where a bundle chose it: all that survive join it as one vector, their classifiers' mean
-weighted by how near they are (Nadaraya and Watson's estimate of w_u, over texts), or the mean of
-what their classifiers have beyond their texts, w_l - z_l: u is moved as those like it were, and not
-towards them. Classifiers lie nearer to queries than texts do, and so would novel labels among seen
-ones, which stand by their texts: a novel label's key is shorter than 1, which takes the same share
-off all its scores (calibrated stacking, Chao et al. 2016, as a factor).
+Our extensions, which a bundle switches on by the numbers of its `Refinement`:
+
+- Pooling. All survivors of the refinement are combined as one vector: the mean of their
+  classifiers, weighted by similarity of texts (Nadaraya and Watson's estimate of w_u).
+- Residual. Their offsets w_l - z_l (classifier minus text) are pooled instead, so that u is
+  shifted by its neighbours' offset.
+- Length. Classifiers lie closer to queries than texts do, so an enriched novel label would outrank
+  seen labels, whose keys are their texts. A key shorter than 1 lowers all scores of a novel label
+  by the same factor (calibrated stacking, Chao et al. 2016, as a factor).
 
 Shapes: n novel labels, S seen labels with a classifier, K places of a shortlist, m associated
-labels, d dimensions. Place and row -1 are empty.
+labels, d dimensions. An empty place has row -1.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from service.core.bundle.manifest import Refinement
 from service.core.index.protocol import batches
 from service.core.types import Bools, Floats, Rows
 
-ASSOCIATED = 3  # at most: more did not help (section 4.1)
-_BLOCK = 1_024  # labels whose shortlists' classifiers are looked at together
+ASSOCIATED = 3  # labels at most; more did not help (section 4.1 of the paper)
+_BLOCK = 1_024  # novel labels whose shortlisted classifiers are in memory at once
 
 Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
 KeysOf = Callable[[Rows], NDArray[np.floating]]
@@ -37,9 +40,10 @@ Combine = Callable[[Floats, Floats, Bools], Floats]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shortlisted:
-    """Of each novel label K seen ones, [n, K], descending by <E(z_l), E(z_u)>; row -1 is empty.
+    """The K seen labels most similar to each novel label, [n, K], descending by similarity.
 
-    `text_scores` are <w_l, E(z_u)>, `query_scores` <w_l, E(x_u)>, nan without a query.
+    `rows` are rows of W, `similarities` are <E(z_l), E(z_u)>, `text_scores` are <w_l, E(z_u)>, and
+    `query_scores` are <w_l, E(x_u)>, nan for a label without a query.
     """
 
     rows: Rows
@@ -50,9 +54,9 @@ class Shortlisted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Represented:
-    """Keys [n, d], and what they were enriched by: rows of seen labels [n, m], similarities.
+    """Keys [n, d] of novel labels, and the labels that enriched them, with similarities [n, m].
 
-    Of many that were pooled they are the first.
+    `associated` are rows of W [n, m]. With pooling they are the first m of all survivors.
     """
 
     vectors: Floats
@@ -62,11 +66,11 @@ class Represented:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelLabels:
-    """Makes representations of novel labels.
+    """Computes the keys of novel labels.
 
-    `shortlist(texts, K)` gives <E(z_l), E(z_u)> [n, K], descending, and rows of `classifiers`,
-    `keys_of(rows [n, K])` the keys [n, K, d] of these;
-    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is C.
+    `shortlist(texts, K)` returns similarities <E(z_l), E(z_u)> [n, K], descending, and rows of
+    `classifiers`. `keys_of(rows [n, K])` returns the text vectors z_l [n, K, d] of these rows.
+    `combine(texts [n, d], classifiers [n, m, d], present [n, m])` is the combiner C.
     """
 
     classifiers: NDArray[np.floating]  # W, [S, d] unit vectors
@@ -76,9 +80,9 @@ class NovelLabels:
     refinement: Refinement
 
     def represent(self, texts: Floats, queries: Floats | None = None) -> Represented:
-        """C(u) from E(z_u) [n, d] and, one-shot, E(x_u) [n, d], nan where there is no query.
+        """Return keys from E(z_u) [n, d] and, one-shot, E(x_u) [n, d]; nan for no query.
 
-        Of several queries give their mean: its score is the mean of their scores.
+        For several queries, pass the mean of their vectors: its score is the mean of their scores.
         """
         if queries is None:
             queries = np.full_like(texts, np.nan)
@@ -86,7 +90,7 @@ class NovelLabels:
         return self.enriched(texts, queries, listed)
 
     def shortlisted(self, texts: Floats, queries: Floats) -> Shortlisted:
-        """S_theta of each text and what the classifiers say."""
+        """Return the shortlist S_theta of each text, and its classifiers' scores."""
         similarities, rows = self.shortlist(texts, self.refinement.shortlist)  # [n, K] each
         classifiers = np.asarray(self.classifiers[rows], np.float32)  # [n, K, d]
         return Shortlisted(
@@ -97,18 +101,19 @@ class NovelLabels:
         )
 
     def enriched(self, texts: Floats, queries: Floats, listed: Shortlisted) -> Represented:
-        """What the survivors of the shortlist make of each text."""
+        """Return the keys that texts, queries and the survivors of the shortlist give."""
         refinement = self.refinement
         votes = votes_for(listed, refinement)
         places = most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
-        present, taken = places >= 0, np.maximum(places, 0)
-        rows = np.where(present, np.take_along_axis(listed.rows, taken, axis=1), -1)
-        similarities = np.take_along_axis(listed.similarities, taken, axis=1)
+        present = places >= 0  # [n, m]
+        filled = np.maximum(places, 0)
+        rows = np.where(present, np.take_along_axis(listed.rows, filled, axis=1), -1)
+        similarities = np.take_along_axis(listed.similarities, filled, axis=1)
         if refinement.pooling > 0.0:
             combined = self.combine(texts, *self._pooled(listed, votes))
         else:
-            chosen = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
-            combined = self.combine(texts, chosen, present)
+            classifiers = np.asarray(self.classifiers[rows], np.float32)  # [n, m, d]
+            combined = self.combine(texts, classifiers, present)
         return Represented(
             vectors=keys_from(texts, combined, queries, refinement),
             associated=rows,
@@ -116,40 +121,43 @@ class NovelLabels:
         )
 
     def _pooled(self, listed: Shortlisted, votes: Rows) -> tuple[Floats, Bools]:
-        """The survivors' mean in the first of m places [n, m, d], and who has one [n, m]."""
-        weights = pool_weights(votes, listed.similarities, temperature=self.refinement.pooling)
-        chosen = np.zeros((len(votes), ASSOCIATED, self.classifiers.shape[1]), np.float32)
-        for own in batches(len(votes), _BLOCK):
-            beyond = self._beyond_texts(listed.rows[own])  # [., K, d]
-            chosen[own, 0] = np.matmul(weights[own, None], beyond)[:, 0]
-        present = np.zeros(chosen.shape[:2], bool)
-        present[:, 0] = votes.any(axis=1)
-        return chosen, present
+        """Return the survivors' weighted mean as first of m classifiers, and which are present.
 
-    def _beyond_texts(self, rows: Rows) -> Floats:
-        """w_l less the share `residual` of z_l, [n, K, d]."""
-        beyond = np.asarray(self.classifiers[rows], np.float32)
+        Shapes [n, m, d] and [n, m].
+        """
+        weights = pool_weights(votes, listed.similarities, temperature=self.refinement.pooling)
+        pooled = np.zeros((len(votes), ASSOCIATED, self.classifiers.shape[1]), np.float32)
+        for block in batches(len(votes), _BLOCK):
+            offsets = self._offsets(listed.rows[block])  # [., K, d]
+            pooled[block, 0] = np.matmul(weights[block, None], offsets)[:, 0]
+        present = np.zeros(pooled.shape[:2], bool)
+        present[:, 0] = votes.any(axis=1)
+        return pooled, present
+
+    def _offsets(self, rows: Rows) -> Floats:
+        """Return w_l - residual * z_l, [n, K, d]."""
+        offsets = np.asarray(self.classifiers[rows], np.float32)
         if self.refinement.residual > 0.0:
-            beyond -= self.refinement.residual * np.asarray(self.keys_of(rows), np.float32)
-        return beyond
+            offsets -= self.refinement.residual * np.asarray(self.keys_of(rows), np.float32)
+        return offsets
 
 
 def keys_from(texts: Floats, combined: Floats, queries: Floats, refinement: Refinement) -> Floats:
-    """Keys [n, d] from E(z_u), C(u) and E(x_u), [n, d] each, nan where there is no query."""
-    keys = moved(texts, combined, strength=refinement.strength)
-    keys = leaning(keys, queries, weight=refinement.query_weight)
-    asked = np.isfinite(queries[:, :1])  # [n, 1]
-    lengths = np.where(asked, refinement.query_length, refinement.length)
+    """Return keys [n, d] from E(z_u), C(u) and E(x_u), [n, d] each; nan for no query."""
+    keys = interpolated(texts, combined, strength=refinement.strength)
+    keys = query_added(keys, queries, weight=refinement.query_weight)
+    has_query = np.isfinite(queries[:, :1])  # [n, 1]
+    lengths = np.where(has_query, refinement.query_length, refinement.length)
     return (lengths * keys).astype(np.float32)
 
 
-def moved(texts: Floats, combined: Floats, *, strength: float) -> Floats:
-    """Unit vectors [n, d] between E(z_u) and C(u)."""
+def interpolated(texts: Floats, combined: Floats, *, strength: float) -> Floats:
+    """Return unit vectors [n, d] between E(z_u), at strength 0, and C(u), at strength 1."""
     return _unit(texts + strength * (combined - texts))
 
 
-def leaning(keys: Floats, queries: Floats, *, weight: float) -> Floats:
-    """Unit vectors [n, d] between keys and E(x_u); a key stays where its query is nan."""
+def query_added(keys: Floats, queries: Floats, *, weight: float) -> Floats:
+    """Return keys + weight * E(x_u) as unit vectors [n, d]; nan queries leave keys unchanged."""
     return _unit(keys + weight * np.nan_to_num(queries))
 
 
@@ -160,32 +168,42 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def votes_for(listed: Shortlisted, refinement: Refinement) -> Rows:
-    """Of those in the shortlist, [n, K]: 0 for who does not survive, 2 where the query agrees."""
-    agrees = refined(listed.text_scores, threshold=refinement.text_threshold)
-    agrees &= np.isfinite(listed.similarities)
-    votes: Rows = agrees.astype(np.int64)
-    votes += agrees & refined(listed.query_scores, threshold=refinement.query_threshold)
+    """Return votes [n, K] for the shortlisted labels.
+
+    0: the label does not survive, because its classifier's score of the text is below tau0. 1: it
+    survives. 2: its classifier's score of the query is at least tau1, too.
+    """
+    survives = reaches(listed.text_scores, threshold=refinement.text_threshold)
+    survives &= np.isfinite(listed.similarities)
+    votes: Rows = survives.astype(np.int64)
+    votes += survives & reaches(listed.query_scores, threshold=refinement.query_threshold)
     return votes
 
 
-def refined(scores: Floats, *, threshold: float) -> Bools:
-    """S_w: whose classifier scores at least the threshold; nan never does."""
+def reaches(scores: Floats, *, threshold: float) -> Bools:
+    """Return which scores are at least the threshold (S_w in the paper); nan never is."""
     with np.errstate(invalid="ignore"):
         kept: Bools = scores >= threshold
     return kept
 
 
 def most_voted(*, votes: Rows, similarities: Floats, count: int) -> Rows:
-    """Places [n, count] with the most votes, of equal ones the nearest; -1 where none has any."""
+    """Return the places [n, count] with most votes; the more similar first at equal votes.
+
+    Places without a vote are -1.
+    """
     order = np.lexsort((-similarities, -votes), axis=1)[:, :count]  # [n, count]
-    chosen = np.take_along_axis(votes, order, axis=1) > 0
-    places: Rows = np.where(chosen, order, -1)
+    has_vote = np.take_along_axis(votes, order, axis=1) > 0
+    places: Rows = np.where(has_vote, order, -1)
     missing = count - places.shape[1]
     return np.pad(places, ((0, 0), (0, missing)), constant_values=-1) if missing > 0 else places
 
 
 def pool_weights(votes: Rows, similarities: Floats, *, temperature: float) -> Floats:
-    """Votes times exp(<E(z_l), E(z_u)> / temperature), [n, K], of sum 1; 0 where none survives."""
+    """Return weights [n, K]: votes * exp(<E(z_l), E(z_u)> / temperature), scaled to sum 1.
+
+    Labels that do not survive weigh 0; if none survives, all weights are 0.
+    """
     survives = votes > 0
     nearest = np.max(similarities, axis=1, keepdims=True, initial=-1.0, where=survives)
     logits = np.where(survives, (similarities - nearest) / temperature, -np.inf)

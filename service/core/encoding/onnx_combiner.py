@@ -1,4 +1,4 @@
-"""The combiner's graph: C(u) from a text's vector and the classifiers of associated labels.
+"""IRENE's combiner as an ONNX graph: C(u) from a text's vector and associated classifiers.
 
 Shapes: n novel labels, m associated labels, d dimensions.
 """
@@ -14,14 +14,17 @@ from service.core.types import Bools, Floats
 
 
 class OnnxCombiner:
-    """`combiner.onnx`, on one thread a call."""
+    """The graph `combiner.onnx`, run on one thread per call."""
 
     def __init__(self, path: Path) -> None:
-        """Load the graph; raises `BundleAltered` where it is none."""
+        """Load the graph; raises `BundleAltered` if the file is not an ONNX graph."""
         self._session = open_session(path)
 
     def __call__(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
-        """Unit vectors [n, d] of texts [n, d], classifiers [n, m, d] and which are there [n, m]."""
+        """Return unit vectors C(u) [n, d].
+
+        Takes text vectors [n, d], classifiers [n, m, d], and which of them are present [n, m].
+        """
         inputs = {
             "texts": np.ascontiguousarray(texts, np.float32),
             "classifiers": np.ascontiguousarray(classifiers, np.float32),

@@ -133,7 +133,7 @@ def test_only_many_texts_for_a_graph_that_bears_it_run_together(
 def test_buckets_hold_texts_of_similar_length(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoder_module, "_BUCKET_TEXTS", 2)
+    monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 2)
     encoder = opened(batch_invariant=True)
     run, seen = encoder._run, []
     monkeypatch.setattr(
