@@ -1,1 +1,1 @@
-"""The bundle on disk: manifest, arrays, texts and label details."""
+"""The bundle, the folder that is served: manifest, arrays, texts, label details, IRENE's files."""

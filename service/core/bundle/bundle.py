@@ -2,28 +2,29 @@
 
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
-| `manifest.json`                 | format, version, every file's size and SHA-256, and facts  |
-| `encoder.onnx`                  | text ids -> unit vectors; pools and normalises inside      |
-| `tokenizer.json`                | the Rust tokenizer                                         |
+| `manifest.json`                 | format, version, facts, size and SHA-256 of every file     |
+| `encoder.onnx`                  | token ids -> unit vectors; pools and normalises inside     |
+| `tokenizer.json`                | the tokenizer, in the format of Rust's `tokenizers`        |
 | `keys.npy`                      | fp16 [N + L, d]: instance rows, then label rows (Eq. 3)    |
 | `segments/base.index`           | HNSW over the keys, in the index library's own format      |
 | `values/indptr.npy`             | int64 [N + 1]: instance i votes for indices[indptr[i]:     |
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
 |                                 | so the identity block of V is not stored                   |
-| `instances/texts.*`             | instance texts, see `texts`                                |
+| `instances/texts.*`             | instance texts, see `text_store`                           |
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
-| `novel/*`                       | combiner and classifiers, see `novel_files`                |
+| `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
 
-A bundle is written to a temporary name, synced and renamed, so that it is whole or not there.
-Opening verifies every byte and maps the large files; nothing is pickled.
+A bundle is written under a temporary name, synced and renamed, so that it is complete or absent.
+Opening it verifies the checksum of every file and maps the large ones. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -68,18 +69,18 @@ class Bundle:
 
     @property
     def instances(self) -> int:
-        """N."""
+        """N, the number of instances."""
         return self.manifest.memory.instances
 
     @property
     def labels(self) -> int:
-        """L."""
+        """L, the number of labels."""
         return self.manifest.memory.labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleContent:
-    """What `write_bundle` needs: arrays and texts of the memory, and the encoder's two files."""
+    """The content of a bundle before it is written: arrays, texts, and the encoder's two files."""
 
     name: str
     dataset: str
@@ -95,14 +96,17 @@ class BundleContent:
     predictor: PredictorFacts
     index: IndexParameters
     metrics: dict[str, float]
-    label_details: Sequence[str] = ()  # [L], or none at all
-    version: int = 0  # the last event that a snapshot holds
-    log: str = ""  # of the log with this id
+    label_details: Sequence[str] = ()  # [L] as `label_details.dump` returns them, or empty
+    version: int = 0  # of a snapshot: sequence number of its last write
+    log: str = ""  # of a snapshot: id of the label log that has this write
     novel: NovelFiles | None = None
 
 
 def write_bundle(content: BundleContent, target: Path, *, progress: Progress) -> None:
-    """Build the index and write the bundle to `target`; `progress` gets the indexed rows."""
+    """Build the index and write the bundle to `target`.
+
+    `progress` is called with the number of indexed rows. Raises `InvalidData` if `target` exists.
+    """
     with new_folder(target) as folder:
         for source, name in (
             (content.encoder_onnx, "encoder.onnx"),
@@ -128,9 +132,10 @@ def write_bundle(content: BundleContent, target: Path, *, progress: Progress) ->
 
 
 def open_bundle(folder: Path, *, verify: bool = True) -> Bundle:
-    """Verify and open a bundle; who opens what its parent has verified need not do so again.
+    """Verify and open a bundle.
 
-    Raises `BundleMissing`, `BundleAltered` or `BundleUnsupported`, naming the file.
+    A child process may pass `verify=False` for a bundle that its parent has verified. Raises
+    `BundleMissing`, `BundleAltered` or `BundleUnsupported`, naming the file.
     """
     facts = manifest.read(folder)
     if verify:
@@ -192,19 +197,20 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
 
 
 def _library_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _RECORDED_LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _check_shapes(bundle: Bundle) -> None:
-    """Hold the arrays against the manifest: hashes prove the bytes, not that they fit together."""
+    """Compare the arrays' shapes with the manifest; checksums do not prove that they match.
+
+    Raises `BundleAltered`, naming the file.
+    """
     rows, facts = bundle.instances + bundle.labels, bundle.manifest
-    wanted = {
+    shapes = {
         "keys.npy": (bundle.keys.shape, (rows, facts.encoder.dimension)),
         "values/indptr.npy": (bundle.indptr.shape, (bundle.instances + 1,)),
         "values/indices.npy": (bundle.indices.shape, (facts.memory.votes,)),
@@ -213,7 +219,7 @@ def _check_shapes(bundle: Bundle) -> None:
         "labels/texts": (len(bundle.label_texts), bundle.labels),
     }
     if f"{LABEL_DETAILS}.bin" in facts.files:
-        wanted[LABEL_DETAILS] = (len(TextStore(bundle.folder / LABEL_DETAILS)), bundle.labels)
-    for name, (found, expected) in wanted.items():
-        if found != expected:
-            raise BundleAltered(f"{bundle.folder / name} has shape {found}, expected {expected}")
+        shapes[LABEL_DETAILS] = (len(TextStore(bundle.folder / LABEL_DETAILS)), bundle.labels)
+    for name, (actual, expected) in shapes.items():
+        if actual != expected:
+            raise BundleAltered(f"{bundle.folder / name} has shape {actual}, expected {expected}")

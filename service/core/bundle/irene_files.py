@@ -1,8 +1,10 @@
-"""The files that represent novel labels, in a bundle and in an exported encoder alike.
+"""IRENE's files, with which keys of novel labels are computed; see `encoding.irene`.
+
+They are the same in a bundle and in an exported encoder.
 
 | file                    | content                                                            |
 |-------------------------|--------------------------------------------------------------------|
-| `novel/combiner.onnx`   | texts, classifiers, present -> unit vectors, see `combiner`        |
+| `novel/combiner.onnx`   | texts, classifiers, present -> unit vectors, see `onnx_combiner`   |
 | `novel/classifiers.npy` | fp16 [S, d], unit vectors: W                                       |
 | `novel/columns.npy`     | int64 [S], ascending: the label column of each classifier          |
 """
@@ -30,7 +32,7 @@ COMBINER, CLASSIFIERS, COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelFiles:
-    """The combiner's file, W [S, d], the label columns of its rows [S], and the facts."""
+    """The combiner's file, the classifiers W [S, d], their label columns [S], and the facts."""
 
     facts: NovelFacts
     combiner: Path
@@ -39,7 +41,7 @@ class NovelFiles:
 
 
 def write(files: NovelFiles, folder: Path) -> None:
-    """Write them below `folder`."""
+    """Write the files below `folder`."""
     (folder / COMBINER).parent.mkdir()
     shutil.copyfile(files.combiner, folder / COMBINER)
     np.save(folder / CLASSIFIERS, files.classifiers.astype(np.float16))
@@ -47,7 +49,10 @@ def write(files: NovelFiles, folder: Path) -> None:
 
 
 def read(folder: Path, facts: NovelFacts, *, labels: int, dimension: int) -> NovelFiles:
-    """Map them; raises `BundleAltered` where they do not fit `labels` columns and `dimension`."""
+    """Map the files below `folder`.
+
+    Raises `BundleAltered`, naming the file that does not fit `labels` columns and `dimension`.
+    """
     classifiers, columns = mapped(folder / CLASSIFIERS), mapped(folder / COLUMNS)
     if classifiers.shape != (len(columns), dimension):
         raise BundleAltered(
@@ -55,7 +60,7 @@ def read(folder: Path, facts: NovelFacts, *, labels: int, dimension: int) -> Nov
             f" expected {(len(columns), dimension)}"
         )
     if len(columns) and not (0 <= columns[0] and columns[-1] < labels):
-        raise BundleAltered(f"{folder / COLUMNS} names columns beyond the {labels} labels")
+        raise BundleAltered(f"{folder / COLUMNS} has columns outside the {labels} labels")
     if (np.diff(columns) <= 0).any():
         raise BundleAltered(f"{folder / COLUMNS} is not ascending")
     return NovelFiles(
@@ -64,7 +69,10 @@ def read(folder: Path, facts: NovelFacts, *, labels: int, dimension: int) -> Nov
 
 
 def with_fingerprint(facts: NovelFacts, folder: Path) -> NovelFacts:
-    """The facts with the SHA-256 over all that a novel label depends on beside the encoder."""
+    """Return the facts with their fingerprint: a SHA-256 over facts, combiner and classifiers.
+
+    With the encoder's fingerprint it determines the key of any novel label.
+    """
     numbers = {**asdict(facts), "fingerprint": ""}
     digest = hashlib.sha256(repr(sorted(numbers.items())).encode())
     for name in (COMBINER, CLASSIFIERS):

@@ -1,9 +1,9 @@
-"""What a bundle knows of labels that were once posted live, beyond id and text.
+"""Details of labels that were posted while the service ran: what they have beyond id and text.
 
-A snapshot writes it, so that a label keeps its known queries, metadata and version when the bundle
-that it came into is served. One JSON document a label, empty where there is nothing to say:
-`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4]}`; `rows` are
-the instance rows of its queries, which its next form replaces.
+A snapshot stores them, so that such a label keeps its queries, metadata and version when the
+snapshot is served. The format is one JSON document per label, or an empty text without details:
+`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4]}`. `rows` are
+the instance rows of the label's queries, which are deleted when the label is posted again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.core.files.text_store import TextStore
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """What one label has beyond id and text; see `Label`."""
+    """Details of one label; the fields but `rows` are those of `Label`."""
 
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -32,27 +32,27 @@ _NONE = Details()
 
 
 class LabelDetails:
-    """Details by column; `store` is None for a bundle that holds none."""
+    """The details of a bundle's labels by column; `store` is None in a bundle without details."""
 
     def __init__(self, store: TextStore | None) -> None:
-        """Read details from `store`, one text a label."""
+        """Read details from `store`, which has one text per label."""
         self._store = store
 
     def at(self, column: int) -> Details:
-        """The details of a column."""
+        """Return the details of the label at `column`."""
         text = self._store[column] if self._store is not None else ""
         return parse(text) if text else _NONE
 
 
 def dump(details: Details) -> str:
-    """The text of a label's details, empty for a label that has none."""
+    """Return the text of a label's details, empty for a label without any."""
     if details == _NONE:
         return ""
     return orjson.dumps(details).decode()
 
 
 def parse(text: str) -> Details:
-    """The details that `dump` wrote."""
+    """Return the details from a text that `dump` returned."""
     document: dict[str, Any] = orjson.loads(text)
     return Details(
         **{

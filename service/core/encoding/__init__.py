@@ -1,1 +1,1 @@
-"""Texts to unit vectors, and the vectors of new labels and instances."""
+"""Texts to unit vectors, and new labels and instances to rows of the memory."""

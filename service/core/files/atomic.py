@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all.
+"""Files and folders that appear complete or not at all.
 
-Everything Keymatch writes goes to a temporary name beside its target, is synced, and is renamed.
-A crash leaves at worst a `.NAME.partial-*` entry, which no reader ever looks at.
+Content is written under a temporary name next to its target, synced to disk, and renamed. A crash
+leaves at worst a `.NAME.partial-*` entry, which no reader opens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from service.core.errors import InvalidData
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the block ends without an exception.
 
-    Raises `InvalidData` when `target` exists (nothing is ever overwritten) or its parent cannot
-    be written.
+    Raises `InvalidData` if `target` exists (it is never overwritten) or its parent cannot be
+    written.
     """
     target = target.absolute()
     refuse_existing(target)
@@ -30,7 +30,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     except OSError as error:
         raise InvalidData(target, f"cannot be written: {error.strerror}") from error
-    partial.chmod(0o755)  # mkdtemp's own 0o700 would keep other readers out
+    partial.chmod(0o755)  # mkdtemp's 0o700 would keep other users from reading
     try:
         yield partial
         for path in sorted(partial.rglob("*")):
@@ -44,13 +44,13 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def discard_partial(target: Path) -> None:
-    """Remove what a process that was killed has left of the folder `target`."""
+    """Remove the temporary folders that a killed process has left next to `target`."""
     for partial in target.parent.glob(f".{target.name}.partial-*"):
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """Replace `target` by `content` in one step."""
+    """Write `content` to `target`, replacing an existing file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
     try:
@@ -66,7 +66,7 @@ def write_file(target: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder's entries to the disk."""
+    """Force a file's content, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,6 +75,6 @@ def sync(path: Path) -> None:
 
 
 def refuse_existing(target: Path) -> None:
-    """Raise `InvalidData` when `target` is taken; for long work, ask before it starts."""
+    """Raise `InvalidData` if `target` exists; long work should call it before it starts."""
     if target.exists() or target.is_symlink():
         raise InvalidData(target, "exists already; name a new folder or remove this one first")

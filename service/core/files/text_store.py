@@ -1,13 +1,13 @@
-"""Many short texts in two files, addressed by offset and memory-mapped.
+"""A text store: many short texts in memory-mapped files, read by position or found by content.
 
 | file               | content                                                     |
 |--------------------|-------------------------------------------------------------|
-| `NAME.bin`         | the texts in UTF-8, one after the other, without separators |
+| `NAME.bin`         | the texts in UTF-8, concatenated without separators         |
 | `NAME.offsets.npy` | int64 [n + 1]; text i is bytes offsets[i] to offsets[i + 1] |
-| `NAME.order.npy`   | int32 [n], only where texts are looked up: positions of the |
+| `NAME.order.npy`   | int32 [n], only if written with `lookup`: positions of the  |
 |                    | texts in ascending order of their UTF-8 bytes               |
 
-The bundle's manifest carries version and checksum of all of them.
+The bundle's manifest has the format version and the files' checksums.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ class TextStore:
     """An immutable sequence of texts on disk."""
 
     def __init__(self, path: Path) -> None:
-        """Map the files that `write` made under the name `path`."""
+        """Map the files that `write` wrote for `path`; raises `BundleAltered` if they disagree."""
         self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy"))
         binary = path.with_name(f"{path.name}.bin")
         size = binary.stat().st_size
         if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
-            raise BundleAltered(f"{binary.name} has {size} bytes; its offsets say otherwise")
+            raise BundleAltered(f"{binary} has {size} bytes, which its offsets contradict")
         # An empty file cannot be mapped.
         self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
         order = path.with_name(f"{path.name}.order.npy")
         self._order = mapped(order) if order.exists() else None
 
     def __len__(self) -> int:
-        """How many texts there are."""
+        """Return the number of texts."""
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> str:
-        """The text at `position`, from 0."""
+        """Return the text at `position`, counted from 0."""
         return self._raw(position).decode()
 
     def __iter__(self) -> Iterator[str]:
-        """All texts in order."""
+        """Iterate over all texts in order."""
         return (self[position] for position in range(len(self)))
 
     def find(self, text: str) -> int | None:
-        """The position of `text`, by binary search; needs a store written with `lookup`."""
+        """Return the position of `text` by binary search, None if the store does not have it.
+
+        Raises `TypeError` for a store that was written without `lookup`.
+        """
         if self._order is None:
             raise TypeError("this store was written without lookup")
         wanted = text.encode()
@@ -71,12 +74,12 @@ class TextStore:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """A memory-mapped `.npy` file as a plain array; indexing `np.memmap` itself is slow."""
+    """Return a memory-mapped `.npy` file as a plain array; indexing an `np.memmap` is slow."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:
-    """Write `texts` under the name `path`; with `lookup` they can be found again by `find`."""
+    """Write the files of `texts`, named after `path`; `lookup` enables `TextStore.find`."""
     encoded = [text.encode() for text in texts]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f"{path.name}.bin").write_bytes(b"".join(encoded))

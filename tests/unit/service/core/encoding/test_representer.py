@@ -123,7 +123,7 @@ def test_what_rows_depend_on_is_in_the_fingerprint(opened: Opened) -> None:
     [
         ("classifiers", np.zeros((5, 3), np.float16), "expected"),
         ("columns", np.array([0, 1, 1, 2, 3]), "is not ascending"),
-        ("columns", np.array([0, 1, 2, 3, 60]), "beyond the 6 labels"),
+        ("columns", np.array([0, 1, 2, 3, 60]), "outside the 6 labels"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(
