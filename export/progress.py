@@ -1,4 +1,4 @@
-"""The bars of a long export."""
+"""Progress bars of an export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import (
 
 
 def progress_bars(console: Console) -> Progress:
-    """One bar a step, with what is done and the time that is left."""
+    """Return a display with one bar per step: finished and total items, and the time left."""
     return Progress(
         TextColumn("{task.description:<20}"),
         BarColumn(),
@@ -27,5 +27,5 @@ def progress_bars(console: Console) -> Progress:
 
 
 def completed(progress: Progress, step: TaskID) -> Callable[[int], None]:
-    """Tell a bar how many are done."""
+    """Return a callback that sets how many items of a step are finished."""
     return lambda done: progress.update(step, completed=done)

@@ -1,1 +1,1 @@
-"""An exported encoder and a data set become a bundle; torch is not needed."""
+"""From an exported encoder and a data set to a bundle, without torch."""

@@ -1,7 +1,7 @@
-"""Encoding of many texts that survives an interruption: what was encoded is not encoded again.
+"""Encoding of many texts that continues after an interruption, without encoding a text twice.
 
-The work folder holds `vectors.npy` (fp16 [n, d], memory-mapped) and `progress.json` with the
-number of finished texts and a key over encoder and texts; another key starts afresh.
+The work folder has `vectors.npy` (fp16 [n, d], memory-mapped) and `progress.json`: the number of
+finished texts, and a key over encoder, role and texts. A different key starts from the beginning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.core.encoding.encoder import Encoder, encode_all
 from service.core.files.atomic import write_file
 from service.core.types import Halves, Role
 
-_STEP_TEXTS = 8192  # texts between two records of the progress
+_STEP_TEXTS = 8192  # texts between two writes of progress.json
 
 
 def encode_resumably(
@@ -29,7 +29,10 @@ def encode_resumably(
     threads: int,
     progress: Callable[[int], None],
 ) -> Halves:
-    """Unit vectors [n, d] of `texts` in fp16; equal texts are encoded once."""
+    """Return unit vectors [n, d] of `texts` in fp16; equal texts are encoded once.
+
+    `progress` is called with the number of finished distinct texts.
+    """
     distinct = sorted(set(texts), key=lambda text: (len(text), text))
     key = _key(encoder, distinct, role)
     vectors, done = _open(work, key, shape=(len(distinct), encoder.dimension))
@@ -52,11 +55,13 @@ def _shifted(progress: Callable[[int], None], start: int) -> Callable[[int], Non
 
 
 def _open(work: Path, key: str, *, shape: tuple[int, int]) -> tuple[np.memmap, int]:
+    """Return the file of vectors and the number of vectors in it that are finished."""
     file = work / "vectors.npy"
     done = _recorded(work, key) if file.exists() else 0
     if done:
         return np.lib.format.open_memmap(file, mode="r+"), done
-    _record(work, key, 0)  # before the vectors go, or an older record would vouch for the new file
+    # First the record, then the file: an older record must never refer to the new, empty file.
+    _record(work, key, 0)
     return np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape), 0
 
 
@@ -68,10 +73,11 @@ def _key(encoder: Encoder, texts: Sequence[str], role: Role) -> str:
 
 
 def _recorded(work: Path, key: str) -> int:
+    """Return the recorded number of finished texts, 0 for a record with another key."""
     try:
         record = orjson.loads((work / "progress.json").read_bytes())
         return int(record["done"]) if record["key"] == key else 0
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no record, or none of ours
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no readable record
         return 0
 
 

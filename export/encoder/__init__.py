@@ -1,1 +1,1 @@
-"""A checkpoint becomes an exported encoder: ONNX graph, quantization, parity with torch."""
+"""From a checkpoint to an exported encoder: ONNX graph, quantization, parity with torch."""

@@ -1,4 +1,4 @@
-"""Checkpoint -> exported encoder: trace, quantize, hold against torch, describe."""
+"""From a loaded checkpoint to an exported encoder: trace, quantize, compare, describe."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxrunt
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """What shapes an exported encoder beside its checkpoint.
+    """Choices for an exported encoder that its weights do not make.
 
-    `name` is what the manifest and `/info` call it; the checkpoint's own by default.
+    `checkpoint` is the checkpoint's folder, for label keys and IRENE's files; None exports neither.
+    `name` is the encoder's name in the manifest and in `/info`, by default the checkpoint's.
     """
 
     quantization: str = "int8"
@@ -55,7 +56,7 @@ class EncoderOptions:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     predictor: PredictorDefaults = field(default_factory=lambda: PredictorDefaults.of(UNCHOSEN))
     origin: Origin | None = None
-    checkpoint: Path | None = None  # where what was learned of labels themselves lies, if anything
+    checkpoint: Path | None = None
     name: str | None = None
 
 
@@ -67,10 +68,11 @@ def export_encoder(
     options: EncoderOptions,
     console: Console,
 ) -> ExportedEncoder:
-    """Write the encoder's folder at `target`; parity is measured on texts of the data set.
+    """Write the exported encoder's folder at `target`.
 
-    Raises `ParityError` beyond the tolerance, and `InvalidInput` when the target exists or the data
-    set cannot be asked for a sample. Nothing is written then.
+    Torch and the exported graph are compared on a sample of the data set. Raises `ParityError` if
+    they differ by more than the tolerance, and `InvalidInput` if the target exists or the data set
+    gives no sample. In both cases nothing is written.
     """
     refuse_existing(target)
     if not dataset.labels.texts:
@@ -91,7 +93,7 @@ def export_encoder(
         )
         parity.check(options.tolerance)
         progress.update(step, total=1, completed=1)
-        labels = _labels(options.checkpoint, dataset, folder)
+        labels = _export_label_files(options.checkpoint, dataset, folder)
         _describe(encoder, folder, options, parity, labels)
     return exported_encoder.open_exported(target)
 
@@ -99,7 +101,10 @@ def export_encoder(
 def _graphs(
     encoder: TorchEncoder, scratch: Path, folder: Path, options: EncoderOptions, progress: Progress
 ) -> tuple[OnnxEncoder, OnnxEncoder]:
-    """The fp32 graph in `scratch` and the exported one in `folder`, each with the tokenizer."""
+    """Write and open the fp32 graph in `scratch` and the exported graph in `folder`.
+
+    The tokenizer is written next to each.
+    """
     step = progress.add_task("trace and quantize", total=2)
     trace(encoder, scratch / GRAPH)
     encoder.tokenizer.backend_tokenizer.save(str(scratch / TOKENIZER))
@@ -113,8 +118,10 @@ def _graphs(
     )
 
 
-def _labels(checkpoint: Path | None, dataset: Dataset, folder: Path) -> LabelFacts | None:
-    """Take over what a checkpoint learned of labels themselves."""
+def _export_label_files(
+    checkpoint: Path | None, dataset: Dataset, folder: Path
+) -> LabelFacts | None:
+    """Write the label keys and IRENE's files of a checkpoint; return None if it has neither."""
     if checkpoint is None:
         return None
     keys = read_label_keys(checkpoint, labels=len(dataset.labels))
@@ -150,7 +157,7 @@ def _describe(
 def facts(
     encoder: TorchEncoder, folder: Path, *, quantization: str, name: str | None = None
 ) -> EncoderFacts:
-    """What a manifest says of the graph and the tokenizer in `folder`."""
+    """Return the manifest's facts about the graph and the tokenizer in `folder`."""
     return EncoderFacts(
         name=name or encoder.name,
         fingerprint=fingerprint(encoder, folder),
@@ -164,7 +171,10 @@ def facts(
 
 
 def fingerprint(encoder: TorchEncoder, folder: Path) -> str:
-    """SHA-256 over everything that a vector depends on."""
+    """Return the SHA-256 over everything that a vector depends on.
+
+    These are the token limit, both prompts, the graph and the tokenizer.
+    """
     digest = hashlib.sha256(f"{encoder.max_tokens}".encode())
     for prompt in encoder.prompts.values():
         digest.update(prompt.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""IRENE's checkpoint -> what represents novel labels where there is no torch.
+"""From an IRENE checkpoint to the files that compute keys of novel labels without torch.
 
 Shapes: n novel labels, m associated labels, S seen labels with a classifier, d dimensions.
 """
@@ -31,29 +31,29 @@ from training.systems.irene.combiner import Combiner, Kind, make_combiner
 
 INPUTS = ("texts", "classifiers", "present")  # [n, d], [n, m, d], [n, m] of bool
 OUTPUT = "vectors"  # [n, d]
-CLOSE = 1e-4  # of each number of a vector; the graph computes in fp32 as torch does
-_COMBINER = "combiner."  # of the names in own.safetensors
+TOLERANCE = 1e-4  # per component of a vector; graph and torch both compute in fp32
+_COMBINER = "combiner."  # prefix of the combiner's tensors in the checkpoint
 
 
 def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts | None:
-    """Write `novel/` into an exported encoder's folder; None for a checkpoint without a combiner.
+    """Write `novel/` into an exported encoder's folder; return None without a combiner.
 
-    Labels that no training row has have no classifier. Raises `InvalidInput` where the checkpoint
-    was trained on other labels, `ParityError` where graph and torch differ.
+    Only labels of at least one training row have a classifier. Raises `InvalidInput` if the
+    checkpoint was trained on another number of labels, and `ParityError` if graph and torch differ.
     """
     choices = read_novel(checkpoint)
     if choices is None:
         return None
-    own = load_file(checkpoint / HEAD_WEIGHTS)
-    weight = own["weight"]  # [L, d]
+    tensors = load_file(checkpoint / HEAD_WEIGHTS)
+    weight = tensors["weight"]  # [L, d]
     if len(weight) != len(dataset.labels):
         raise InvalidInput(
-            f"{checkpoint} has {len(weight)} classifiers, and {dataset.name} {len(dataset.labels)}"
-            " labels: give the data set that it was trained on"
+            f"{checkpoint} has {len(weight)} classifiers, but {dataset.name} has"
+            f" {len(dataset.labels)} labels: give the data set that it was trained on"
         )
     columns = np.flatnonzero(label_frequency(dataset.train.labels_of))
     classifiers = normalize(weight, dim=-1).numpy()[columns]
-    combiner = _combiner(choices, own, dimension=weight.shape[1])
+    combiner = _load_combiner(choices, tensors, dimension=weight.shape[1])
     with tempfile.TemporaryDirectory() as scratch:
         graph = Path(scratch) / "combiner.onnx"
         trace(combiner, graph, dimension=weight.shape[1])
@@ -70,7 +70,7 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
 
 
 def trace(combiner: Combiner, target: Path, *, dimension: int) -> None:
-    """Write the combiner's graph, for any number of labels."""
+    """Write the combiner's ONNX graph, for any number of labels."""
     example = (
         torch.randn(2, dimension),
         torch.randn(2, ASSOCIATED, dimension),
@@ -90,19 +90,21 @@ def trace(combiner: Combiner, target: Path, *, dimension: int) -> None:
 
 
 def check(combiner: Combiner, exported: OnnxCombiner, classifiers: Floats) -> None:
-    """Hold the graph against torch over classifiers as they are; raises `ParityError`."""
+    """Compare the graph with torch on up to 64 of the classifiers; raises `ParityError`."""
     count = min(len(classifiers), 64)
     texts = classifiers[:count]
     chosen = np.stack([np.roll(texts, turn, axis=0) for turn in range(1, ASSOCIATED + 1)], axis=1)
     present = np.arange(ASSOCIATED) < (np.arange(count) % (ASSOCIATED + 1))[:, None]
     with torch.no_grad():
-        expected = combiner(*(torch.from_numpy(own) for own in (texts, chosen, present)))
+        expected = combiner(*(torch.from_numpy(values) for values in (texts, chosen, present)))
     worst = float(np.abs(expected.numpy() - exported(texts, chosen, present)).max(initial=0.0))
-    if worst > CLOSE:
+    if worst > TOLERANCE:
         raise ParityError(f"the combiner's graph differs from torch by {worst:.2g}")
 
 
-def _combiner(choices: NovelChoices, own: dict[str, Tensor], *, dimension: int) -> Combiner:
+def _load_combiner(
+    choices: NovelChoices, tensors: dict[str, Tensor], *, dimension: int
+) -> Combiner:
     combiner = make_combiner(
         cast(Kind, choices.combiner),
         dimension,
@@ -114,7 +116,7 @@ def _combiner(choices: NovelChoices, own: dict[str, Tensor], *, dimension: int) 
     combiner.load_state_dict(
         {
             name.removeprefix(_COMBINER): value
-            for name, value in own.items()
+            for name, value in tensors.items()
             if name.startswith(_COMBINER)
         }
     )

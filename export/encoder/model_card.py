@@ -1,4 +1,4 @@
-"""The model card of an exported encoder: what it is, how it was made, what it scores."""
+"""The model card of an exported encoder: what it is, how it was trained, its quality."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 
 
 def write(description: Description, folder: Path) -> None:
-    """Write README.md beside the graph."""
+    """Write the card as README.md into the encoder's folder."""
     (folder / CARD).write_text(render(description), encoding="utf-8")
 
 
 def render(description: Description) -> str:
-    """The card in Markdown."""
+    """Return the card in Markdown."""
     facts, predictor = description.encoder, description.predictor
     size = description.files["encoder.onnx"].bytes / 1e6
     lines = [
@@ -29,24 +29,27 @@ def render(description: Description) -> str:
         f"| dimensions | {facts.dimension} |",
         f"| longest text | {facts.max_tokens} tokens |",
         f"| weights | {facts.quantization}, {size:.1f} MB |",
-        f"| predict with | lambda {predictor.memorization:g}, b {predictor.depth},"
+        f"| inference settings | lambda {predictor.memorization:g}, b {predictor.depth},"
         f" tau {predictor.tau:g} |",
         f"| fingerprint | `{facts.fingerprint[:16]}` |",
     ]
     if description.origin is not None:
         lines += ["", *_origin(description.origin)]
-    lines += ["", "## Against torch", "", *_table(description.parity)]
+    lines += ["", "## Agreement with torch", "", *_table(description.parity)]
     versions = ", ".join(f"{name} {version}" for name, version in description.libraries.items())
-    return "\n".join([*lines, "", f"Made with {versions}.", ""])
+    return "\n".join([*lines, "", f"Exported with {versions}.", ""])
 
 
 def _origin(origin: Origin) -> list[str]:
+    """Return the section on the training run, with its metrics if it was scored."""
     hardware = origin.hardware
     where = f"{hardware.get('device')}, {hardware.get('cores')} cores"
     mixture = ""
     if origin.mixing != 1.0:
-        share = f"{origin.mixing:g} of the way from the pretrained to the trained ones"
-        mixture = f" The weights are {share}."
+        mixture = (
+            f" The weights are {origin.mixing:g} of the way from the pretrained to the trained"
+            " ones."
+        )
     lines = [
         "## Training",
         "",

@@ -1,4 +1,6 @@
-"""Torch encoder -> ONNX graph; pooling and normalisation go inside, so serving cannot drift.
+"""From a torch encoder to an ONNX graph that includes pooling and normalisation.
+
+They are part of the graph so that the service cannot implement them differently.
 
 Shapes: n texts, t tokens, d dimensions.
 """
@@ -26,10 +28,11 @@ OUTPUT = "vectors"  # [n, d] float32
 def trace(encoder: TorchEncoder, target: Path) -> None:
     """Write the fp32 graph of `encoder` to `target`, for any number of texts and tokens.
 
-    A BERT's attention, embeddings and norms become one node each, which takes a fifth off the time
-    of a quantized text; any other network is written as torch has it.
+    In a BERT, each attention, embedding and normalisation is fused into one node, which makes the
+    quantized graph a fifth faster. Any other network is written as torch exports it.
     """
-    bert = next((each for each in encoder.model.modules() if isinstance(each, BertModel)), None)
+    modules = encoder.model.modules()
+    bert = next((module for module in modules if isinstance(module, BertModel)), None)
     with quiet():
         if bert is None:
             _trace_plain(encoder, target)
@@ -48,15 +51,15 @@ def _trace_plain(encoder: TorchEncoder, target: Path) -> None:
         dynamo=True,
         verbose=False,
     )
-    _forget_origins(program)
+    _remove_stack_traces(program)
     program.save(target, external_data=False)
 
 
 def _trace_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> None:
-    """Through TorchScript, whose graphs are the ones that the optimizer knows the patterns of."""
+    """Export through TorchScript: the optimizer's fusions match patterns of its graphs only."""
     axes = {0: "texts", 1: "tokens"}
     attention = bert.config._attn_implementation
-    bert.set_attn_implementation("eager")  # plain products are a pattern, one fused call is none
+    bert.set_attn_implementation("eager")  # the optimizer knows no other implementation
     try:
         torch.onnx.export(
             PooledEncoder(encoder.model).eval(),
@@ -75,21 +78,21 @@ def _trace_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> None:
         model_type="bert",
         num_heads=bert.config.num_attention_heads,
         hidden_size=bert.config.hidden_size,
-        opt_level=0,  # the runtime's own rewriting would be bound to this processor
+        opt_level=0,  # higher levels would fit the graph to this machine's processor
     )
     optimized.save_model_to_file(str(target))
 
 
 def _example(encoder: TorchEncoder) -> tuple[torch.Tensor, ...]:
-    """Two texts [2, t] of different length."""
+    """Return the graph's inputs for two texts of different length, [2, t] each."""
     example = encoder.tokenizer(
         ["a first text", "a second and somewhat longer text"], padding=True, return_tensors="pt"
     )
     return tuple(example[name] for name in INPUTS)
 
 
-def _forget_origins(program: torch.onnx.ONNXProgram) -> None:
-    """Drop each node's stack trace: it holds paths of this machine and changes the fingerprint."""
+def _remove_stack_traces(program: torch.onnx.ONNXProgram) -> None:
+    """Remove each node's stack trace: its paths of this machine would change the fingerprint."""
     for graph in (program.model.graph, *program.model.functions.values()):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -98,7 +101,7 @@ def _forget_origins(program: torch.onnx.ONNXProgram) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the exporter's progress notes and deprecation warnings off the user's terminal."""
+    """Suppress the progress notes and deprecation warnings of torch's exporter in the block."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

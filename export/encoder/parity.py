@@ -1,4 +1,6 @@
-"""Does the exported graph say what torch says? A bundle beyond the tolerance is not written.
+"""Parity: how far the vectors of an exported graph differ from torch's, on a sample of texts.
+
+An encoder that differs by more than the tolerance is not written.
 
 Shapes: n queries, k keys, d dimensions.
 """
@@ -21,11 +23,12 @@ TOP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """The most that an export may differ from torch.
+    """How far an exported graph may differ from torch.
 
-    `component` bounds any component of any fp32 vector. `cosine` is the least mean cosine and
-    `overlap` the least mean overlap of the top-10 keys of the quantized graph; `precision` the
-    most that quantization may cost in P@1, in points of percent over the sample.
+    `component` is the maximum difference of any component of an fp32 vector. The others concern
+    the exported (quantized) graph: `cosine` is the minimum mean cosine of its vectors to torch's,
+    `overlap` the minimum mean overlap of the top-10 keys, and `precision` the maximum loss of P@1
+    on the sample, in percentage points.
     """
 
     component: float = 1e-4
@@ -36,7 +39,7 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Test queries, keys of the label block, and which keys each query is labelled with."""
+    """Test queries, labels as keys, and for each query the positions of its labels in `keys`."""
 
     queries: Sequence[str]
     keys: Sequence[str]
@@ -45,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """What was measured over a sample."""
+    """The differences measured on a sample; see `Tolerance`. Precisions are in percent."""
 
     component: float
     cosine: float
@@ -54,8 +57,8 @@ class Parity:
     precision: float
 
     def check(self, tolerance: Tolerance) -> None:
-        """Raise `ParityError` naming the first bound that does not hold."""
-        for held, what in (
+        """Raise `ParityError`, naming the first measure that is out of tolerance."""
+        for within, difference in (
             (self.component <= tolerance.component, f"fp32 component by {self.component:.2e}"),
             (self.cosine >= tolerance.cosine, f"mean cosine {self.cosine:.4f}"),
             (self.overlap >= tolerance.overlap, f"top-{TOP} overlap {self.overlap:.3f}"),
@@ -64,11 +67,13 @@ class Parity:
                 f"P@1 {self.precision:.2f} against {self.torch_precision:.2f}",
             ),
         ):
-            if not held:
-                raise ParityError(f"the exported encoder differs from torch: {what}; {tolerance}")
+            if not within:
+                raise ParityError(
+                    f"the exported encoder differs from torch: {difference}; allowed is {tolerance}"
+                )
 
     def as_metrics(self) -> dict[str, float]:
-        """For the bundle's manifest, in percent where the name says P@1 or overlap."""
+        """Return the metrics for the manifest; P@1 and overlap are in percent."""
         return {
             "parity.fp32_max_component": self.component,
             "parity.cosine_mean": self.cosine,
@@ -81,7 +86,8 @@ class Parity:
 def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
     """Draw `size` / 4 labelled test queries, their labels, and other labels up to `size`.
 
-    Raises `InvalidInput` for a data set without any labelled test query.
+    The queries' labels take at most half of the places. Raises `InvalidInput` for a data set
+    without a labelled test query.
     """
     rng = np.random.default_rng(seed)
     labelled = np.flatnonzero(np.diff(dataset.test.labels_of.indptr))
@@ -89,9 +95,10 @@ def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
         raise InvalidInput(f"data set {dataset.name} has no labelled test row to check parity with")
     rows = rng.permutation(labelled)[: max(1, size // 4)]
     positives = [dataset.test.labels_of[row].indices for row in rows]
-    own = rng.permutation(np.unique(np.concatenate([np.zeros(0, np.int64), *positives])))
+    labels_of_rows = rng.permutation(np.unique(np.concatenate([np.zeros(0, np.int64), *positives])))
     others = rng.permutation(len(dataset.labels.texts))
-    columns = list(dict.fromkeys([*own[: size // 2].tolist(), *others.tolist()]))[:size]
+    chosen = [*labels_of_rows[: size // 2].tolist(), *others.tolist()]
+    columns = list(dict.fromkeys(chosen))[:size]
     place = {column: position for position, column in enumerate(columns)}
     return Sample(
         queries=[dataset.test.instances.texts[row] for row in rows],
@@ -106,7 +113,7 @@ def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
 def measure(
     sample: Sample, *, reference: TorchEncoder, fp32: Encoder, exported: Encoder, threads: int
 ) -> Parity:
-    """Encode the sample by torch, by the fp32 graph and by the exported one, and compare."""
+    """Encode the sample with torch, the fp32 graph and the exported graph, and compare vectors."""
     torch_queries = reference.encode(sample.queries, role=Role.QUERY)  # [n, d]
     torch_keys = reference.encode(sample.keys, role=Role.LABEL)  # [k, d]
     fp32_queries = encode_all(fp32, sample.queries, role=Role.QUERY, threads=threads)
@@ -120,8 +127,8 @@ def measure(
         [np.sum(torch_queries * queries, axis=1), np.sum(torch_keys * keys, axis=1)]
     )
     overlaps = [
-        len(set(ours) & set(theirs)) / len(theirs)
-        for ours, theirs in zip(best.tolist(), torch_best.tolist(), strict=True)
+        len(set(exported_top) & set(torch_top)) / len(torch_top)
+        for exported_top, torch_top in zip(best.tolist(), torch_best.tolist(), strict=True)
     ]
     return Parity(
         component=float(np.abs(np.concatenate(differences)).max()),
@@ -133,11 +140,11 @@ def measure(
 
 
 def best_keys(queries: Floats, keys: Floats) -> np.ndarray:
-    """The TOP nearest keys of each query, [n, TOP]."""
+    """Return the `TOP` nearest keys of each query, [n, min(TOP, k)]."""
     return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :TOP]
 
 
 def precision_at_1(best: np.ndarray, positives: Sequence[frozenset[int]]) -> float:
-    """Share of queries whose best key is a positive, in percent."""
-    hits = [first in own for first, own in zip(best[:, 0].tolist(), positives, strict=True)]
+    """Return the share of queries whose best key is one of its positives, in percent."""
+    hits = [first in labels for first, labels in zip(best[:, 0].tolist(), positives, strict=True)]
     return 100.0 * float(np.mean(hits))

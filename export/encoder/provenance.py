@@ -1,6 +1,6 @@
-"""Where a checkpoint comes from, and how it wants to be predicted with, read from its folders.
+"""The inference settings of a checkpoint and the training run it comes from, read from its files.
 
-A run's folder holds `best/` (the checkpoint), `run.json` and, once it was scored, `results.json`.
+A run's folder has `best/` (the checkpoint), `run.json` and, after scoring, `results.json`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from training.evaluation import results
 
 
 def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
-    """The settings that `train` chose on held-out rows; defaults for any other checkpoint."""
+    """Return the settings that `train` chose on held-out rows, or defaults if it chose none."""
     return PredictorDefaults.of(read_choices(checkpoint) or UNCHOSEN)
 
 
 def read_origin(checkpoint: Path) -> Origin | None:
-    """The run that made a checkpoint, None for one of another origin; raises `InvalidData`."""
+    """Return the run that trained a checkpoint, or None if its parent folder is not a run's.
+
+    Raises `InvalidData` for a damaged `run.json`.
+    """
     run = checkpoint.resolve().parent
     if not (run / RUN).is_file():
         return None
@@ -45,8 +48,8 @@ def read_origin(checkpoint: Path) -> Origin | None:
 
 
 def _metrics(run: Path) -> dict[str, float]:
-    """The test rows' figures at what was chosen, where the run was scored."""
+    """Return the run's metrics on test rows with the chosen settings, empty if not scored."""
     if not (run / results.FILE).is_file():
         return {}
-    found = results.read(run).results
-    return next((dict(result.metrics) for result in found if result.chosen), {})
+    scored = results.read(run).results
+    return next((dict(result.metrics) for result in scored if result.chosen), {})

@@ -1,4 +1,4 @@
-"""fp32 graph -> dynamic int8: weights per channel, activations at run time."""
+"""Quantization of an fp32 graph to dynamic int8: weights per channel, activations at run time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """A way to shrink the graph.
+    """A kind of quantization.
 
-    `batch_invariant` says whether a text's vector is the same in every batch; one activation
-    scale for a whole batch (dynamic int8) makes it depend on its neighbours.
+    `batch_invariant` is true if a text has the same vector in every batch. Dynamic int8 is not: it
+    uses one activation scale for the whole batch, so a vector depends on the other texts.
     """
 
     name: str
@@ -33,7 +33,7 @@ def quantize(fp32: Path, target: Path, quantization: Quantization) -> None:
     from onnx import TensorProto
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # Its advice to pre-process is for convolutions; transformers gain nothing.
+    # onnxruntime advises to pre-process the graph; that helps convolutions, not transformers.
     logging.getLogger().addFilter(_no_preprocessing_advice)
     try:
         quantize_dynamic(
@@ -41,7 +41,7 @@ def quantize(fp32: Path, target: Path, quantization: Quantization) -> None:
             target,
             per_channel=True,
             weight_type=QuantType.QInt8,
-            # What comes out of a fused node has no type that shape inference knows.
+            # Shape inference does not know the output types of fused nodes.
             extra_options={"DefaultTensorType": TensorProto.FLOAT},
         )
     finally:
