@@ -1,4 +1,4 @@
-"""A client that writes and reads at random, and keeps a ledger of what it was told."""
+"""A client that writes and reads at random, and keeps a ledger of the answers."""
 
 import http.client
 import random
@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import orjson
 
-from tests.crash.holdings import Change, Click, Delete, Form, Put
-from tests.crash.ledger import Fate, Ledger, Pending
+from tests.crash.expected_memory import Change, Click, Delete, Form, Put
+from tests.crash.ledger import Ledger, Outcome, Pending
 from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
@@ -34,29 +34,29 @@ HABITS = {
 
 
 class Refused(Exception):
-    """A stream was ended because the log cannot be written: its lines may have been."""
+    """A stream was ended because the log cannot be written; some of its lines may be in the log."""
 
 
 class Client:
-    """Owns the labels of one ledger, and sends one request at a time.
+    """Writes to the labels of one ledger, and sends one request at a time.
 
-    With `patience` each write carries an idempotency key and is sent again after a 503, as clients
-    should; without, a 503 is a failure of the test.
+    With `patience` each write has an idempotency key and is repeated after a 503, as clients should
+    do; without, a 503 fails the test.
     """
 
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
         self.ledger = ledger
-        self.habits = HABITS  # how often it does what
+        self.habits = HABITS  # relative frequency of each action
         self.writes = self.reads = self.refused = 0
         self._random = random.Random(seed)
         self._patience = patience
         self._keys = 0
-        self._version = 0  # the newest that this client knows of
+        self._version = 0  # the newest that was answered to this client
         self._answered: list[tuple[dict[str, Any], Any]] = []  # requests with a key
         self._unanswered: dict[str, Any] | None = None
 
     def run(self, port: int, stop: threading.Event, also: Sequence[int] = ()) -> None:
-        """Write to `port` until told to stop or until it is gone; read from `also` as well."""
+        """Write to `port` until `stop` is set or the server is gone; read from `also` as well."""
         self._port, self._others, self._stop = port, list(also), stop
         with httpx.Client(timeout=60) as self._http:
             names, weights = zip(*self.habits.items(), strict=True)
@@ -67,22 +67,22 @@ class Client:
             except GONE:
                 self._others = []
 
-    def resume(self, port: int, fate: Fate | None) -> None:
-        """After a restart: repeat what carried a key, also what was answered; all once only.
+    def resume(self, port: int, outcome: Outcome | None) -> None:
+        """After a restart: repeat requests with an idempotency key, also an answered one.
 
-        What happens in vain or twice here is seen at the ledger's next `settle`.
+        The ledger's next `settle` shows a repetition that was lost or was carried out twice.
         """
         self._port = port
         with httpx.Client(timeout=60) as self._http:
             request, self._unanswered = self._unanswered, None
-            if request is not None and fate is not None:
+            if request is not None and outcome is not None:
                 answer = self._ask(**request)
-                told = fate.told
-                if fate.version is None:
-                    changes, version = fate.pending.changes, answer["version"]
+                told = outcome.told
+                if outcome.version is None:
+                    changes, version = outcome.pending.changes, answer["version"]
                     told = self.ledger.acknowledge(changes, version=version)
                 else:
-                    assert answer["version"] == fate.version
+                    assert answer["version"] == outcome.version
                 _assert_told(answer, told)
                 self._answered.append((request, answer))
             self._repeat()
@@ -90,13 +90,13 @@ class Client:
     # Writes ------------------------------------------------------------------------------
 
     def _put(self) -> None:
-        """One label or a batch, new ones and other forms of old ones, zero-shot to few-shot."""
+        """Put one or several labels, new or changed, with and without queries."""
         count = self._random.choice((1, 1, 1, 2, 5, 8))
         self._put_forms([self._form(label_id) for label_id in self._some(self.ledger.ids, count)])
 
     def _put_again(self) -> None:
-        """A label as it is, or with other metadata only."""
-        for form in self._some(list(self.ledger.holdings.forms.values()), 1):
+        """Put a label again, unchanged or with other metadata only."""
+        for form in self._some(list(self.ledger.expected.forms.values()), 1):
             if self._random.random() < 0.7:
                 form = {**form, "metadata": {"note": self._text()}}
             self._put_forms([form])
@@ -106,13 +106,13 @@ class Client:
 
     def _delete(self) -> None:
         label_id = self._random.choice(self.ledger.ids)
-        if label_id in self.ledger.holdings.forms:
+        if label_id in self.ledger.expected.forms:
             self._write("DELETE", f"/labels/{label_id}", [Delete(id=label_id)])
         elif not self._patience:
             assert_problem(self._send("DELETE", f"/labels/{label_id}"), 404)
 
     def _click(self) -> None:
-        held = list(self.ledger.holdings.forms)
+        held = list(self.ledger.expected.forms)
         if not held:
             return
         clicks = [
@@ -127,13 +127,13 @@ class Client:
     def _write(
         self, method: str, path: str, changes: Sequence[Change], document: Any = None
     ) -> None:
-        """Send a write, wait for its acknowledgement, and hold it against the ledger."""
+        """Send a write, and compare its acknowledgement with the ledger."""
         request: dict[str, Any] = {"method": method, "path": path, "document": document}
         keyed = self._patience or self._random.random() < 0.5
         if keyed:
             self._keys += 1
             request["key"] = f"{self.ledger.owner}:{self._keys}"
-        # One of before that nobody resumed is settled by the log, and not asked for again.
+        # An earlier request that was not resumed is settled by the log and not repeated.
         self._unanswered = request if keyed else None
         self.ledger.pending = Pending(changes=changes, whole=True)
         answer = self._ask(**request)
@@ -146,12 +146,12 @@ class Client:
         self.writes += 1
 
     def _repeat(self) -> None:
-        """A request that was answered gets the same answer again, and the ledger does not grow."""
+        """A repeated request gets its first answer again and adds no event."""
         for request, answer in self._some(self._answered, 1):
             assert self._ask(**request) == answer
 
     def _ask(self, **request: Any) -> Any:
-        """The answer to a write; where it is refused, to one of its repetitions."""
+        """The answer to a write, repeated while it is refused."""
         while True:
             answer = self._send(**request)
             if answer.status_code != 503 or not self._patience:
@@ -172,9 +172,9 @@ class Client:
     # Streams -----------------------------------------------------------------------------
 
     def _stream(self) -> None:
-        """Lines of labels; what a stream leaves unanswered is sent once more in another."""
+        """Stream labels; lines without an answer are sent again in another stream."""
         count = self._random.randint(3, 40)
-        # Only where no line is sent twice may an id come twice: its old form would come back.
+        # With repeated lines an id must not come twice: its older form could be written last.
         ids = self._some(self.ledger.ids, count) if self._patience else self.ledger.ids
         forms = [self._form(self._random.choice(ids)) for _ in range(count)]
         if self._patience:
@@ -191,7 +191,7 @@ class Client:
         self.ledger.pending = None
 
     def _send_lines(self, stream: Streamer, lines: list[Put], *, uncertain: bool) -> None:
-        """Send lines, a few or all at a time, and strike them out as they are answered."""
+        """Send lines, a few or all at a time, and remove each when it is answered."""
         size = self._random.choice((5, 50))
         while lines:
             self.ledger.pending = Pending(changes=tuple(lines), whole=False)
@@ -225,7 +225,7 @@ class Client:
     # Reads -------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Whoever is asked shows all that this client was told, and nothing that it replaced."""
+        """A server shows all acknowledged writes of this client, and nothing that they replaced."""
         port = self._random.choice([self._port, *self._others])
         try:
             self._look_at(f"http://127.0.0.1:{port}")
@@ -248,7 +248,7 @@ class Client:
         assert answer.json()["version"] >= self._version
         for keyword in answer.json()["results"][0]["keywords"]:
             if keyword["id"] in self.ledger.ids:
-                label = self.ledger.holdings.label(keyword["id"])
+                label = self.ledger.expected.label(keyword["id"])
                 assert label is not None, f"{keyword['id']} was deleted"
                 for fact in ("text", "metadata", "novel"):
                     assert keyword[fact] == label[fact], (keyword, label)
@@ -258,7 +258,7 @@ class Client:
     def check_label(self, place: str, label_id: str, client: httpx.Client) -> None:
         """GET /labels/{id} shows the label as the ledger holds it."""
         shown = client.get(f"{place}/labels/{label_id}")
-        label = self.ledger.holdings.label(label_id)
+        label = self.ledger.expected.label(label_id)
         if label is None:
             assert_problem(shown, 404)
             return

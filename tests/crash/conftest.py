@@ -1,4 +1,4 @@
-"""A bundle for crashes, and the figures that they yield."""
+"""The bundle of the crash tests, new scenarios, and the report of what was measured."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.figures import FIGURES
-from tests.crash.life import Life
+from tests.crash.scenario import Scenario
 from tests.support.bundles import Catalogue, make_bundle
 
 NOUNS = ("boots", "lamp", "mat", "pole", "rope", "stove", "tent", "vest")
@@ -30,27 +30,28 @@ def catalogue_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shelf(catalogue_bundle: Path, tmp_path: Path) -> Path:
-    """A folder of its own for the bundle and its snapshots."""
+    """A new folder for the bundle and its snapshots."""
     return Path(shutil.copytree(catalogue_bundle, tmp_path / "shelf" / "outdoor")).parent
 
 
 @pytest.fixture
-def begin(tmp_path: Path, catalogue_bundle: Path) -> Iterator[Callable[..., Life]]:
-    """`begin(seed=...)` begins a life on a state of its own; its ready times are reported."""
-    lives: list[Life] = []
+def new_scenario(tmp_path: Path, catalogue_bundle: Path) -> Iterator[Callable[..., Scenario]]:
+    """`new_scenario(seed=...)` creates a scenario with a new state folder."""
+    scenarios: list[Scenario] = []
 
-    def new(**how: object) -> Life:
+    def new(**how: object) -> Scenario:
         how = {"bundle": catalogue_bundle, **how}
-        lives.append(Life(tmp_path / f"life-{len(lives)}", catalogue=CATALOGUE, **how))
-        return lives[-1]
+        folder = tmp_path / f"scenario-{len(scenarios)}"
+        scenarios.append(Scenario(folder, catalogue=CATALOGUE, **how))
+        return scenarios[-1]
 
     yield new
-    for life in lives:
-        FIGURES.ready += life.ready_seconds
-        FIGURES.writes += life.writes
+    for scenario in scenarios:
+        FIGURES.ready += scenario.ready_seconds
+        FIGURES.writes += scenario.writes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was measured; figures are for the reader, not for the verdict."""
+    """Print what was measured; no test passes or fails by it."""
     for line in FIGURES.lines():
         terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""The service outlives its children: they may be killed at any time."""
+"""Child processes may be killed at any time; the service goes on."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.life import Life
+from tests.crash.scenario import Scenario
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
@@ -29,26 +29,26 @@ def children(server: ServerProcess, word: str) -> list[int]:
     return found
 
 
-def test_a_killed_sealing_child(begin: Callable[..., Life]) -> None:
-    life = begin(seed="sealing child")
-    with life.server() as server:
-        with life.traffic(server):
+def test_a_killed_sealing_child(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="sealing child")
+    with scenario.server() as server:
+        with scenario.traffic(server):
             [child, *_] = wait_for(lambda: children(server, "service.core.memory.build_segment"))
             os.kill(child, signal.SIGKILL)
             [said, *_] = wait_for(lambda: server.logged("live rows cannot be sealed"))
         assert "ended with -9" in said["cause"]
-        life.check(server)
-        life.prove_equal(server)  # by then all is sealed
+        scenario.check(server)
+        scenario.prove_equal(server)  # by then all is sealed
         assert server.logged("sealed")
 
 
-def test_a_killed_snapshot_child(begin: Callable[..., Life], shelf: Path) -> None:
-    life = begin(seed="snapshot child", bundle=shelf / "outdoor")
-    with life.server() as server, ThreadPoolExecutor(1) as threads:
+def test_a_killed_snapshot_child(new_scenario: Callable[..., Scenario], shelf: Path) -> None:
+    scenario = new_scenario(seed="snapshot child", bundle=shelf / "outdoor")
+    with scenario.server() as server, ThreadPoolExecutor(1) as threads:
         asked = threads.submit(server.client.post, "/admin/snapshot", json={"bundle": "killed"})
         [child] = wait_for(lambda: children(server, "snapshot"))
         os.kill(child, signal.SIGKILL)
         assert_problem(asked.result(), 503)
         assert server.client.get("/health/ready").json()["writes"] == "accepted"
         assert server.client.post("/admin/snapshot", json={"bundle": "killed"}).status_code == 200
-        life.check(server)
+        scenario.check(server)

@@ -1,8 +1,8 @@
 """kill -9 while clients write and read: what was acknowledged is there, once, and nothing else.
 
-Twenty random moments; KEYMATCH_CRASHES=200 for more. Each life has five of them, so that a restart
-is killed again before it has sealed what the last one left; then its answers are held against those
-of a process that has only bundle and log. Every fourth life has its log in PostgreSQL.
+Twenty random moments; KEYMATCH_CRASHES=200 for more. Each scenario has five of them, so that some
+servers are killed before they have sealed what the previous one left. Then its answers are compared
+with those of a process that has only bundle and log. Every fourth scenario uses PostgreSQL.
 """
 
 import random
@@ -11,38 +11,39 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.figures import FIGURES
-from tests.crash.life import CRASHES, SEED, Life, kill_after
+from tests.crash.scenario import CRASHES, SEED, Scenario, kill_after
 from tests.support.serving import wait_for
 
-CRASHES_PER_LIFE = 5
+CRASHES_PER_SCENARIO = 5
 MOST_SECONDS = 1.5  # from the beginning of the traffic to the kill
 
 
-LIVES = -(-CRASHES // CRASHES_PER_LIFE)
+SCENARIOS = -(-CRASHES // CRASHES_PER_SCENARIO)
 
 
 @pytest.mark.parametrize(
     ("log", "number"),
-    [("PostgreSQL" if number % 4 == 3 else "SQLite", number) for number in range(LIVES)],
+    [("PostgreSQL" if number % 4 == 3 else "SQLite", number) for number in range(SCENARIOS)],
 )
 def test_any_moment(
-    begin: Callable[..., Life], request: pytest.FixtureRequest, log: str, number: int
+    new_scenario: Callable[..., Scenario], request: pytest.FixtureRequest, log: str, number: int
 ) -> None:
     state = request.getfixturevalue("postgres_url") if log == "PostgreSQL" else ""
     FIGURES.seed = f"KEYMATCH_CRASH_SEED={SEED}"
     seed = f"{SEED}/{number}"
-    chance, life = random.Random(seed), begin(seed=seed, state=state)
-    for _ in range(min(CRASHES_PER_LIFE, CRASHES - number * CRASHES_PER_LIFE)):
-        with life.server() as server:
-            life.check(server)
-            with life.traffic(server):
+    chance, scenario = random.Random(seed), new_scenario(seed=seed, state=state)
+    for _ in range(min(CRASHES_PER_SCENARIO, CRASHES - number * CRASHES_PER_SCENARIO)):
+        with scenario.server() as server:
+            scenario.check(server)
+            with scenario.traffic(server):
                 kill_after(server, chance.uniform(0, MOST_SECONDS))
             FIGURES.kills += 1
-    with life.server() as server:
-        life.check(server)
-        with life.traffic(server):  # so that it has sealed what it learned, not only what it read
-            goal = life.writes + 50
-            wait_for(lambda: life.writes > goal)
-        life.check(server)
-        life.prove_equal(server)
-    life.check_log()
+    with scenario.server() as server:
+        scenario.check(server)
+        # It must seal rows that it learned itself, not only rows of the log.
+        with scenario.traffic(server):
+            goal = scenario.writes + 50
+            wait_for(lambda: scenario.writes > goal)
+        scenario.check(server)
+        scenario.prove_equal(server)
+    scenario.check_log()

@@ -1,6 +1,6 @@
-"""kill -9 at the moments that chance would seldom find.
+"""kill -9 at moments that a random kill would seldom hit.
 
-What is too short to be watched is hit by a service that kills itself there, see `doomed.py`.
+For moments that are too short to be hit from outside, the service kills itself.
 """
 
 import signal
@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from service.core.bundle.bundle import open_bundle
-from tests.crash import doomed
+from tests.crash import self_killing_service
 from tests.crash.client import GONE
 from tests.crash.figures import FIGURES
-from tests.crash.life import Life
+from tests.crash.scenario import Scenario
 from tests.support.serving import ServerProcess, wait_for
 
-# Where, whether before or after the call, and at which call.
+# The function, whether to die before or after the call, and at which call.
 WRITING = [
     ("service.core.label_log.appending:Appending.append", "after", 25),  # written, not committed
     ("service.core.label_log.appending:Appending.remember", "after", 12),  # a key, not committed
@@ -47,8 +47,8 @@ SEALING = [
 
 
 def program(place: str, when: str, count: int) -> Sequence[str]:
-    """The command line of a service that dies there."""
-    return (str(doomed.__file__), place, when, str(count))
+    """The command line of a service that kills itself at this call."""
+    return (str(self_killing_service.__file__), place, when, str(count))
 
 
 def killed(server: ServerProcess) -> bool:
@@ -57,97 +57,99 @@ def killed(server: ServerProcess) -> bool:
 
 
 @pytest.fixture
-def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`aside(function, ...)` calls in another thread; its end is awaited."""
+def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`in_thread(function, ...)` calls a function in another thread, which the fixture awaits."""
     with ThreadPoolExecutor(1) as threads:
         yield threads.submit
 
 
-def test_between_the_steps_of_a_write(begin: Callable[..., Life]) -> None:
-    life = begin(seed="write")
+def test_between_the_steps_of_a_write(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="write")
     for point in WRITING:
-        with life.server(program(*point)) as server:
-            life.check(server)
-            with life.traffic(server):
+        with scenario.server(program(*point)) as server:
+            scenario.check(server)
+            with scenario.traffic(server):
                 wait_for(lambda server=server: killed(server))
-    with life.server() as server:
-        life.check(server)
-        life.prove_equal(server)
+    with scenario.server() as server:
+        scenario.check(server)
+        scenario.prove_equal(server)
 
 
-def test_between_the_steps_of_a_seal(begin: Callable[..., Life]) -> None:
-    life = begin(seed="seal")
+def test_between_the_steps_of_a_seal(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="seal")
     for point in SEALING:
-        with life.server(program(*point)) as server, life.traffic(server):
+        with scenario.server(program(*point)) as server, scenario.traffic(server):
             wait_for(lambda server=server: killed(server))
-        life.settle_ledgers()  # a check that asks the next service might see it die meanwhile
-    with life.server() as server:
-        life.check(server)
-        life.prove_equal(server)
+        scenario.settle_ledgers()  # the next service may die during a full check
+    with scenario.server() as server:
+        scenario.check(server)
+        scenario.prove_equal(server)
 
 
-def test_during_a_seal_and_while_opening(begin: Callable[..., Life]) -> None:
-    life = begin(seed="seal")
-    with life.server() as server:
-        with life.traffic(server):
-            wait_for(lambda: next(life.segments.glob(".build-*"), None))
+def test_during_a_seal_and_while_opening(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="seal")
+    with scenario.server() as server:
+        with scenario.traffic(server):
+            wait_for(lambda: next(scenario.segments.glob(".build-*"), None))
             server.kill()
-    with life.server(wait=False) as server:
+    with scenario.server(wait=False) as server:
         wait_for(lambda: server.logged("bundle verified"))
         server.kill()
     FIGURES.kills += 2
-    with life.server() as server:
-        life.check(server)
-        life.prove_equal(server)
+    with scenario.server() as server:
+        scenario.check(server)
+        scenario.prove_equal(server)
 
 
-def test_while_streams_run(begin: Callable[..., Life]) -> None:
-    life = begin(seed="streams")
-    for client in life.clients:
+def test_while_streams_run(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="streams")
+    for client in scenario.clients:
         client.habits = {"stream": 1}
     for lines in (1, 60, 200):
-        with life.server() as server:
-            life.check(server)
-            before = life.writes
-            with life.traffic(server):
-                wait_for(lambda most=before + lines: life.writes >= most)
+        with scenario.server() as server:
+            scenario.check(server)
+            before = scenario.writes
+            with scenario.traffic(server):
+                wait_for(lambda most=before + lines: scenario.writes >= most)
                 server.kill()
             FIGURES.kills += 1
-    with life.server() as server:
-        life.check(server)
-        life.prove_equal(server)
+    with scenario.server() as server:
+        scenario.check(server)
+        scenario.prove_equal(server)
 
 
 def test_during_a_snapshot_and_reloads(
-    begin: Callable[..., Life], shelf: Path, aside: Callable[..., "Future[httpx.Response]"]
+    new_scenario: Callable[..., Scenario],
+    shelf: Path,
+    in_thread: Callable[..., "Future[httpx.Response]"],
 ) -> None:
-    life = begin(seed="snapshot", bundle=shelf / "outdoor")
-    with life.server() as server:
-        with life.traffic(server):
-            wait_for(lambda: life.writes > 30)
-            asked = aside(post, server, "snapshot", "first")
+    scenario = new_scenario(seed="snapshot", bundle=shelf / "outdoor")
+    with scenario.server() as server:
+        with scenario.traffic(server):
+            wait_for(lambda: scenario.writes > 30)
+            asked = in_thread(post, server, "snapshot", "first")
             wait_for(lambda: next(shelf.glob(".first.partial-*"), None))
             server.kill()
         assert isinstance(asked.exception(), GONE)
     FIGURES.kills += 1
-    with life.server() as server:
-        life.check(server)
+    with scenario.server() as server:
+        scenario.check(server)
         assert post(server, "snapshot", "next").status_code == 200
-    # The orphaned child gave up, or had all it needed: a bundle is whole or not there.
+    # The child may have finished or given up: the bundle is complete or does not exist.
     if (shelf / "first").exists():
         open_bundle(shelf / "first")
     for when, served in (("before", "outdoor"), ("after", "next")):
-        with life.server(program(SWITCH, when, 1)) as server:
-            with life.traffic(server), pytest.raises(httpx.TransportError):
+        with scenario.server(program(SWITCH, when, 1)) as server:
+            with scenario.traffic(server), pytest.raises(httpx.TransportError):
                 post(server, "reload", "next")
             wait_for(lambda server=server: killed(server))
-        with life.server() as server:
+        with scenario.server() as server:
             assert server.client.get("/info").json()["bundle"]["name"] == served
-            life.check(server)
-    with life.server() as server:
-        life.prove_equal(server)
+            scenario.check(server)
+    with scenario.server() as server:
+        scenario.prove_equal(server)
 
 
 def post(server: ServerProcess, what: str, bundle: str) -> httpx.Response:
-    """Ask for a snapshot or a reload."""
+    """Request a snapshot or a reload."""
     return server.client.post(f"/admin/{what}", json={"bundle": bundle})

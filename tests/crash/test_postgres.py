@@ -10,64 +10,64 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from tests.crash.life import Life
-from tests.crash.twin import QUERIES
+from tests.crash.fresh_copy import QUERIES
+from tests.crash.scenario import Scenario
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
-NAME = "keymatch-crash-test"  # of connections, so that nobody else's are cut
+NAME = "keymatch-crash-test"  # of the connections that may be cut
 CUTS = 5
 
 
 @pytest.fixture
 def url(postgres_url: str) -> str:
-    """A schema of its own, reached by connections that can be told from others."""
+    """A new schema; its connections carry `NAME`."""
     named = sa.make_url(postgres_url).update_query_dict({"application_name": NAME})
     return named.render_as_string(hide_password=False)
 
 
-def test_cut_connections(begin: Callable[..., Life], url: str) -> None:
-    life = begin(seed="cut", state=url, patience=True)
-    with life.server() as server:
-        with life.traffic(server), psycopg.connect(_plain(url), autocommit=True) as other:
+def test_cut_connections(new_scenario: Callable[..., Scenario], url: str) -> None:
+    scenario = new_scenario(seed="cut", state=url, patience=True)
+    with scenario.server() as server:
+        with scenario.traffic(server), psycopg.connect(_plain(url), autocommit=True) as other:
             for _ in range(CUTS):
-                goal = life.writes + 20
-                wait_for(lambda goal=goal: life.writes > goal)
+                goal = scenario.writes + 20
+                wait_for(lambda goal=goal: scenario.writes > goal)
                 other.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE application_name = %s AND pid <> pg_backend_pid()",
                     [NAME],
                 )
-            goal = life.writes + 20
-            wait_for(lambda: life.writes > goal)
-        life.check(server)
-        life.prove_equal(server)
+            goal = scenario.writes + 20
+            wait_for(lambda: scenario.writes > goal)
+        scenario.check(server)
+        scenario.prove_equal(server)
 
 
-def test_a_restarted_database(begin: Callable[..., Life], url: str) -> None:
-    life = begin(seed="restart", state=url, patience=True)
-    with life.server() as server:
-        with life.traffic(server):
-            wait_for(lambda: life.writes > 50)
+def test_a_restarted_database(new_scenario: Callable[..., Scenario], url: str) -> None:
+    scenario = new_scenario(seed="restart", state=url, patience=True)
+    with scenario.server() as server:
+        with scenario.traffic(server):
+            wait_for(lambda: scenario.writes > 50)
             with stopped_database():
                 wait_for(lambda: writes(server) == "failing")
                 assert_problem(server.client.delete("/labels/nowhere"), 503)
-                wait_for(lambda: life.refused > 0)
+                wait_for(lambda: scenario.refused > 0)
                 for query in QUERIES:
                     answer = server.client.post("/predict", json={"queries": [query]})
                     assert answer.status_code == 200
                 assert server.client.get("/health/live").status_code == 200
-            goal = life.writes + 50
-            wait_for(lambda: life.writes > goal)
+            goal = scenario.writes + 50
+            wait_for(lambda: scenario.writes > goal)
             assert writes(server) == "accepted"
         wait_for(lambda: server.logged("the label log is watched again"))
-        life.check(server)
-        life.prove_equal(server)
+        scenario.check(server)
+        scenario.prove_equal(server)
         assert_problem(server.client.delete("/labels/nowhere"), 404)
 
 
 def writes(server: ServerProcess) -> str:
-    """What the probe says; it is 200 all the time, because queries are answered."""
+    """What the readiness probe says of writes; it is always 200, because queries are answered."""
     ready = server.client.get("/health/ready")
     assert ready.status_code == 200
     return str(ready.json()["writes"])
@@ -75,7 +75,7 @@ def writes(server: ServerProcess) -> str:
 
 @contextmanager
 def stopped_database() -> Iterator[None]:
-    """The local cluster is stopped as if it had crashed, and started again."""
+    """Stop the local cluster as a crash would, and start it again after the block."""
     missing = None if shutil.which("pg_ctlcluster") else "there is no pg_ctlcluster"
     missing = missing or (None if os.getuid() == 0 else "only root may stop the cluster")
     if missing:
@@ -93,5 +93,5 @@ def stopped_database() -> Iterator[None]:
 
 
 def _plain(url: str) -> str:
-    """The URL for a connection of the test's own."""
+    """The URL without the schema and the name, for the test's own connection."""
     return sa.make_url(url).set(query={}).render_as_string(hide_password=False)

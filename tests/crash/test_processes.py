@@ -1,4 +1,4 @@
-"""Several processes on one log: what one has acknowledged every other answers, in one order."""
+"""Several processes on one log: each shows what any other has acknowledged, in the same order."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,7 +7,7 @@ from time import perf_counter
 import pytest
 
 from tests.crash.figures import FIGURES
-from tests.crash.life import Life
+from tests.crash.scenario import Scenario
 from tests.support.serving import ServerProcess, wait_for
 
 TIMED_WRITES = 200
@@ -15,28 +15,28 @@ TIMED_WRITES = 200
 
 @pytest.mark.parametrize(("log", "processes"), [("SQLite", 2), ("PostgreSQL", 3)])
 def test_processes_share_a_log(
-    begin: Callable[..., Life], request: pytest.FixtureRequest, log: str, processes: int
+    new_scenario: Callable[..., Scenario], request: pytest.FixtureRequest, log: str, processes: int
 ) -> None:
     state = request.getfixturevalue("postgres_url") if log == "PostgreSQL" else ""
-    life = begin(seed=f"{processes} processes", state=state)
+    scenario = new_scenario(seed=f"{processes} processes", state=state)
     with ExitStack() as running:
-        servers = [running.enter_context(life.server()) for _ in range(processes)]
-        with life.traffic(*servers):
-            wait_for(lambda: life.writes > 100)
+        servers = [running.enter_context(scenario.server()) for _ in range(processes)]
+        with scenario.traffic(*servers):
+            wait_for(lambda: scenario.writes > 100)
             servers[0].kill()
-            goal = life.writes + 100
-            wait_for(lambda: life.writes > goal)
+            goal = scenario.writes + 100
+            wait_for(lambda: scenario.writes > goal)
         FIGURES.kills += 1
-        servers[0] = running.enter_context(life.server())
-        life.check(servers[1])
+        servers[0] = running.enter_context(scenario.server())
+        scenario.check(servers[1])
         for server in servers:
-            life.check_shown(server)
-        life.prove_equal(*servers)
+            scenario.check_shown(server)
+        scenario.prove_equal(*servers)
         FIGURES.visible[log] = visibility(servers[0], servers[-1])
 
 
 def visibility(writer: ServerProcess, reader: ServerProcess) -> list[float]:
-    """Seconds from each acknowledgement to the answer of another process that shows the write."""
+    """Seconds from each acknowledgement until another process answers with the write."""
     seconds = []
     for number in range(TIMED_WRITES):
         text = f"zephyr {number}"

@@ -1,4 +1,4 @@
-"""The children that encode what is learned: the same vectors, and a service that outlives them."""
+"""Child processes that encode posted texts: the same vectors, and replacement when they die."""
 
 import signal
 from collections.abc import Iterator
@@ -45,25 +45,25 @@ def kill(child: EncoderProcess) -> None:
 
 
 def running(children: EncoderPool) -> list[EncoderProcess]:
-    """The children that are idle, which stay so."""
+    """The idle processes of a pool, which stay idle."""
     idle = [children._idle.get() for _ in range(children._idle.qsize())]
     for child in idle:
         children._idle.put(child)
     return idle
 
 
-def test_a_childs_vectors_are_those_of_the_service(bundle: Path, children: EncoderPool) -> None:
+def test_a_child_encodes_as_the_service_does(bundle: Path, children: EncoderPool) -> None:
     encoder = OnnxEncoder(bundle, open_bundle(bundle).manifest.encoder)
 
-    found = children.encode(ITEMS, dimension=DIMENSION)
+    encoded = children.encode(ITEMS, dimension=DIMENSION)
 
-    assert [len(made.rows) for made in found] == [3, 1, 1]
+    assert [len(item.rows) for item in encoded] == [3, 1, 1]
     expected = Representer(encoder).encode([texts_of(item) for item in ITEMS])
-    for made, own in zip(found, expected, strict=True):
-        assert np.array_equal(made.rows, own.rows)
+    for item, expected_item in zip(encoded, expected, strict=True):
+        assert np.array_equal(item.rows, expected_item.rows)
 
 
-def test_several_threads_are_answered_each_with_its_own(children: EncoderPool) -> None:
+def test_each_of_several_threads_gets_its_own_items(children: EncoderPool) -> None:
     labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
     assert len(running(children)) == 1
     alone = [children.encode([label], dimension=DIMENSION)[0] for label in labels]
@@ -77,7 +77,7 @@ def test_several_threads_are_answered_each_with_its_own(children: EncoderPool) -
     assert len(running(children)) == 2
 
 
-def test_a_killed_child_is_replaced_and_nobody_notices(children: EncoderPool) -> None:
+def test_a_killed_child_is_replaced_without_an_error(children: EncoderPool) -> None:
     before = children.encode(ITEMS, dimension=DIMENSION)
     for child in running(children):
         kill(child)
@@ -87,7 +87,7 @@ def test_a_killed_child_is_replaced_and_nobody_notices(children: EncoderPool) ->
     assert all(np.array_equal(one.rows, two.rows) for one, two in zip(before, after, strict=True))
 
 
-def test_where_no_child_lives_the_write_is_refused(children: EncoderPool, bundle: Path) -> None:
+def test_items_are_refused_where_every_child_dies(children: EncoderPool, bundle: Path) -> None:
     for child in running(children):
         kill(child)
     (bundle / "encoder.onnx").rename(bundle / "gone")
@@ -99,7 +99,7 @@ def test_where_no_child_lives_the_write_is_refused(children: EncoderPool, bundle
     assert len(children.encode(ITEMS, dimension=DIMENSION)) == 3
 
 
-def test_closed_children_end(bundle: Path) -> None:
+def test_closing_ends_idle_children(bundle: Path) -> None:
     children = EncoderPool(bundle, most=2)
     both = running(children)
 
@@ -141,7 +141,7 @@ def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path
         assert service.post("/labels", {"labels": [{"text": "snow saw"}]}).status_code == 200
 
 
-def test_a_reload_brings_children_of_its_own(tmp_path: Path) -> None:
+def test_a_reload_starts_new_children(tmp_path: Path) -> None:
     first, second = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
     with local_service(first, tmp_path / "state") as service:
         former = service_children(service)

@@ -1,4 +1,4 @@
-"""What was answered with 200 is there after any end of the process."""
+"""Writes answered with 200 are there after a restart, also after kill -9."""
 
 import signal
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def test_a_restart_continues_at_the_same_version_with_the_same_answers(
     assert first.stop() == 0
     second = start()
     assert answers(second) == before
-    assert write(second) == len(LABELS) + 2  # the two forms of "axe" follow on one another again
+    assert write(second) == len(LABELS) + 2  # "axe" is posted in two forms again
     assert second.stop() == 0
 
 

@@ -1,4 +1,4 @@
-"""Too much, too late, or broken inside: every request gets its answer and the service goes on."""
+"""Overload, deadlines and defects: every request gets an answer and the service goes on."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ AXE = {"labels": [{"text": "ice axe"}]}
 
 
 @pytest.fixture
-def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`aside(function, ...)` calls in another thread."""
+def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`in_thread(function, ...)` calls a function in another thread."""
     with ThreadPoolExecutor(8) as threads:
         yield threads.submit
 
@@ -30,10 +30,12 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseE
     monkeypatch.setattr(owner, name, broken)
 
 
-def test_a_full_queue_is_a_429_and_passes(serve, aside, monkeypatch) -> None:
+def test_a_full_queue_is_a_429_and_passes(serve, in_thread, monkeypatch) -> None:
     service = serve(threads=1, queue_queries=3)
     held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
-    first = aside(service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000})
+    first = in_thread(
+        service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000}
+    )
     assert held.entered.wait(60)
     refused = service.post("/predict", {"queries": ["a", "b"]})
     assert_problem(refused, 429)
@@ -49,10 +51,10 @@ def test_a_request_larger_than_the_queue_is_answered_when_it_is_alone(serve) -> 
     assert service.post("/predict", {"queries": ["tent"] * 256}).status_code == 200
 
 
-def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
+def test_too_many_waiting_labels_are_a_429(serve, in_thread, monkeypatch) -> None:
     service = serve(queue_labels=1)
     held = hold(monkeypatch, service.engine._log, "exclusive")
-    first = aside(service.post, "/labels", AXE)
+    first = in_thread(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     refused = service.post("/labels", {"labels": [{"text": "crampon"}]})
     assert_problem(refused, 429)
@@ -63,10 +65,10 @@ def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
 
 
-def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, aside, monkeypatch) -> None:
+def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, in_thread, monkeypatch) -> None:
     service = serve(threads=1)
     held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
-    first = aside(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
+    first = in_thread(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
     assert held.entered.wait(60)
     assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
     held.released.set()
@@ -85,7 +87,7 @@ def test_a_full_memory_is_a_507_and_reads_go_on(serve) -> None:
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
 
 
-def test_a_defect_is_a_500_without_a_word_of_it(service, monkeypatch, caplog) -> None:
+def test_a_defect_is_a_500_without_its_message(service, monkeypatch, caplog) -> None:
     with monkeypatch.context() as broken:
         fail(
             broken,
@@ -118,12 +120,12 @@ def test_a_failing_log_is_a_503_and_reads_go_on(service, monkeypatch, error) -> 
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -> None:
+def test_a_writer_that_dies_leaves_nobody_waiting(service, in_thread, monkeypatch) -> None:
     held = hold(monkeypatch, service.engine._writer, "_write")
     held._function = lambda _jobs: (_ for _ in ()).throw(SystemExit)
-    first = aside(service.post, "/labels", AXE)
+    first = in_thread(service.post, "/labels", AXE)
     assert held.entered.wait(60)
-    behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
+    behind = [in_thread(service.post, "/labels", AXE) for _ in range(3)]
     wait_for(lambda: service.engine._writer._queue._waiting == 4)
     held.released.set()
     for answer in (first, *behind):

@@ -34,7 +34,7 @@ def post(service: LocalService | ServerProcess, number: int) -> httpx.Response:
 
 
 def assert_writes_fail(service: LocalService | ServerProcess, number: int, version: int) -> None:
-    """A write is refused in plain words; whatever only reads goes on, and the probe tells both."""
+    """A write is a 503 that names the label log, reads go on, and the readiness probe says so."""
     client = service if isinstance(service, LocalService) else service.client
     answer = post(service, number)
     problem = assert_problem(answer, 503)
@@ -66,8 +66,8 @@ def causes(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
 
 
 @pytest.fixture
-def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`aside(function, ...)` calls in another thread."""
+def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
+    """`in_thread(function, ...)` calls a function in another thread."""
     with ThreadPoolExecutor(1) as threads:
         yield threads.submit
 
@@ -140,7 +140,7 @@ def test_a_readonly_disk_at_the_start(tiny_bundle_folder: Path, small_disk: Smal
 
 @contextmanager
 def locked(state: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody else holds the file's write lock, until told to let go or the block ends."""
+    """Another connection holds the file's write lock, until it rolls back or the block ends."""
     with closing(sqlite3.connect(state / FILE, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         yield other
@@ -164,10 +164,10 @@ def test_a_log_that_another_process_locks(
 
 
 def test_a_write_waits_for_a_lock_that_is_let_go(
-    service: LocalService, tmp_path: Path, aside: Callable[..., "Future[httpx.Response]"]
+    service: LocalService, tmp_path: Path, in_thread: Callable[..., "Future[httpx.Response]"]
 ) -> None:
     with locked(tmp_path / "state") as other:
-        waiting = aside(post, service, 0)
+        waiting = in_thread(post, service, 0)
         # The writer has taken the job from its queue and tries to begin.
         wait_for(lambda: service.engine._writer._queue._waiting == 1)
         assert service.post("/predict", {"queries": ["tent"]}).json()["version"] == 0
@@ -180,7 +180,7 @@ def test_a_write_waits_for_a_lock_that_is_let_go(
 
 
 def refused_start(bundle: Path, state: Path) -> str:
-    """What a service says that will not start on this state."""
+    """The error of a service that refuses to start on this state."""
     return complaint(run("service", "serve", "--bundle", bundle, "--state", state, "--port", "0"))
 
 
@@ -227,7 +227,7 @@ def test_a_damaged_log_is_named_at_the_start(
 def test_a_log_that_is_damaged_under_the_service(
     tiny_bundle_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What others wrote and cannot be read stops the writer, and the probes say so."""
+    """A damaged event of another process stops the writer, and the probes say so."""
     state = tmp_path / "state"
     with local_service(tiny_bundle_folder, state) as service:
         assert_writes_succeed(service, 0, 1)

@@ -1,4 +1,4 @@
-"""From start to end: probes while the bundle opens, and what SIGTERM leaves undone (nothing)."""
+"""Start and stop: probes while the bundle opens, and requests in flight at SIGTERM."""
 
 import json
 import socket
@@ -56,7 +56,7 @@ def test_the_probes_follow_the_opening(
     assert service.post("/predict", TENT).status_code == 200
 
 
-def test_a_failed_opening_is_never_ready_and_wants_a_restart(
+def test_a_failed_opening_is_never_ready_and_needs_a_restart(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_folder: Path) -> object:

@@ -1,4 +1,4 @@
-"""Several workers: real processes, which are paused, killed, drained and scraped."""
+"""Several workers as real processes, which are paused, killed, drained and scraped."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def queue_depth(server: ServerProcess) -> float:
 
 
 def two_workers(server: ServerProcess) -> list[int]:
-    """The newest two, once they are there."""
+    """The process ids of the two newest workers, once both listen."""
     wait_for(lambda: len(server.workers) >= 2)
     return server.workers[-2:]
 
@@ -77,7 +77,7 @@ def paused(worker: int) -> Iterator[None]:
 
 
 def ended(process: int) -> bool:
-    """Whether it is gone, or waits only for somebody to read its status."""
+    """Whether a process has ended; its parent may not have read its status yet."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -86,7 +86,7 @@ def ended(process: int) -> bool:
 
 
 def wait_for_a_write(server: ServerProcess) -> socket.socket:
-    """Send a query that waits for the first write; the answer is left to be read."""
+    """Send a query that waits for the first write; returns the connection with its answer."""
     body = '{"queries": ["tent"], "min_version": 1, "deadline_ms": 60000}'
     head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
@@ -98,7 +98,7 @@ def wait_for_a_write(server: ServerProcess) -> socket.socket:
 def pair(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """Two workers that nobody kills or writes to."""
+    """A server with two workers that no test kills or writes to."""
     folder = tmp_path_factory.mktemp("pair")
     with server_process(tiny_bundle_folder, folder / "state", folder / "stderr", *TWO) as up:
         two_workers(up)
@@ -108,11 +108,11 @@ def pair(
 # Numbers --------------------------------------------------------------------------------------
 
 
-def test_whichever_worker_answers_the_numbers_add_up(pair: ServerProcess) -> None:
+def test_counts_add_up_over_the_workers(pair: ServerProcess) -> None:
     one, other = pair.workers
     before = predicted(pair)
     for worker in (one, other):
-        with paused(worker):  # so that the other one answers
+        with paused(worker):  # so that the other worker answers
             for _ in range(10):
                 ask(pair)
     wait_for(lambda: predicted(pair) == before + 20)
@@ -125,7 +125,7 @@ def test_whichever_worker_answers_the_numbers_add_up(pair: ServerProcess) -> Non
             assert found["keymatch_batch_size_sum", "predict"] == before + 20
 
 
-def test_the_memory_is_not_counted_once_a_worker(pair: ServerProcess) -> None:
+def test_the_memory_is_counted_once_for_all_workers(pair: ServerProcess) -> None:
     found = scrape(pair)
     rows = {kind: found["keymatch_memory_rows", kind] for kind in ("base", "live", "tombstone")}
     assert rows == {"base": 14, "live": 0, "tombstone": 0}
@@ -150,9 +150,7 @@ def test_a_worker_that_is_never_scraped_still_counts(pair: ServerProcess) -> Non
 # Ends -----------------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_replaced_and_takes_no_counts_along(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_killed_worker_is_replaced_and_its_counts_stay(start: Start, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     server = start(*TWO, env={"TMPDIR": str(temporary)})
@@ -168,7 +166,7 @@ def test_a_killed_worker_is_replaced_and_takes_no_counts_along(
     wait_for(lambda: predicted(server) == 6)
     hanging.close()
     wait_for(lambda: len(server.workers) == 3)
-    wait_for(lambda: queue_depth(server) == 0)  # the dead wait for nothing
+    wait_for(lambda: queue_depth(server) == 0)  # what a dead worker counted is gone
     newcomer = server.workers[-1]
     assert not ended(survivor)
     with paused(survivor):
@@ -234,7 +232,7 @@ def test_wrong_input_is_one_clear_line_as_with_one_worker(
         assert "parent process" not in refused.stderr  # no worker was started
 
 
-def test_workers_that_never_become_ready_are_not_started_for_ever(tmp_path: Path) -> None:
+def test_the_parent_gives_up_where_workers_never_become_ready(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle")
     (bundle / "encoder.onnx").write_bytes(b"whole by its checksum, and no graph")
     sign_again(bundle)

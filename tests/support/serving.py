@@ -1,4 +1,4 @@
-"""The service under test: within this process and without sockets, or as a process of its own."""
+"""The service under test: in this process without sockets, or as a child process."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ SERVICE = ("-m", "service")
 
 
 class LocalService:
-    """The application on an event loop of its own; requests may come from any thread."""
+    """The application on an event loop in another thread; send requests from any thread."""
 
     def __init__(self, engine: Engine, telemetry: Telemetry, portal: BlockingPortal) -> None:
         self.engine, self.telemetry = engine, telemetry
@@ -56,7 +56,7 @@ def local_service(
     wait: bool = True,
     **engine: Any,
 ) -> Iterator[LocalService]:
-    """Serve `bundle` within this process; `engine` are keys of `EngineSettings`."""
+    """Serve `bundle` in this process; `engine` holds fields of `EngineSettings`."""
     settings = Settings(
         engine=EngineSettings(**{"threads": 2, **engine}), limits=limits or Limits()
     )
@@ -105,7 +105,7 @@ class ServerProcess:
         wait_for(lambda: self.client.get("/health/ready").status_code == 200)
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        """The log's lines with this message."""
+        """The lines of the server's log with this message."""
         return [line for line in self._lines() if line["message"] == message]
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class ServerProcess:
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of all workers that ever listened, in order; with one, its own."""
+        """The process ids of all workers that ever listened, in order; one worker is the server."""
         head, lines = "Started server process [", self._lines()
         said = [line["message"] for line in lines if line["message"].startswith(head)]
         return [int(message.removeprefix(head).rstrip("]")) for message in said]
@@ -125,12 +125,12 @@ class ServerProcess:
         return self.logged("listening")
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """Send SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(READY_WITHIN)
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is said."""
+        """Send SIGKILL: nothing is flushed or logged."""
         self.process.kill()
         self.process.wait(READY_WITHIN)
 
@@ -145,7 +145,7 @@ def server_process(
     program: Sequence[str] = SERVICE,
     wait: bool = True,
 ) -> Iterator[ServerProcess]:
-    """A server process that does not outlive its test."""
+    """A server process that is killed at the end of the block if it still runs."""
     server = ServerProcess(bundle, state, log, *options, env=env or {}, program=program)
     try:
         if wait:

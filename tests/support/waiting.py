@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does."""
+"""Waits for another thread or process."""
 
 import time
 from typing import Any
@@ -8,11 +8,11 @@ POLL_SECONDS = 0.01
 
 
 def wait_for(condition: Any) -> Any:
-    """The condition's first true value; fails when there is none in time."""
+    """Call `condition` until its value is true and return that value; fail after READY_WITHIN."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(POLL_SECONDS)
-    raise AssertionError("the awaited condition did not come true")
+    raise AssertionError(f"the condition did not become true within {READY_WITHIN} s")

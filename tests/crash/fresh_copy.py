@@ -1,4 +1,4 @@
-"""The same log in a fresh process, which has only bundle and log to answer from."""
+"""A copy of the log for a fresh server process, which has only bundle and log to answer from."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ def copied_log(state: Path | str, folder: Path) -> Path:
 
 
 def answers(server: ServerProcess, version: int) -> Any:
-    """What the server answers to a fixed set of queries, to the last bit, once all is sealed; and
-    how many rows it has in how many segments, on which approximate answers depend."""
+    """The answers to a fixed set of queries, to the last bit, once all full blocks are sealed, and
+    the counts of rows and segments, on which approximate answers depend."""
     wait_for(lambda: _settled(server, version))
     body = {
         "queries": QUERIES,

@@ -1,4 +1,4 @@
-"""One state and all that happens to it: servers that serve it and die, clients, the last proof."""
+"""A crash scenario: servers over one state that are killed, clients, and the final comparison."""
 
 import os
 import threading
@@ -15,20 +15,20 @@ from service.core.changes import UseBundle
 from service.core.label_log import open_log
 from service.core.types import Event
 from tests.crash.client import Client
+from tests.crash.fresh_copy import answers, copied_log
 from tests.crash.ledger import Ledger
-from tests.crash.twin import answers, copied_log
 from tests.support.bundles import Catalogue
 from tests.support.commands import run
 from tests.support.serving import SERVICE, ServerProcess, server_process, wait_for
 
-# Blocks so small that segments are built and merged all the time.
+# Small blocks, so that segments are built and merged all the time.
 SETTINGS = "[engine]\nthreads = 2\nseal_rows = 64\n[server]\naccess_log = false\n"
 CRASHES = int(os.environ.get("KEYMATCH_CRASHES", "20"))
 SEED = os.environ.get("KEYMATCH_CRASH_SEED", "11")
 READY_SECONDS = 30  # asserted; the goal is 5, but a busy machine must not fail a test
 
 
-class Life:
+class Scenario:
     """Servers over one bundle and one label log, and clients whose ledgers outlive them."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Life:
         clients: int = 4,
         patience: bool = False,
     ) -> None:
-        """`state` is a URL, by default a folder; `seed` decides what clients do, not when."""
+        """`state` is a URL, by default a folder; `seed` decides what clients do, but not when."""
         self.bundle, self.folder = bundle, folder
         self.state: Path | str = state or folder / "state"
         self.ready_seconds: list[float] = []
@@ -63,12 +63,12 @@ class Life:
 
     @property
     def writes(self) -> int:
-        """What was acknowledged so far."""
+        """The number of acknowledged writes."""
         return sum(client.writes for client in self.clients)
 
     @property
     def refused(self) -> int:
-        """How often a write had to be sent again."""
+        """The number of writes that were refused and sent again."""
         return sum(client.refused for client in self.clients)
 
     # Servers -----------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Life:
         wait: bool = True,
         env: Mapping[str, str] | None = None,
     ) -> Iterator[ServerProcess]:
-        """A server process on this life's state, or on another; `program` starts it otherwise."""
+        """A server process on this scenario's state or another; `program` replaces `-m service`."""
         self._servers += 1
         start = monotonic()
         with server_process(
@@ -104,19 +104,19 @@ class Life:
 
     @contextmanager
     def traffic(self, *servers: ServerProcess) -> Iterator[threading.Event]:
-        """All clients at work, each writing to one of the servers, until the block ends."""
+        """All clients send requests, each writing to one of the servers, until the block ends."""
         stop, ports = threading.Event(), [server.port for server in servers]
         with ThreadPoolExecutor(len(self.clients)) as threads:
-            at_work = []
+            running = []
             for number, client in enumerate(self.clients):
                 port = ports[number % len(ports)]
                 others = [other for other in ports if other != port]
-                at_work.append(threads.submit(client.run, port, stop, others))
+                running.append(threads.submit(client.run, port, stop, others))
             try:
                 yield stop
             finally:
                 stop.set()
-        for work in at_work:
+        for work in running:
             work.result()
 
     @property
@@ -133,25 +133,24 @@ class Life:
             return list(log.read())
 
     def check(self, server: ServerProcess) -> None:
-        """After a restart: nothing is lost, doubled or invented, and repeated requests change it
-        no more than the first ones."""
-        fates = self.settle_ledgers()
-        for client, fate in zip(self.clients, fates, strict=True):
-            client.resume(server.port, fate)
+        """After a restart: nothing is lost, duplicated or invented, even by repeated requests."""
+        outcomes = self.settle_ledgers()
+        for client, outcome in zip(self.clients, outcomes, strict=True):
+            client.resume(server.port, outcome)
         self.settle_ledgers()
         self.check_shown(server)
 
     def settle_ledgers(self) -> list[Any]:
-        """Hold the log against what each client sent and was told."""
+        """Compare the log with what each client sent and was answered."""
         events = self.events()  # all of them verified, and without a gap
         own = {client.ledger.owner: [e for e in events if client.ledger.owns(e)]
                for client in self.clients}  # fmt: skip
         reloads = sum(event.kind == UseBundle.kind for event in events)
-        assert len(events) == sum(map(len, own.values())) + reloads, "events that nobody sent"
+        assert len(events) == sum(map(len, own.values())) + reloads, "events that no client sent"
         return [client.ledger.settle(own[client.ledger.owner]) for client in self.clients]
 
     def check_shown(self, server: ServerProcess) -> None:
-        """The service shows every label as its client's ledger has it, and no other."""
+        """The service shows exactly the labels of the clients' ledgers."""
         place = f"http://127.0.0.1:{server.port}"
         version = len(self.events())
         wait_for(lambda: server.client.get("/info").json()["version"] == version)
@@ -159,26 +158,26 @@ class Life:
         for client in self.clients:
             for label_id in client.ledger.ids:
                 client.check_label(place, label_id, server.client)
-                expected[label_id] = client.ledger.holdings.label(label_id)
+                expected[label_id] = client.ledger.expected.label(label_id)
         page = server.client.get("/labels", params={"limit": 1000}).json()
         for label in page["labels"]:
             assert label == expected[label["id"]]
-        held = server.client.get("/info").json()["bundle"]["memory"]["version"]  # by a snapshot
+        held = server.client.get("/info").json()["bundle"]["memory"]["version"]  # in a snapshot
         live = {name for name, label in expected.items() if label and label["version"] > held}
         assert {label["id"] for label in page["labels"]} == live
         memory = server.client.get("/info").json()["memory"]
         stored = memory["base_rows"] + memory["sealed_rows"] + memory["live_rows"]
-        assert stored - memory["dead_rows"] == self._living_rows()
+        assert stored - memory["dead_rows"] == self._expected_rows()
 
-    def _living_rows(self) -> int:
-        """What the memory must hold: rows of labels and their queries, and clicks that vote.
+    def _expected_rows(self) -> int:
+        """How many live rows the memory must hold: of labels, their queries, and clicks that vote.
 
-        A click of the bundle votes as long as one of its labels was never deleted.
+        An instance of the bundle votes as long as one of its labels was never deleted.
         """
-        held = [client.ledger.holdings for client in self.clients]
-        never_deleted = {label_id for holdings in held for label_id in holdings.base}
+        held = [client.ledger.expected for client in self.clients]
+        never_deleted = {label_id for expected in held for label_id in expected.base}
         labels = sum(1 + len(form["queries"]) for h in held for form in h.forms.values())
-        clicks = sum(len(holdings.clicks) for holdings in held)
+        clicks = sum(len(expected.clicks) for expected in held)
         return (
             labels
             + clicks
@@ -188,23 +187,23 @@ class Life:
         )
 
     def prove_equal(self, *servers: ServerProcess) -> None:
-        """Servers that have sealed everything answer as one that knows only bundle and log does."""
+        """The servers answer like a fresh one that opens only the bundle and a copy of the log."""
         with ExitStack() as running:
             copy = copied_log(self.state, self.folder / f"copy-{self._servers}")
-            twin = running.enter_context(self.server(state=copy))
+            fresh = running.enter_context(self.server(state=copy))
             version = len(self.events())
-            expected = answers(twin, version)
+            expected = answers(fresh, version)
             for server in servers:
                 assert answers(server, version) == expected
 
     def check_log(self) -> None:
-        """The command for those on call finds the log intact."""
+        """`python -m service log --check` finds the log intact."""
         ended = run("service", "log", "--state", self.state, "--check", "--json")
         assert ended.returncode == 0, ended.stderr
         assert orjson.loads(ended.stdout)["events"] == len(self.events())
 
 
 def kill_after(server: ServerProcess, seconds: float) -> None:
-    """Wait for chance's moment, not for a condition, and kill."""
+    """Kill after a random time, not at a condition."""
     threading.Event().wait(seconds)
     server.kill()

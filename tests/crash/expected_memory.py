@@ -1,4 +1,4 @@
-"""One client's labels and clicks as the memory must hold them: a second, obvious model of it."""
+"""The labels and clicks of one client that the memory must hold: a simple model to compare with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.types import Event
 
-Form = Mapping[str, Any]  # a label as it is posted: id, text, queries, metadata
+Form = Mapping[str, Any]  # a label as posted: id, text, queries, metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +31,14 @@ Change = Put | Delete | Click
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """An event that must be in the log, at `sequence` where that is known, not behind `until`."""
+    """An event that the log must hold: at `sequence`, or not after `until`, where known."""
 
     kind: str
     body: Mapping[str, Any]
     sequence: int | None = None
     until: int | None = None
 
-    def is_of(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         return (
             (self.kind, self.body) == (event.kind, event.body)
             and self.sequence in (None, event.sequence)
@@ -47,16 +47,19 @@ class Fact:
 
 
 @dataclass(kw_only=True)
-class Holdings:
-    """`versions` of live labels are None where only the log knows them yet."""
+class ExpectedMemory:
+    """Labels by id, their versions (None where only the log knows it yet), and labels by query.
+
+    `base` are the bundle's labels that were never deleted.
+    """
 
     forms: dict[str, Form]
     versions: dict[str, int | None]
-    base: set[str]  # labels of the bundle that were never deleted
+    base: set[str]
     clicks: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Mapping[str, str]) -> "Holdings":
+    def of(cls, base: Mapping[str, str]) -> "ExpectedMemory":
         """Labels of a bundle, by id and text."""
         forms = {
             label_id: {"id": label_id, "text": text, "queries": [], "metadata": {}}
@@ -64,8 +67,8 @@ class Holdings:
         }
         return cls(forms=forms, versions=dict.fromkeys(base, 0), base=set(base))
 
-    def copy(self) -> "Holdings":
-        return Holdings(
+    def copy(self) -> "ExpectedMemory":
+        return ExpectedMemory(
             forms=dict(self.forms),
             versions=dict(self.versions),
             base=set(self.base),
@@ -80,7 +83,7 @@ class Holdings:
         return {**form, "novel": label_id not in self.base, "version": self.versions[label_id]}
 
     def apply(self, change: Change) -> tuple[str, Fact | None]:
-        """Make a change; returns what the client must be told and what must be logged."""
+        """Apply a change; returns the status that the client must be answered, and the event."""
         if isinstance(change, Put):
             return self._put(change.form)
         if isinstance(change, Delete):
