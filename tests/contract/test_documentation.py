@@ -165,7 +165,7 @@ def test_every_documented_command_and_option_exists(document: str, line: str) ->
         assert set(rest[0].split("|")) <= set(NAMED[command[-1]]()), f"{document}: {line}"
 
 
-@pytest.mark.parametrize(("module", "readme"), list(PACKAGES.items())[:2])
+@pytest.mark.parametrize(("module", "readme"), PACKAGES.items())
 def test_the_help_of_each_package_points_to_its_readme(module: str, readme: str) -> None:
     assert readme in help_text(application(module))
 
