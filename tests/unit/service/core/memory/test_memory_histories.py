@@ -3,6 +3,7 @@
 With blocks of 1, 3 or 8 rows and merges of two, segments of all ages appear after a few changes.
 """
 
+import os
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -228,7 +229,9 @@ def answers(view: View) -> list[tuple[Prediction, ...]]:
     return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
 
 
-def test_histories(trigram_bundle: Bundle) -> None:
+def test_histories(trigram_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _file: None)  # no crash is tested here, and it is slow
+
     class OfTheBundle(Histories):
         bundle = trigram_bundle
 
