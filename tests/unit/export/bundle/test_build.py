@@ -1,4 +1,4 @@
-"""Bundles from an exported encoder; no torch is near."""
+"""Bundles are built from an exported encoder and a data set."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +34,9 @@ OPTIONS = BundleOptions(
 QUIET = Console(quiet=True)
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> TinyReference:
-    return TinyReference(tmp_path / "reference")
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> TinyReference:
+    return TinyReference(tmp_path_factory.mktemp("reference"))
 
 
 @pytest.fixture
@@ -44,17 +44,18 @@ def dataset() -> Dataset:
     return tiny_dataset()
 
 
-@pytest.fixture
-def encoder(
-    reference: TinyReference, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> ExportedEncoder:
-    monkeypatch.setattr(encoders, "trace", lambda encoder, target: encoder.trace_to(target))
+@pytest.fixture(scope="module")
+def encoder(reference: TinyReference, tmp_path_factory: pytest.TempPathFactory) -> ExportedEncoder:
+    """The tiny encoder, exported once for all tests, which only read it."""
+    target = tmp_path_factory.mktemp("exported") / "encoder"
     options = EncoderOptions(quantization="none", threads=2)
-    return export_encoder(reference, dataset, tmp_path / "encoder", options=options, console=QUIET)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoders, "trace", lambda encoder, target: encoder.trace_to(target))
+        return export_encoder(reference, tiny_dataset(), target, options=options, console=QUIET)
 
 
 def entries(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {"reference", "encoder"}
+    return {path.name for path in folder.iterdir()}
 
 
 def test_the_bundle_holds_the_data_set_and_answers(
@@ -91,14 +92,14 @@ def test_keys_are_encoded_each_in_its_role(
     assert keys == pytest.approx(expected, abs=1e-3)
 
 
-def test_no_work_is_left_beside_a_finished_bundle(
+def test_no_work_folder_is_left_next_to_a_finished_bundle(
     encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
 ) -> None:
     export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=QUIET)
     assert entries(tmp_path) == {"bundle"}
 
 
-def test_an_interrupted_export_goes_on_where_it_stopped(
+def test_an_interrupted_export_continues_where_it_stopped(
     encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "bundle"
@@ -119,7 +120,7 @@ def test_an_interrupted_export_goes_on_where_it_stopped(
 
     monkeypatch.setattr(export, "encode_resumably", counting)
     export_bundle(encoder, dataset, target, options=OPTIONS, console=QUIET)
-    assert encoded == [len(INSTANCES), len(LABELS)]  # all were there at once
+    assert encoded == [len(INSTANCES), len(LABELS)]  # finished vectors were read, not encoded
     assert entries(tmp_path) == {"bundle"}
 
 
@@ -167,7 +168,7 @@ def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(
     assert len(keywords) == len(LABELS)
 
 
-def test_a_merged_key_is_a_mean_and_goes_by_a_members_text(
+def test_a_merged_key_is_a_mean_and_has_the_text_of_one_of_its_members(
     encoder: ExportedEncoder, reference: TinyReference, dataset: Dataset, tmp_path: Path
 ) -> None:
     """Equal texts for different labels become one row that votes for both."""
