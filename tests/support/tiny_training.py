@@ -1,12 +1,20 @@
-"""A checkpoint and a data set small enough to train in a test."""
+"""A checkpoint and a data set small enough to train in a test, and runs on them."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
+from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
 from tests.support.tiny_encoder import VOCABULARY, tiny_tokenizer
 from training.datasets.dataset import Dataset, Split, Texts
+
+if TYPE_CHECKING:
+    from training.loop.trainer import Trainer
 
 DIMENSION = 32
 RECIPE = """
@@ -81,3 +89,57 @@ def tiny_dataset(*, seed: int = 0) -> Dataset:
         labels=Texts(uids=labels, texts=labels),
         fields=("title",),
     )
+
+
+LOOP_RECIPE = """
+[encoder]
+name = "{model}"
+[batch]
+instances = 16
+positives = 2
+[optimizer]
+steps = 8
+learning_rate = 5e-3
+precision = "fp32"
+[validation]
+rows = 8
+every = 4
+depth = 20
+[system]
+name = "{system}"
+"""
+
+
+def write_recipe(folder: Path, *, model: Path, system: str = "rae") -> Path:
+    """A recipe of eight steps, validated every four."""
+    recipe = folder / f"{system}.toml"
+    recipe.write_text(LOOP_RECIPE.format(model=model, system=system))
+    return recipe
+
+
+def open_tiny_run(recipe: Path, folder: Path, *changes: str, resume: bool = False) -> Trainer:
+    """A run on the tiny data set without the command line and without choices at the end."""
+    from rich.console import Console
+
+    from training.loop.setup import open_run
+    from training.recipes import recipe as recipes
+
+    return open_run(
+        recipes.load(str(recipe), changes),
+        tiny_dataset(),
+        folder,
+        source=recipe.name,
+        resume=resume,
+        console=Console(quiet=True),
+    )
+
+
+def losses(run: Path) -> list[float]:
+    """The loss of each step."""
+    lines = [orjson.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def last_weights(run: Path) -> dict[str, np.ndarray]:
+    """The weights of a run's last saved state."""
+    return load_file(run / "last" / "weights.safetensors")

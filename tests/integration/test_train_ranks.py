@@ -1,0 +1,124 @@
+"""Training by two processes: the losses and parameters of one, also after a resume."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from service.command_line import run
+from tests.support.tiny_training import losses, tiny_dataset, write_recipe, write_tiny_checkpoint
+from tests.support.two_ranks import run_on_two_ranks
+from training.__main__ import app
+from training.datasets import lf_xmc
+
+STEPS = ("encoder.dropout=0.0", "optimizer.steps=5")
+MINED = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4", "ngrams.buckets=512")
+HEAD = ("encoder.frozen=true", "optimizer.clip=0.01", "optimizer.head_learning_rate=0.05")
+CACHED = "optimizer.gradient_cache=true"
+IRENE = ("system.name=irene", "system.dropout=0.0")
+RUNS = {  # settings by run; each is trained by one process and by two
+    "plain": (*STEPS, *MINED),
+    "cached": (*STEPS, *MINED, CACHED),
+    "one-versus-all": (*STEPS, *HEAD, "system.name=one-versus-all"),
+    "irene": (*STEPS, *HEAD, *IRENE),
+}
+
+Command = Callable[[str, str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """`command(name, out)` is the command that trains the run `name` into the folder `out`."""
+    folder = tmp_path_factory.mktemp("ranks")
+    recipe = write_recipe(folder, model=write_tiny_checkpoint(folder))
+    lf_xmc.write(tiny_dataset(), folder / "colours")
+
+    def command_of(name: str, out: str) -> list[str]:
+        places = ["--data", str(folder / "colours"), "--out", str(folder / out)]
+        return ["train", str(recipe), *places, "--set", *RUNS[name]]
+
+    return command_of
+
+
+@pytest.fixture(scope="module")
+def by_two(command: Command) -> Callable[[str], tuple[Path, Path]]:
+    """The folders of a run by one process and by two; all slow ones are trained in one start."""
+    names = [name for name in RUNS if name != "plain"]
+    run_on_two_ranks([command(name, f"{name}-two") for name in names])
+
+    def folders(name: str) -> tuple[Path, Path]:
+        assert run(app, command(name, f"{name}-one")) == 0
+        return out_of(command(name, f"{name}-one")), out_of(command(name, f"{name}-two"))
+
+    return folders
+
+
+def out_of(command: list[str]) -> Path:
+    return Path(command[command.index("--out") + 1])
+
+
+def test_two_ranks_have_the_losses_of_one(command: Command) -> None:
+    one, two = command("plain", "plain-one"), command("plain", "plain-two")
+    assert run(app, one) == 0
+    run_on_two_ranks([two])
+
+    assert losses(out_of(one)) == pytest.approx(losses(out_of(two)), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_ranks_have_the_losses_of_one_with_a_gradient_cache(
+    by_two: Callable[[str], tuple[Path, Path]],
+) -> None:
+    one, two = by_two("cached")
+
+    assert losses(one) == pytest.approx(losses(two), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one-versus-all", "irene"])
+def test_two_ranks_move_a_head_as_one_does(
+    name: str, by_two: Callable[[str], tuple[Path, Path]]
+) -> None:
+    one, two = by_two(name)
+
+    assert_same(*(load_file(folder / "best" / "own.safetensors") for folder in (one, two)))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classifiers are split over two ranks when the run goes on, and so are their moments."""
+    from training.loop.trainer import Trainer
+
+    every = ["validation.every=2"]
+    unbroken, broken = command("irene", "unbroken") + every, command("irene", "broken") + every
+    assert run(app, unbroken) == 0
+    take_step = Trainer.take_step
+
+    def interrupted(self: Trainer, number: int) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+        take_step(self, number)
+
+    monkeypatch.setattr(Trainer, "take_step", interrupted)
+    with pytest.raises(SystemExit, match="130"):  # as of an interrupted command
+        run(app, broken)
+
+    run_on_two_ranks([[*broken[:2], "--resume", *broken[2:]]])
+
+    for file in ("weights.safetensors", "optimizer.safetensors"):
+        assert_same(*(load_file(out_of(each) / "last" / file) for each in (unbroken, broken)))
+
+
+def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    """Equal but for rounding; the bias of attention's keys has no gradient but rounding's."""
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        other = two[name]
+        if name.endswith("attention.inward.bias"):
+            third = len(value) // 3  # queries, keys, values
+            value, other = (np.delete(bias, np.s_[third : 2 * third]) for bias in (value, other))
+        assert value == pytest.approx(other, abs=1e-5), name

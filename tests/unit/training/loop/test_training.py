@@ -1,0 +1,79 @@
+"""Runs of the tiny encoder: every system learns, and what is frozen stays as it was."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from safetensors.numpy import load_file
+
+from tests.support.tiny_training import DIMENSION, losses, open_tiny_run, write_recipe
+from training.systems.registry import SYSTEMS
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_learns_and_writes_an_ordinary_checkpoint(
+    system: str, model: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    recipe, run = write_recipe(tmp_path, model=model, system=system), tmp_path / "run"
+    open_tiny_run(recipe, run, "optimizer.steps=40", "validation.every=40").train()
+
+    assert_learned(run)
+    loaded = SentenceTransformer(str(run / "best"), device="cpu")
+    assert loaded.encode(["red tent"]).shape == (1, DIMENSION)
+
+
+def assert_learned(run: Path) -> None:
+    course = losses(run)
+    assert len(course) == 40
+    assert np.mean(course[-5:]) < 0.8 * np.mean(course[:5])
+
+
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("rae", ("ngrams.buckets=512", "ngrams.learning_rate=0.05")),
+        ("one-versus-all", ("system.initial=labels", "batch.pool=all")),
+        ("irene", ("optimizer.head_learning_rate=0.05", "system.objective=softmax")),
+    ],
+)
+def test_beside_a_frozen_transformer_ngrams_or_the_head_learn(
+    system: str, changes: Sequence[str], model: Path, tmp_path: Path
+) -> None:
+    recipe, run = write_recipe(tmp_path, model=model, system=system), tmp_path / "run"
+    steps = ("optimizer.steps=40", "validation.every=40")
+    open_tiny_run(recipe, run, "encoder.frozen=true", *steps, *changes).train()
+
+    assert_learned(run)
+    before = load_file(model / "model.safetensors")
+    after = load_file(run / "best" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_classifiers_are_validated_in_place_of_label_vectors(model: Path, tmp_path: Path) -> None:
+    recipe, run = write_recipe(tmp_path, model=model, system="one-versus-all"), tmp_path / "run"
+    changes = ("encoder.frozen=true", "batch.pool=all", "optimizer.learning_rate=0.1")
+    steps = ("optimizer.steps=12", "validation.memorization=[0.0]")
+    open_tiny_run(recipe, run, *changes, *steps).train()
+
+    lines = map(orjson.loads, (run / "metrics.jsonl").read_bytes().splitlines())
+    recalls = [line["R@10 at 0"] for line in lines if line["kind"] == "validation"]
+    assert recalls[-1] > recalls[0], "the encoder is frozen, so only W can be better"
+
+
+def test_a_checkpoint_keeps_its_ngrams(model: Path, tmp_path: Path) -> None:
+    from training.loop.build_model import trainable_encoder
+    from training.models.ngrams import CharacterNgrams
+    from training.recipes import recipe as recipes
+
+    run = tmp_path / "run"
+    changes = ("ngrams.buckets=512", "optimizer.steps=1")
+    open_tiny_run(write_recipe(tmp_path, model=model), run, *changes).train()
+
+    again = recipes.load("rae-moby", [f"encoder.name={run / 'best'}", "ngrams.buckets=64"])
+    ngrams = [part for part in trainable_encoder(again).model if isinstance(part, CharacterNgrams)]
+    assert [part.buckets for part in ngrams] == [512], "a checkpoint's table is trained on"
