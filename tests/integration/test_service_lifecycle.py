@@ -88,8 +88,13 @@ def test_the_root_leads_to_the_documentation(reader: LocalService) -> None:
     assert reader.get("/docs").status_code == 200
 
 
-def test_sigterm_answers_what_was_accepted(start: Callable[..., ServerProcess]) -> None:
-    server = start()
+def test_sigterm_answers_what_was_accepted(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    # Encoding children get only idle processor time, which a busy machine has little of.
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nshutdown_seconds = 60\n")
+    server = start("--config", str(config))
     with ExitStack() as open_sockets:
 
         def send(path: str, document: object) -> socket.socket:
@@ -100,16 +105,16 @@ def test_sigterm_answers_what_was_accepted(start: Callable[..., ServerProcess]) 
 
         # A long write, and readers that wait for it: all are in flight when the signal comes.
         texts = [f"{number} words of {number % 7}" for number in range(100)]
-        labels = [{"text": f"label {number}", "queries": texts} for number in range(100)]
+        labels = [{"text": f"label {number}", "queries": texts} for number in range(40)]
         writing = send("/labels", {"labels": labels})
-        wait = {**TENT, "min_version": 100, "deadline_ms": 60_000}
+        wait = {**TENT, "min_version": 40, "deadline_ms": 60_000}
         reading = [send("/predict", wait) for _ in range(5)]
         wait_for(lambda: "keymatch_queue_depth 5.0" in server.client.get("/metrics").text)
         assert "keymatch_memory_version 0.0" in server.client.get("/metrics").text
         assert server.stop() == 0
         answers = [read_answer(connection) for connection in (writing, *reading)]
     assert [status for status, _ in answers] == [200] * 6
-    assert {body["version"] for _, body in answers} == {100}
+    assert {body["version"] for _, body in answers} == {40}
     assert not server.logged("defect")
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", server.port)).close()
