@@ -65,9 +65,10 @@ def make_bundle(
     novel: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
-    """Write a bundle of `catalogue`; its keys are made by `encoder` or by the bundle's own.
+    """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
 
-    With `novel`, a seed, it has a combiner and classifiers of all labels but the last.
+    `novel` is a seed: the bundle then has IRENE's files, with classifiers of all labels but the
+    last.
     """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
@@ -123,7 +124,7 @@ def _content(
 
 
 def sign_again(folder: Path) -> None:
-    """Make the manifest agree with files that a test exchanged on purpose."""
+    """Write the manifest again with the checksums of files that a test has exchanged."""
     path = folder / manifest.FILE_NAME
     document = orjson.loads(path.read_bytes())
     path.unlink()
@@ -135,7 +136,7 @@ def sign_again(folder: Path) -> None:
 
 
 def write_document(folder: Path, document: dict[str, Any]) -> None:
-    """Write a manifest as it stands, with a checksum of its own that holds."""
+    """Write a document as the manifest, with a correct checksum of its own content."""
     document.pop("sha256", None)
     document["sha256"] = manifest.digest_of(document)
     (folder / manifest.FILE_NAME).write_bytes(orjson.dumps(document))

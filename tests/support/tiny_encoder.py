@@ -29,7 +29,7 @@ VOCABULARY = {
 
 
 def write_tiny_encoder(folder: Path, *, dimension: int = DIMENSION, seed: int = 0) -> None:
-    """Write `encoder.onnx` and `tokenizer.json`; another seed is another encoder."""
+    """Write `encoder.onnx` and `tokenizer.json`; different seeds give different encoders."""
     folder.mkdir(parents=True, exist_ok=True)
     letters = np.random.default_rng(seed).standard_normal((len(VOCABULARY), dimension))
     save(_graph(letters.astype(np.float32)), folder / "encoder.onnx")
@@ -37,7 +37,7 @@ def write_tiny_encoder(folder: Path, *, dimension: int = DIMENSION, seed: int = 
 
 
 def tiny_tokenizer() -> Tokenizer:
-    """Cuts words into letters and stands them between [CLS] and [SEP]."""
+    """Return a tokenizer that splits words into letters, between [CLS] and [SEP]."""
     tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -49,7 +49,7 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def tiny_facts(*, dimension: int = DIMENSION, max_tokens: int = 32, **changed) -> EncoderFacts:
-    """The manifest's words for the tiny encoder."""
+    """Return the manifest's facts about the tiny encoder, some of them changed."""
     facts = {
         "name": "tiny",
         "fingerprint": "f" * 64,
@@ -98,10 +98,10 @@ def _graph(letters: Floats):
 
 
 class TrigramEncoder:
-    """Text -> the normalised sum of one random direction for each of its character trigrams.
+    """Encodes a text as the normalised sum of one random direction per character trigram.
 
-    Equal texts have equal vectors, texts that share trigrams lie near each other. `encoded`
-    counts the texts that were embedded.
+    Equal texts have equal vectors, and texts with common trigrams have similar ones. `encoded`
+    counts the encoded texts.
     """
 
     def __init__(self, *, dimension: int = DIMENSION, fingerprint: str = "trigrams") -> None:

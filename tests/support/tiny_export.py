@@ -1,4 +1,4 @@
-"""The tiny graph in the place of a checkpoint, and the tiny catalogue as a data set."""
+"""A substitute for a torch encoder, and the tiny catalogue as a data set."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from training.datasets.dataset import Dataset, Split, Texts
 
 
 class TinyReference:
-    """Stands for the torch encoder: the tiny graph with the attributes that the export reads."""
+    """Replaces the torch encoder: the tiny graph, with the attributes that the export reads."""
 
     name = "tiny"
     dimension = DIMENSION
@@ -44,7 +44,7 @@ class TinyReference:
 
 
 def tiny_dataset() -> Dataset:
-    """The tiny bundle's catalogue as a data set; its training rows are its test rows."""
+    """Return the tiny bundle's catalogue as a data set; training and test rows are the same."""
     catalogue = Catalogue()
     votes = catalogue.votes()
     relevance = np.zeros((len(votes), len(LABELS)), np.float32)

@@ -1,4 +1,4 @@
-"""A combiner made by hand, the normalised mean of a text and its classifiers, for tiny bundles."""
+"""IRENE's files for tiny bundles; the combiner is the normalised sum of text and classifiers."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ FACTS = NovelFacts(
 
 
 def write_combiner(path: Path, *, dimension: int = DIMENSION) -> None:
-    """texts [n, d] + sum of those classifiers [n, m, d] that are present [n, m], to unit length."""
+    """Write the graph: texts [n, d] + the sum of present classifiers [n, m, d], normalised."""
     nodes = [
         helper.make_node("Cast", ["present"], ["there"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["there", "last"], ["mask"]),
@@ -50,7 +50,7 @@ def write_combiner(path: Path, *, dimension: int = DIMENSION) -> None:
 
 
 def tiny_novel(folder: Path, keys: Halves, columns: Rows, *, seed: int = 0) -> NovelFiles:
-    """Files whose classifiers are label keys [S, d], somewhat moved."""
+    """Return files whose classifiers are the label keys [S, d] with some noise."""
     graph = folder / "combiner.onnx"
     write_combiner(graph, dimension=keys.shape[1])
     noise = np.random.default_rng(seed).standard_normal(keys.shape)

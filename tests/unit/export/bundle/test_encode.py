@@ -1,4 +1,4 @@
-"""Resumable encoding: nothing is encoded twice, and nothing is taken over that does not belong."""
+"""Resumable encoding: no text is encoded twice, and no vector of other texts is reused."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ STEP = 4
 
 
 class PowerCut(Exception):
-    """What a machine that goes down looks like from inside."""
+    """Stands for the end of the process in the middle of encoding."""
 
 
 class Interrupted(TrigramEncoder):
-    """Stops for good once it has encoded a number of texts."""
+    """Raises `PowerCut` once it has encoded `after` texts."""
 
     def __init__(self, after: int, **facts: str) -> None:
         super().__init__(**facts)
@@ -59,7 +59,7 @@ def expected(encoder: TrigramEncoder, texts: Sequence[str] = TEXTS) -> np.ndarra
     return encode(encoder, texts, role=Role.QUERY).astype(np.float16)
 
 
-def test_vectors_stand_in_the_order_of_their_texts(run: Callable[..., np.ndarray]) -> None:
+def test_vectors_are_in_the_order_of_their_texts(run: Callable[..., np.ndarray]) -> None:
     done: list[int] = []
     vectors = run(TrigramEncoder(), progress=done.append)
     assert vectors.dtype == np.float16
@@ -80,7 +80,7 @@ def test_equal_texts_are_encoded_once(
     assert np.array_equal(vectors, expected(TrigramEncoder(), texts))
 
 
-def test_an_interruption_loses_only_the_step_that_it_fell_into(
+def test_an_interruption_loses_only_the_unfinished_step(
     run: Callable[..., np.ndarray],
 ) -> None:
     with pytest.raises(PowerCut):
@@ -92,7 +92,7 @@ def test_an_interruption_loses_only_the_step_that_it_fell_into(
     assert np.array_equal(vectors, expected(TrigramEncoder()))
 
 
-def test_what_is_finished_is_not_encoded_again(run: Callable[..., np.ndarray]) -> None:
+def test_finished_texts_are_not_encoded_again(run: Callable[..., np.ndarray]) -> None:
     run(TrigramEncoder())
     encoder = TrigramEncoder()
     assert np.array_equal(run(encoder), expected(TrigramEncoder()))
@@ -108,7 +108,7 @@ def test_what_is_finished_is_not_encoded_again(run: Callable[..., np.ndarray]) -
         ("trigrams", TEXTS[1:], Role.QUERY),
     ],
 )
-def test_another_encoder_role_or_text_starts_afresh(
+def test_another_encoder_role_or_text_starts_from_the_beginning(
     run: Callable[..., np.ndarray], fingerprint: str, texts: list[str], role: Role
 ) -> None:
     run(TrigramEncoder())
@@ -118,7 +118,7 @@ def test_another_encoder_role_or_text_starts_afresh(
     assert np.array_equal(vectors, expected(TrigramEncoder(), texts))
 
 
-def test_the_order_of_the_texts_does_not_matter_to_what_is_finished(
+def test_the_same_texts_in_another_order_are_not_encoded_again(
     run: Callable[..., np.ndarray],
 ) -> None:
     run(TrigramEncoder())
@@ -127,7 +127,7 @@ def test_the_order_of_the_texts_does_not_matter_to_what_is_finished(
     assert encoder.encoded == 0
 
 
-def test_the_record_of_one_encoder_is_void_once_another_has_begun(
+def test_the_record_of_one_encoder_is_invalid_once_another_has_begun(
     run: Callable[..., np.ndarray],
 ) -> None:
     """Encoder a records a step, b begins and is interrupted at once, then a is run again."""
@@ -141,7 +141,7 @@ def test_the_record_of_one_encoder_is_void_once_another_has_begun(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"key": 1}', b"null"])
-def test_a_record_that_cannot_be_read_starts_afresh(
+def test_an_unreadable_record_starts_from_the_beginning(
     run: Callable[..., np.ndarray], tmp_path: Path, content: bytes
 ) -> None:
     run(TrigramEncoder())
@@ -151,7 +151,7 @@ def test_a_record_that_cannot_be_read_starts_afresh(
     assert encoder.encoded == len(TEXTS)
 
 
-def test_a_record_without_its_vectors_starts_afresh(
+def test_a_record_without_its_vectors_starts_from_the_beginning(
     run: Callable[..., np.ndarray], tmp_path: Path
 ) -> None:
     run(TrigramEncoder())
@@ -159,5 +159,5 @@ def test_a_record_without_its_vectors_starts_afresh(
     assert np.array_equal(run(TrigramEncoder()), expected(TrigramEncoder()))
 
 
-def test_no_texts_are_encoded_to_nothing(run: Callable[..., np.ndarray]) -> None:
+def test_no_texts_give_no_vectors(run: Callable[..., np.ndarray]) -> None:
     assert run(TrigramEncoder(), []).shape == (0, TrigramEncoder().dimension)

@@ -1,4 +1,4 @@
-"""Checkpoint -> exported encoder, with the tiny graph in the place of a traced network."""
+"""From a checkpoint to an exported encoder, with the tiny graph instead of a traced network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,16 +57,18 @@ def test_the_folder_holds_what_a_bundle_needs(reference: TinyReference, folder: 
     assert ours == pytest.approx(reference.encode(["tent"], role=Role.QUERY), abs=1e-6)
 
 
-def test_fingerprints_tell_encoders_apart(reference: TinyReference, tmp_path: Path) -> None:
+def test_different_encoders_have_different_fingerprints(
+    reference: TinyReference, tmp_path: Path
+) -> None:
     folder = tmp_path / "reference"
-    prints = {fingerprint(reference, folder)}
+    fingerprints = {fingerprint(reference, folder)}
     reference.max_tokens = 16
-    prints.add(fingerprint(reference, folder))
+    fingerprints.add(fingerprint(reference, folder))
     reference.prompts = {Role.QUERY: "", Role.LABEL: "passage "}
-    prints.add(fingerprint(reference, folder))
+    fingerprints.add(fingerprint(reference, folder))
     write_tiny_encoder(folder, seed=1)
-    prints.add(fingerprint(reference, folder))
-    assert len(prints) == 4
+    fingerprints.add(fingerprint(reference, folder))
+    assert len(fingerprints) == 4
 
 
 def test_a_graph_that_differs_from_torch_is_not_written(
@@ -80,7 +82,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(
     assert {path.name for path in tmp_path.iterdir()} == {"reference"}
 
 
-def test_a_tolerance_is_the_callers_choice(reference: TinyReference, tmp_path: Path) -> None:
+def test_the_caller_sets_the_tolerance(reference: TinyReference, tmp_path: Path) -> None:
     strict = replace(OPTIONS, tolerance=Tolerance(cosine=1.1))
     with pytest.raises(ParityError, match="mean cosine"):
         export_encoder(
@@ -88,7 +90,9 @@ def test_a_tolerance_is_the_callers_choice(reference: TinyReference, tmp_path: P
         )
 
 
-def test_a_taken_folder_is_refused_before_any_work(reference: TinyReference, folder: Path) -> None:
+def test_an_existing_target_is_refused_before_any_work(
+    reference: TinyReference, folder: Path
+) -> None:
     traced = reference.traced
     with pytest.raises(InvalidInput, match="exists already"):
         export_encoder(reference, tiny_dataset(), folder, options=OPTIONS, console=QUIET)
@@ -104,7 +108,7 @@ def test_a_data_set_without_labels_is_refused(reference: TinyReference, tmp_path
         export_encoder(reference, empty, tmp_path / "encoder", options=OPTIONS, console=QUIET)
 
 
-def test_a_changed_file_is_named(folder: Path) -> None:
+def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:
     path = folder / "encoder.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(BundleAltered, match=r"encoder\.onnx"):
@@ -133,7 +137,7 @@ def test_a_wrong_description_is_named(
         open_exported(folder)
 
 
-def test_what_is_no_description_is_refused(folder: Path) -> None:
+def test_a_file_that_is_not_json_is_refused(folder: Path) -> None:
     (folder / FILE).write_text("{")
     with pytest.raises(BundleAltered, match="is not JSON"):
         open_exported(folder)

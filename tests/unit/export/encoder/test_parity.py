@@ -1,4 +1,4 @@
-"""Parity: an export that says what torch says passes, and one that lies is refused."""
+"""Parity: a graph whose vectors are torch's passes, and one that differs too much is refused."""
 
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +40,7 @@ def dataset(relevance: np.ndarray) -> Dataset:
     """Test rows "query 0", ... and labels "label 0", ... with this relevance [n, L]."""
     labels = tuple(f"label {column}" for column in range(relevance.shape[1]))
     return Dataset(
-        name="made up",
+        name="artificial",
         train=split(relevance, "train"),
         test=split(relevance, "query"),
         labels=Texts(uids=labels, texts=labels),
@@ -50,7 +50,7 @@ def dataset(relevance: np.ndarray) -> Dataset:
 # The bounds ------------------------------------------------------------------------------
 
 
-def test_what_lies_within_every_bound_passes() -> None:
+def test_differences_within_every_bound_pass() -> None:
     EXACT.check(Tolerance())
     edge = Parity(component=1e-4, cosine=0.98, overlap=0.80, torch_precision=80.0, precision=78.0)
     edge.check(Tolerance())
@@ -68,7 +68,7 @@ def test_what_lies_within_every_bound_passes() -> None:
         ("precision", float("nan"), "P@1"),
     ],
 )
-def test_what_lies_beyond_a_bound_is_refused_by_name(figure: str, value: float, named: str) -> None:
+def test_a_difference_beyond_a_bound_is_named(figure: str, value: float, named: str) -> None:
     with pytest.raises(ParityError, match=named):
         replace(EXACT, **{figure: value}).check(Tolerance())
 
@@ -77,7 +77,7 @@ def test_an_export_may_be_better_than_torch() -> None:
     replace(EXACT, precision=95.0).check(Tolerance(precision=0.0))
 
 
-def test_the_manifest_gets_percents() -> None:
+def test_metrics_for_the_manifest_are_in_percent() -> None:
     assert EXACT.as_metrics() == {
         "parity.fp32_max_component": 0.0,
         "parity.cosine_mean": 1.0,
@@ -92,7 +92,7 @@ def test_the_manifest_gets_percents() -> None:
 
 @dataclass
 class Reference:
-    """Stands for torch: the trigram encoder with torch's way of calling."""
+    """Replaces the torch encoder: the trigram encoder with the same method `encode`."""
 
     encoder: TrigramEncoder = field(default_factory=TrigramEncoder)
 
@@ -101,7 +101,7 @@ class Reference:
 
 
 class Noisy(TrigramEncoder):
-    """Says nearly what it should: each component is off by up to `noise` before normalising."""
+    """Adds noise to each component, uniform in [-noise, noise], before normalising."""
 
     def __init__(self, noise: float) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ class Noisy(TrigramEncoder):
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-class LabelsAstray(TrigramEncoder):
-    """A graph that is right for queries and wrong for labels, as with a prompt gone missing."""
+class WrongLabels(TrigramEncoder):
+    """A graph that is right for queries and wrong for labels, as if a prompt were missing."""
 
     def tokenize(self, texts: list[str], *, role: Role) -> list[list[int]]:
         shown = [f"passage: {text}" for text in texts] if role is Role.LABEL else texts
@@ -123,7 +123,7 @@ class LabelsAstray(TrigramEncoder):
 
 
 class NotANumber(TrigramEncoder):
-    """A graph that divides by zero for short texts."""
+    """A graph that returns nan for short texts."""
 
     def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
         vectors = super().embed(tokens, together=together)
@@ -142,7 +142,7 @@ def measured(*, fp32: TrigramEncoder, exported: TrigramEncoder) -> Parity:
     return measure(SAMPLE, reference=Reference(), fp32=fp32, exported=exported, threads=2)
 
 
-def test_a_faithful_export_is_measured_as_such() -> None:
+def test_an_equal_graph_has_no_differences() -> None:
     parity = measured(fp32=TrigramEncoder(), exported=TrigramEncoder())
     assert parity.component == 0.0
     assert parity.cosine == pytest.approx(1.0)
@@ -150,7 +150,7 @@ def test_a_faithful_export_is_measured_as_such() -> None:
     parity.check(Tolerance())
 
 
-def test_quantization_noise_is_measured_and_tolerated() -> None:
+def test_small_noise_is_measured_and_within_tolerance() -> None:
     parity = measured(fp32=TrigramEncoder(), exported=Noisy(0.01))
     assert 0.99 < parity.cosine < 1.0
     parity.check(Tolerance(overlap=0.5, precision=50.0))
@@ -160,14 +160,14 @@ def test_quantization_noise_is_measured_and_tolerated() -> None:
     ("fp32", "exported", "named"),
     [
         (Noisy(0.01), TrigramEncoder(), "fp32 component"),
-        (LabelsAstray(), TrigramEncoder(), "fp32 component"),
+        (WrongLabels(), TrigramEncoder(), "fp32 component"),
         (NotANumber(), TrigramEncoder(), "fp32 component by nan"),
         (TrigramEncoder(), NotANumber(), "mean cosine nan"),
         (TrigramEncoder(), Noisy(2.0), "mean cosine"),
-        (TrigramEncoder(), LabelsAstray(), "mean cosine"),
+        (TrigramEncoder(), WrongLabels(), "mean cosine"),
     ],
 )
-def test_a_graph_that_lies_is_refused(
+def test_a_wrong_graph_is_refused(
     fp32: TrigramEncoder, exported: TrigramEncoder, named: str
 ) -> None:
     with pytest.raises(ParityError, match=named):
@@ -195,7 +195,7 @@ def test_precision_by_hand() -> None:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_sample_is_a_true_part_of_the_test_rows(data: st.DataObject) -> None:
+def test_a_sample_holds_test_rows_with_their_labels(data: st.DataObject) -> None:
     rows = data.draw(st.integers(min_value=1, max_value=8))
     labels = data.draw(st.integers(min_value=1, max_value=8))
     cells = st.lists(st.booleans(), min_size=rows * labels, max_size=rows * labels)
@@ -223,11 +223,11 @@ def test_a_sample_keeps_the_labels_of_its_queries_before_others() -> None:
 
 
 def test_without_a_labelled_test_row_there_is_no_sample() -> None:
-    with pytest.raises(InvalidInput, match="made up has no labelled test row"):
+    with pytest.raises(InvalidInput, match="artificial has no labelled test row"):
         draw_sample(dataset(np.zeros((3, 2))), size=20)
 
 
-def test_a_sample_is_the_same_every_time_for_a_seed() -> None:
+def test_equal_seeds_draw_equal_samples() -> None:
     data = dataset(np.random.default_rng(0).random((30, 30)) < 0.2)
     assert draw_sample(data, size=20) == draw_sample(data, size=20)
     assert draw_sample(data, size=20) != draw_sample(data, size=20, seed=1)

@@ -1,4 +1,4 @@
-"""A run's facts on their way into an exported encoder and its model card."""
+"""Facts of a training run are read for an exported encoder and its model card."""
 
 from pathlib import Path
 
@@ -61,11 +61,11 @@ def origin(**changed: object) -> Origin:
     return Origin(**{**facts, **changed})  # type: ignore[arg-type]
 
 
-def test_a_run_is_named_without_its_folders(best: Path) -> None:
+def test_a_recipe_is_named_without_its_folders(best: Path) -> None:
     assert read_origin(best) == origin()
 
 
-def test_a_scored_run_brings_the_chosen_figures(best: Path) -> None:
+def test_a_scored_run_has_the_metrics_of_the_chosen_settings(best: Path) -> None:
     scored(best.parent)
     assert read_origin(best) == origin(metrics={"P@1": 52.5})
 
@@ -86,7 +86,7 @@ def test_what_was_chosen_is_the_default(best: Path) -> None:
     assert predictor_defaults(best) == PredictorDefaults(tau=0.05, depth=100, memorization=0.7)
 
 
-def test_the_card_says_what_a_reader_asks() -> None:
+def test_the_card_has_settings_origin_and_metrics() -> None:
     description = Description(
         format="keymatch-encoder",
         version=1,

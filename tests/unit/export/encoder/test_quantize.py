@@ -1,4 +1,4 @@
-"""Quantization: a small matrix product in int8 says nearly what it said in fp32."""
+"""Quantization: a small matrix product in int8 is close to that in fp32."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from export.encoder.quantize import QUANTIZATIONS, quantize
 
 WIDTH = 64
-VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # 8-bit products are summed up in 32 bits
+VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # sums of 8-bit products have 32 bits
 
 
 @pytest.fixture
@@ -51,29 +51,29 @@ def test_int8_is_a_third_of_the_size_and_close(fp32: Path, tmp_path: Path) -> No
     x = np.random.default_rng(1).standard_normal((5, WIDTH)).astype(np.float32)
     exact, close = output(fp32, x), output(target, x)
     assert not np.array_equal(exact, close)
-    (graphs,) = ReferenceEvaluator(str(target)).run(None, {"x": x})  # whatever the processor
+    (graphs,) = ReferenceEvaluator(str(target)).run(None, {"x": x})  # the same on every processor
     assert graphs == pytest.approx(exact, abs=0.03 * float(np.abs(exact).max()))
     errors = np.abs(close - exact) / float(np.abs(exact).max())
     if VNNI:
         assert errors.max() < 0.03
-    else:  # sums of two products are cut off at 16 bits there, which few of them reach
+    else:  # sums of two products saturate at 16 bits; few sums are that large
         assert np.mean(errors > 0.03) < 0.02
         assert errors.max() < 0.1
 
 
-def test_int8_depends_on_the_neighbours_and_says_so(fp32: Path, tmp_path: Path) -> None:
-    """One activation scale spans the batch: a large neighbour coarsens a small row."""
+def test_an_int8_vector_depends_on_the_other_texts_of_its_batch(fp32: Path, tmp_path: Path) -> None:
+    """The batch shares one activation scale, so a large row makes a small one less precise."""
     target = tmp_path / "int8.onnx"
     quantize(fp32, target, QUANTIZATIONS["int8"])
     small = np.full((1, WIDTH), 0.01, np.float32) * np.linspace(-1, 1, WIDTH, dtype=np.float32)
     alone = output(target, small)
-    beside = output(target, np.concatenate([small, 100 * np.ones((1, WIDTH), np.float32)]))
-    assert not np.allclose(alone[0], beside[0], atol=1e-4)
+    in_batch = output(target, np.concatenate([small, 100 * np.ones((1, WIDTH), np.float32)]))
+    assert not np.allclose(alone[0], in_batch[0], atol=1e-4)
     assert not QUANTIZATIONS["int8"].batch_invariant
     assert QUANTIZATIONS["none"].batch_invariant
 
 
-def test_advice_for_other_networks_is_kept_quiet_for_the_time_only(
+def test_the_advice_to_preprocess_is_suppressed_only_while_quantizing(
     fp32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     quantize(fp32, tmp_path / "int8.onnx", QUANTIZATIONS["int8"])

@@ -1,4 +1,4 @@
-"""The whole export of a real encoder, all-MiniLM-L6-v2, held against torch."""
+"""A real encoder, all-MiniLM-L6-v2, is traced and quantized, and compared with torch."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def opened(
     traced = tmp_path_factory.mktemp("traced") / "encoder.onnx"
     trace(reference, traced)
 
-    assert b"site-packages" not in traced.read_bytes(), "the graph tells where it was made"
+    assert b"site-packages" not in traced.read_bytes(), "the graph contains paths of this machine"
 
     def opened(quantization: str) -> OnnxEncoder:
         folder = tmp_path_factory.mktemp(quantization)
@@ -85,7 +85,7 @@ def int8(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
     return opened("int8")
 
 
-def test_the_fp32_graph_is_torch_to_one_in_ten_thousand(
+def test_the_fp32_graph_equals_torch_to_one_in_ten_thousand(
     reference: "TorchEncoder", fp32: OnnxEncoder
 ) -> None:
     for role in Role:
@@ -94,18 +94,22 @@ def test_the_fp32_graph_is_torch_to_one_in_ten_thousand(
         assert np.linalg.norm(ours, axis=1) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_tokens_are_torchs(reference: "TorchEncoder", fp32: OnnxEncoder) -> None:
+def test_the_tokens_equal_those_of_transformers(
+    reference: "TorchEncoder", fp32: OnnxEncoder
+) -> None:
     theirs = reference.tokenizer(TEXTS, truncation=True, max_length=reference.max_tokens)
     assert fp32.tokenize(TEXTS, role=Role.QUERY) == theirs["input_ids"]
 
 
-def test_a_text_has_the_same_fp32_vector_in_any_company(fp32: OnnxEncoder) -> None:
+def test_a_text_has_the_same_fp32_vector_among_any_other_texts(fp32: OnnxEncoder) -> None:
     together = encode(fp32, TEXTS, role=Role.QUERY)
     alone = np.concatenate([encode(fp32, [text], role=Role.QUERY) for text in TEXTS])
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_a_text_has_the_same_int8_vector_in_any_company_bit_for_bit(int8: OnnxEncoder) -> None:
+def test_a_text_has_the_same_int8_vector_bit_for_bit_among_any_other_texts(
+    int8: OnnxEncoder,
+) -> None:
     together = encode(int8, TEXTS, role=Role.QUERY)
     backwards = encode(int8, TEXTS[::-1], role=Role.QUERY)[::-1]
     alone = np.concatenate([encode(int8, [text], role=Role.QUERY) for text in TEXTS])
@@ -113,8 +117,8 @@ def test_a_text_has_the_same_int8_vector_in_any_company_bit_for_bit(int8: OnnxEn
     assert np.array_equal(together, backwards)
 
 
-def test_an_int8_batch_would_differ_which_is_why_it_is_not_run(int8: OnnxEncoder) -> None:
-    """If this ever fails, int8 may be batched: say so in `QUANTIZATIONS`."""
+def test_int8_in_a_batch_differs_and_so_is_never_run_in_batches(int8: OnnxEncoder) -> None:
+    """If this fails, int8 may run in batches: set `batch_invariant` in `QUANTIZATIONS`."""
     tokens = int8.tokenize(TEXTS[:4], role=Role.QUERY)
     assert not np.array_equal(int8._run(tokens), int8.embed(tokens))
 
@@ -136,7 +140,7 @@ def test_the_int8_graph_passes_parity(
 def test_another_encoders_graph_is_refused(
     reference: "TorchEncoder", fp32: OnnxEncoder, int8: OnnxEncoder
 ) -> None:
-    """int8 passed off as fp32: the components differ by far more than rounding."""
+    """int8 in place of fp32: the components differ by far more than rounding."""
     from export.encoder.parity import Sample, Tolerance, measure
     from service.core.errors import ParityError
 

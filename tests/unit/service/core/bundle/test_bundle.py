@@ -1,4 +1,4 @@
-"""A bundle is whole or it is refused, by the name of the file that is at fault."""
+"""A bundle is opened if it is complete, and refused with the name of the damaged file if not."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def copy(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_bundle_folder, tmp_path / "bundle"))
 
 
-def test_what_was_written_is_opened(make_bundle: Callable[..., Path]) -> None:
+def test_an_opened_bundle_has_the_written_content(make_bundle: Callable[..., Path]) -> None:
     bundle = open_bundle(make_bundle(name="outdoor", tau=0.07, depth=12))
     facts = bundle.manifest
     assert (facts.name, facts.dataset) == ("outdoor", "outdoor goods")
@@ -75,24 +75,24 @@ def test_the_manifest_lists_every_file(tiny_bundle_folder: Path) -> None:
     assert set(open_bundle(tiny_bundle_folder).manifest.files) == set(FILES)
 
 
-def test_a_bundle_without_instances_is_whole(make_bundle: Callable[..., Path]) -> None:
+def test_a_bundle_may_have_no_instances(make_bundle: Callable[..., Path]) -> None:
     bundle = open_bundle(make_bundle(Catalogue(instances={})))
     assert (bundle.instances, len(bundle.indices)) == (0, 0)
 
 
-def test_a_bundle_says_nothing_about_where_it_was_made(tiny_bundle_folder: Path) -> None:
+def test_a_bundle_contains_no_path_of_the_machine_that_wrote_it(tiny_bundle_folder: Path) -> None:
     for path in tiny_bundle_folder.rglob("*"):
         if path.is_file():
             assert str(tiny_bundle_folder.parent).encode() not in path.read_bytes()
 
 
-def test_a_bundle_that_was_never_live_has_no_label_details(trigram_bundle: Bundle) -> None:
+def test_an_exported_bundle_has_no_label_details(trigram_bundle: Bundle) -> None:
     assert trigram_bundle.label_details.at(0) == Details()
     facts = trigram_bundle.manifest
     assert (facts.version, facts.memory.version, facts.log) == (1, 0, "")
 
 
-def test_label_details_are_found_by_column(make_bundle: Callable[..., Path]) -> None:
+def test_label_details_are_read_by_column(make_bundle: Callable[..., Path]) -> None:
     texts = [dump(TENT) if label_id == "tent" else "" for label_id in LABELS]
     bundle = open_bundle(make_bundle(label_details=texts, version=7, log="0f" * 16))
     details = [bundle.label_details.at(column) for column in range(len(LABELS))]
@@ -171,7 +171,7 @@ def test_an_edited_temperature_is_refused(copy: Path) -> None:
         open_bundle(copy)
 
 
-def test_what_is_no_bundle_is_missing(tmp_path: Path) -> None:
+def test_a_path_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
         with pytest.raises(BundleMissing, match="is not a bundle"):
@@ -216,7 +216,7 @@ def _another_index(folder: Path) -> str:
         _another_index,
     ],
 )
-def test_files_that_do_not_fit_together_are_refused_though_their_checksums_hold(
+def test_files_that_contradict_each_other_are_refused_despite_correct_checksums(
     copy: Path, exchange: Callable[[Path], str]
 ) -> None:
     name = exchange(copy)
@@ -236,7 +236,7 @@ def test_an_existing_target_is_refused(make_bundle: Callable[..., Path], tmp_pat
 
 
 @pytest.mark.parametrize("exception", [MemoryError, KeyboardInterrupt])
-def test_a_failure_while_writing_leaves_nothing_behind(
+def test_a_failure_while_writing_leaves_no_files(
     make_bundle: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""What a snapshot knows of its labels is read as it was written."""
+"""Label details are read as they were written."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,19 +16,19 @@ details = st.builds(
 )
 
 
-def test_a_document_by_hand() -> None:
-    found = Details(queries=("igloo",), metadata={"bid": "1"}, novel=True, version=17, rows=(3,))
-    assert dump(found) == (
+def test_the_document_of_a_label() -> None:
+    tent = Details(queries=("igloo",), metadata={"bid": "1"}, novel=True, version=17, rows=(3,))
+    assert dump(tent) == (
         '{"queries":["igloo"],"metadata":{"bid":"1"},"novel":true,"version":17,"rows":[3]}'
     )
 
 
-def test_a_label_without_details_takes_no_room() -> None:
+def test_a_label_without_details_has_an_empty_text() -> None:
     assert dump(Details()) == ""
     assert LabelDetails(None).at(5) == Details()
 
 
 @given(details)
-def test_what_was_dumped_is_parsed(written: Details) -> None:
+def test_parse_returns_what_was_dumped(written: Details) -> None:
     text = dump(written)
     assert (parse(text) if text else Details()) == written

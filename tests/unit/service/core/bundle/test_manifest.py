@@ -1,4 +1,4 @@
-"""The manifest: it comes back as written, and every edit is noticed."""
+"""The manifest is read as it was written, and every edit is detected."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def document(folder: Path) -> dict[str, Any]:
     return orjson.loads((folder / "manifest.json").read_bytes())
 
 
-def test_what_was_written_is_read(folder: Path, facts: Manifest) -> None:
+def test_a_manifest_is_read_as_it_was_written(folder: Path, facts: Manifest) -> None:
     assert manifest.read(folder) == facts
 
 
@@ -46,7 +46,7 @@ def test_what_was_written_is_read(folder: Path, facts: Manifest) -> None:
         max_size=3,
     ),
 )
-def test_any_numbers_and_names_come_back(
+def test_any_numbers_and_names_are_read_as_written(
     tmp_path_factory: pytest.TempPathFactory,
     facts: Manifest,
     tau: float,
@@ -75,7 +75,7 @@ def test_any_numbers_and_names_come_back(
         ("metrics", "parity.cosine_mean", 0.5),
     ],
 )
-def test_an_edited_value_is_noticed(folder: Path, section: str, key: str, value: object) -> None:
+def test_an_edited_value_is_detected(folder: Path, section: str, key: str, value: object) -> None:
     edited = document(folder)
     edited[section][key] = value
     (folder / "manifest.json").write_bytes(orjson.dumps(edited))
@@ -83,7 +83,7 @@ def test_an_edited_value_is_noticed(folder: Path, section: str, key: str, value:
         manifest.read(folder)
 
 
-def test_another_layout_of_the_same_values_is_no_change(folder: Path, facts: Manifest) -> None:
+def test_the_order_of_the_keys_does_not_matter(folder: Path, facts: Manifest) -> None:
     backwards = dict(reversed(document(folder).items()))
     (folder / "manifest.json").write_bytes(orjson.dumps(backwards))
     assert manifest.read(folder) == facts
@@ -100,7 +100,7 @@ def test_another_version_is_unsupported(folder: Path, version: object) -> None:
     )
 
 
-def test_irenes_facts_come_back(tmp_path: Path, facts: Manifest) -> None:
+def test_irenes_facts_are_read_as_written(tmp_path: Path, facts: Manifest) -> None:
     changed = replace(facts, novel=NOVEL)
     manifest.write(changed, tmp_path)
     assert manifest.read(tmp_path) == changed
@@ -113,27 +113,27 @@ def test_facts_that_are_none_are_left_out(folder: Path, facts: Manifest) -> None
 
 
 @pytest.mark.parametrize("version", [True, 1.0])
-def test_a_version_that_only_equals_a_number_is_refused(folder: Path, version: object) -> None:
+def test_a_version_that_is_not_an_integer_is_refused(folder: Path, version: object) -> None:
     write_document(folder, document(folder) | {"version": version})
     with pytest.raises(BundleAltered, match="version"):
         manifest.read(folder)
 
 
-def test_a_fingerprint_changes_with_anything_that_is_said(facts: Manifest) -> None:
+def test_the_fingerprint_changes_with_every_fact(facts: Manifest) -> None:
     others = [replace(facts, name="other"), replace(facts, log="other"), replace(facts, files={})]
-    assert len({manifest.fingerprint(one) for one in (facts, *others)}) == 4
+    assert len({manifest.fingerprint(changed) for changed in (facts, *others)}) == 4
     assert manifest.fingerprint(replace(facts)) == manifest.fingerprint(facts)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"3", b"{}", b'{"format": "other"}'])
-def test_json_that_describes_something_else_is_unsupported(folder: Path, content: bytes) -> None:
+def test_json_of_another_format_is_unsupported(folder: Path, content: bytes) -> None:
     (folder / "manifest.json").write_bytes(content)
     with pytest.raises(BundleUnsupported, match="does not describe a keymatch-bundle"):
         manifest.read(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50])
-def test_what_is_not_json_is_altered(folder: Path, content: bytes) -> None:
+def test_a_file_that_is_not_json_is_altered(folder: Path, content: bytes) -> None:
     (folder / "manifest.json").write_bytes(content)
     with pytest.raises(BundleAltered, match=r"manifest\.json is not JSON"):
         manifest.read(folder)
@@ -165,8 +165,8 @@ def test_a_missing_section_is_named(folder: Path) -> None:
         manifest.read(folder)
 
 
-def test_every_flipped_byte_is_noticed_or_changes_nothing(folder: Path, facts: Manifest) -> None:
-    """A flip within white space or the case of an escape may be harmless; nothing else is."""
+def test_every_flipped_bit_is_detected_or_changes_nothing(folder: Path, facts: Manifest) -> None:
+    """Only a flip in white space, or in the case of an escape, may change nothing."""
     whole = (folder / "manifest.json").read_bytes()
     for place in range(0, len(whole), 7):
         flipped = bytearray(whole)
@@ -178,7 +178,7 @@ def test_every_flipped_byte_is_noticed_or_changes_nothing(folder: Path, facts: M
             assert "manifest.json" in str(error)
 
 
-def test_no_manifest_is_no_bundle(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     for place in (tmp_path, tmp_path / "nowhere", file):

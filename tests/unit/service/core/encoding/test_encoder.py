@@ -1,4 +1,4 @@
-"""The ONNX encoder: what it cuts, what it prepends, and that neighbours change nothing."""
+"""The ONNX encoder: token limit, prompts, batches, and refusal of damaged files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ def tiny(opened: Callable[..., OnnxEncoder]) -> OnnxEncoder:
     return opened()
 
 
-def test_a_vector_by_hand(tiny: OnnxEncoder, folder: Path) -> None:
+def test_a_vector_equals_one_computed_by_hand(tiny: OnnxEncoder, folder: Path) -> None:
     """The mean of the letters' embeddings between [CLS] and [SEP], divided by its length."""
     (letters,) = (
         numpy_helper.to_array(tensor)
@@ -70,7 +70,7 @@ def test_no_texts_have_no_vectors(tiny: OnnxEncoder) -> None:
     assert encode_all(tiny, [], role=Role.QUERY, threads=2).shape == (0, DIMENSION)
 
 
-def test_the_facts_are_the_manifests(opened: Callable[..., OnnxEncoder]) -> None:
+def test_dimension_and_fingerprint_are_the_manifests(opened: Callable[..., OnnxEncoder]) -> None:
     encoder = opened(fingerprint="print")
     assert (encoder.dimension, encoder.fingerprint) == (DIMENSION, "print")
 
@@ -78,7 +78,7 @@ def test_the_facts_are_the_manifests(opened: Callable[..., OnnxEncoder]) -> None
 # Tokens ----------------------------------------------------------------------------------
 
 
-def test_texts_are_cut_to_the_maximum_with_both_marks_kept(
+def test_a_long_text_is_cut_between_its_special_tokens(
     opened: Callable[..., OnnxEncoder],
 ) -> None:
     (short, long) = opened(max_tokens=5).tokenize(["ab", "abcdefgh"], role=Role.QUERY)
@@ -86,7 +86,9 @@ def test_texts_are_cut_to_the_maximum_with_both_marks_kept(
     assert long == [CLS, VOCABULARY["a"], VOCABULARY["##b"], VOCABULARY["##c"], SEP]
 
 
-def test_what_stands_behind_the_cut_does_not_count(opened: Callable[..., OnnxEncoder]) -> None:
+def test_tokens_beyond_the_maximum_do_not_change_the_vector(
+    opened: Callable[..., OnnxEncoder],
+) -> None:
     encoder = opened(max_tokens=6)
     first, second = encode(encoder, ["abcdXXXX", "abcdYY"], role=Role.QUERY)
     assert np.array_equal(first, second)
@@ -105,7 +107,7 @@ def test_each_role_has_its_own_prompt(opened: Callable[..., OnnxEncoder]) -> Non
 
 @settings(max_examples=30)
 @given(st.lists(any_text, min_size=1, max_size=40))
-def test_a_batch_is_its_texts_one_by_one_in_their_order(
+def test_several_texts_have_the_vectors_of_each_alone_in_order(
     tiny: OnnxEncoder, texts: list[str]
 ) -> None:
     together = encode(tiny, texts, role=Role.QUERY)
@@ -113,7 +115,7 @@ def test_a_batch_is_its_texts_one_by_one_in_their_order(
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_only_many_texts_for_a_graph_that_bears_it_run_together(
+def test_batches_run_only_if_asked_for_and_batch_invariant(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = ((True, True, [5]), (False, True, [1] * 5), (True, False, [1] * 5))
@@ -130,7 +132,7 @@ def test_only_many_texts_for_a_graph_that_bears_it_run_together(
         assert seen == sizes
 
 
-def test_buckets_hold_texts_of_similar_length(
+def test_a_batch_holds_texts_of_similar_length(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 2)
@@ -156,7 +158,7 @@ def test_encode_all_keeps_the_order_and_reports_every_text(
     assert done == [4, 8, 11]
 
 
-def test_a_failure_in_a_thread_reaches_the_caller() -> None:
+def test_an_exception_in_a_thread_reaches_the_caller() -> None:
     class Broken(TrigramEncoder):
         def embed(self, tokens: list[list[int]], *, together: bool = False) -> np.ndarray:
             raise MemoryError

@@ -1,4 +1,4 @@
-"""Nothing is visible until it is whole, and a failure leaves nothing behind."""
+"""Files and folders appear only when complete, and a failure leaves nothing."""
 
 from pathlib import Path
 
@@ -43,14 +43,14 @@ def test_an_existing_target_is_never_touched(tmp_path: Path) -> None:
     assert (tmp_path / "bundle/mine").read_text() == "precious"
 
 
-def test_a_target_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_target_that_appears_during_writing_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput), new_folder(tmp_path / "bundle"):
         (tmp_path / "bundle").write_text("someone else's")
     assert (tmp_path / "bundle").read_text() == "someone else's"
     assert entries(tmp_path) == ["bundle"]
 
 
-def test_a_dangling_link_in_the_targets_place_is_refused(tmp_path: Path) -> None:
+def test_a_dangling_link_as_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bundle").symlink_to(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="exists already"), new_folder(tmp_path / "bundle"):
         pytest.fail("the block must not run")

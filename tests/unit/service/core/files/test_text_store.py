@@ -1,4 +1,4 @@
-"""Text stores: every text comes back, and can be found, in any script."""
+"""Text stores: every text, in any script, is read as written and can be found."""
 
 import tempfile
 from pathlib import Path
@@ -21,7 +21,7 @@ def store(folder: Path, *content: str, lookup: bool = True) -> TextStore:
 
 @settings(max_examples=60)
 @given(st.lists(any_text, max_size=8), any_text)
-def test_what_was_written_is_read_and_found(content: list[str], other: str) -> None:
+def test_every_text_is_read_as_written_and_found(content: list[str], other: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         opened = store(Path(folder), *content)
         assert list(opened) == content
@@ -31,7 +31,7 @@ def test_what_was_written_is_read_and_found(content: list[str], other: str) -> N
         assert (opened.find(other) is None) == (other not in content)
 
 
-def test_order_of_lookup_is_by_bytes_not_by_code_units(tmp_path: Path) -> None:
+def test_lookup_is_ordered_by_utf8_bytes_not_by_utf16_code_units(tmp_path: Path) -> None:
     """U+FFFD sorts before U+1F600 in UTF-8 and after it in UTF-16."""
     opened = store(tmp_path, "\U0001f600", "\ufffd", "é", "e", "")
     assert [opened.find(text) for text in ("\U0001f600", "\ufffd", "é", "e", "")] == [0, 1, 2, 3, 4]
@@ -48,18 +48,18 @@ def test_a_store_of_empty_texts_keeps_their_number(tmp_path: Path) -> None:
     assert list(store(tmp_path, "", "")) == ["", ""]
 
 
-def test_a_position_behind_the_last_is_an_error(tmp_path: Path) -> None:
+def test_a_position_after_the_last_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         store(tmp_path, "only")[1]
 
 
-def test_looking_up_needs_an_order(tmp_path: Path) -> None:
+def test_find_needs_a_store_with_lookup(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="without lookup"):
         store(tmp_path, "a", lookup=False).find("a")
 
 
 @pytest.mark.parametrize("content", [b"", b"shor", b"longer than it was"])
-def test_a_store_whose_bytes_do_not_fit_its_offsets_is_refused(
+def test_a_store_whose_size_contradicts_its_offsets_is_refused(
     tmp_path: Path, content: bytes
 ) -> None:
     store(tmp_path, "short", lookup=False)
