@@ -1,4 +1,4 @@
-"""`python -m training train`: a recipe and a data set become an encoder."""
+"""`python -m training train`: trains an encoder by a recipe on a data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.datasets.train_test_overlap import refuse_overlap
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
 
-FIRST = "encoder"  # a first stage's run, in the folder of the second
+FIRST_STAGE = "encoder"  # the folder of the first stage's run, in that of the second
 
 
 def list_recipes() -> None:
@@ -44,8 +44,9 @@ def train(
 ) -> None:
     """Train an encoder; `torchrun --nproc-per-node N -m training train ...` uses N GPUs.
 
-    Writes OUT/best, a sentence-transformers folder that `export bundle --encoder` takes, beside
-    OUT/last (what --resume needs), metrics.jsonl, TensorBoard files and run.json.
+    Writes the best checkpoint to OUT/best, a sentence-transformers folder that `export bundle
+    --encoder` takes. OUT also gets the state for --resume (last), metrics.jsonl, TensorBoard files
+    and run.json.
 
     Parameters
     ----------
@@ -56,29 +57,29 @@ def train(
     out
         The run's folder.
     set
-        Numbers of the recipe to replace, as table.key=value.
+        Settings that override the recipe's, as table.key=value.
     encoder
-        Begin with this encoder, in place of the recipe's own or of its first stage.
+        The encoder to start from, in place of the recipe's or of its first stage.
     resume
-        Go on with the run that OUT holds.
+        Continue the run in OUT from its last saved state.
     allow_test_rows
-        Train also where a training row's text stands in the test split.
+        Train even if texts of the test split occur among the training rows.
     """
     chosen = recipes.load(recipe, set)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
     if encoder is None and chosen.encoder.stage_one is not None:
-        encoder = _first_stage(chosen, dataset, out / FIRST, resume=resume)
+        encoder = _first_stage(chosen, dataset, out / FIRST_STAGE, resume=resume)
     if encoder is not None:
         chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
     _train(chosen, dataset, out, source=recipe, resume=resume)
 
 
 def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -> str:
-    """The encoder of a first stage, trained here unless it has been.
+    """The best encoder of the first stage, which is trained now unless it has been.
 
-    The same rows and labels are held out of both stages.
+    Both stages hold out the same rows and labels.
     """
     recipe, held_out = str(second.encoder.stage_one), second.validation
     same = (
@@ -89,7 +90,7 @@ def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -
     if not (out / RUN).exists():
         _train(recipes.load(recipe, same), dataset, out, source=recipe, resume=resume)
     elif read_run_on(out, dataset.name)["recipe"] != recipe:
-        raise InvalidData(out, f"is not a run of {recipe}")
+        raise InvalidData(out, f"is not a run of {recipe}; change --out")
     return str(out / BEST)
 
 
