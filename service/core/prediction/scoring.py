@@ -24,8 +24,8 @@ def retriever_distribution(*, similarities: Floats, tau: float) -> Doubles:
     if similarities.shape[-1] == 0:
         return np.zeros(similarities.shape)
     logits = similarities.astype(np.float64) / tau
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+    weights = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    return np.asarray(weights / np.add.reduce(weights, axis=-1, keepdims=True))
 
 
 def value_weights(*, weights: Doubles, is_instance: Bools, memorization: float) -> Doubles:
