@@ -13,6 +13,7 @@ from export.extras import from_extra
 from service.core.bundle import manifest
 
 
+# Longer than 40 lines because its docstring is the help of the command.
 def bundle(
     *,
     encoder: str,
