@@ -1,4 +1,4 @@
-"""`python -m training data`: prepare data sets and look at them."""
+"""`python -m training data`: write and describe data sets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from training.datasets.dataset import Dataset, Split
 from training.datasets.pairs import from_table
 from training.datasets.propensity import label_frequency
 
-app = App(name="data", help="Prepare data sets and look at them.")
+app = App(name="data", help="Write data sets, and describe them.")
 
-Out = Annotated[
-    Path, Parameter(help="The folder to write; it must not exist yet and appears whole.")
-]
+Out = Annotated[Path, Parameter(help="The folder to write; it must not exist yet.")]
 
 
 def builtin_command(name: str) -> Callable[..., None]:
@@ -50,7 +48,7 @@ def pairs(
         str | None, Parameter(help="A column of positive numbers, summed for equal pairs.")
     ] = None,
     label_id: Annotated[
-        str | None, Parameter(help="A column of keyword ids; without it the keyword is its id.")
+        str | None, Parameter(help="A column of keyword ids; without it the text is the id.")
     ] = None,
     test_fraction: Annotated[
         float, Parameter(help="The share of queries that go to the test split.")
@@ -59,8 +57,8 @@ def pairs(
 ) -> None:
     """Turn a table of (query, keyword) rows into a data set.
 
-    Equal queries become one row, equal keywords one label. A query goes to train or test as a
-    whole, by a hash of its text: rows that are added later move no other query.
+    Equal queries become one row, equal keywords one label. A hash of the text decides whether a
+    query goes to train or to test, so rows that are added later move no other query.
     """
     dataset = from_table(
         input,
@@ -79,7 +77,7 @@ def pairs(
 def describe(
     folder: Annotated[Path, Parameter(help="A data set in the LF-XMC layout, either form.")], /
 ) -> None:
-    """Validate a folder and print what it holds."""
+    """Check a data set for mistakes and print its sizes."""
     dataset = lf_xmc.read(folder)
     table = Table("", "train", "test", title=dataset.name, title_justify="left")
     for column in table.columns[1:]:
@@ -93,7 +91,7 @@ def describe(
 
 
 def split_facts(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, of train, of test)."""
+    """Yield (name, value for train, value for test)."""
     seen = label_frequency(dataset.train.labels_of) > 0  # [L]
 
     def row(name: str, count: Callable[[Split], float]) -> tuple[str, str, str]:
@@ -104,10 +102,10 @@ def split_facts(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
     yield row("rows", len)
     yield row("rows without labels", lambda split: int((_sizes(split) == 0).sum()))
     yield row("pairs", lambda split: int(split.labels_of.nnz))
-    yield row("labels a row", lambda split: float(_sizes(split).mean()))
+    yield row("labels per row", lambda split: float(_sizes(split).mean()))
     yield row("most labels of a row", lambda split: int(_sizes(split).max()))
     yield row("labels in use", lambda split: len(np.unique(split.labels_of.indices)))
-    yield row("rows a label in use", _rows_a_label)
+    yield row("rows per label in use", _rows_per_label)
     yield row(
         "pairs of labels never in train", lambda split: int((~seen[split.labels_of.indices]).sum())
     )
@@ -116,7 +114,7 @@ def split_facts(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
 
 
 def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of what is the same for both splits."""
+    """Yield (name, value) of facts about the whole data set."""
     yield "labels", f"{len(dataset.labels):,}"
     if dataset.metadata is not None:
         yield "metadata items", f"{len(dataset.metadata):,}"
@@ -130,7 +128,7 @@ def _sizes(split: Split) -> np.ndarray:
     return np.diff(split.labels_of.indptr)  # [N]
 
 
-def _rows_a_label(split: Split) -> float:
+def _rows_per_label(split: Split) -> float:
     return float(split.labels_of.nnz / max(len(np.unique(split.labels_of.indices)), 1))
 
 

@@ -1,4 +1,7 @@
-"""Data sets. One that needs no file of the user's is a new module and a line in `BUILTIN`."""
+"""Data sets: readers, writers and splits.
+
+A data set that needs no file of the user is a new module and a line in `BUILTIN`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Builtin:
-    """Where a data set comes from: `module` has a function `load() -> Dataset`."""
+    """A data set that can be loaded by name; its `module` has a function `load() -> Dataset`."""
 
     module: str
     summary: str
@@ -29,7 +32,7 @@ BUILTIN = {
 
 
 def load_builtin(name: str) -> Dataset:
-    """Load a data set of `BUILTIN`; its module is imported only now."""
+    """Load a data set of `BUILTIN`, importing its module; `InvalidInput` for an unknown name."""
     if name not in BUILTIN:
         raise InvalidInput(f"{name!r} is unknown; there are {', '.join(BUILTIN)}", field="dataset")
     dataset: Dataset = import_module(BUILTIN[name].module).load()

@@ -1,4 +1,4 @@
-"""What every reader yields and every trainer takes: one data set of short texts and their labels.
+"""A data set of short texts and their labels: what readers return and what training takes.
 
 Shapes: N instances of a split, L labels, M metadata items.
 """
@@ -19,9 +19,10 @@ ALLOWED_FIELDS = (("title",), ("title", "content"))
 
 @dataclass(frozen=True, kw_only=True)
 class Propensity:
-    """The constants A and B of Jain et al. (2016); part of a data set's description.
+    """The propensity constants A and B of Jain et al. (2016), which belong to a data set.
 
-    The public repository uses .5/.4 for Wikipedia, .6/2.6 for Amazon and .55/1.5 otherwise.
+    The public repository uses 0.5 and 0.4 for Wikipedia, 0.6 and 2.6 for Amazon, otherwise 0.55 and
+    1.5.
     """
 
     a: float
@@ -48,7 +49,8 @@ class Texts:
 
     def __post_init__(self) -> None:
         if len(self.uids) != len(self.texts):
-            raise InvalidInput(f"{len(self.uids)} uids but {len(self.texts)} texts", field="uids")
+            message = f"{len(self.uids)} uids but {len(self.texts)} texts; each text needs one uid"
+            raise InvalidInput(message, field="uids")
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -60,7 +62,7 @@ class Split:
 
     instances: Texts  # N
     labels_of: csr_matrix  # [N, L] float32, the relevance Y
-    filtered: csr_matrix  # [N, L] bool, pairs that do not count: removed before ranking
+    filtered: csr_matrix  # [N, L] bool, pairs that are removed before ranking and do not train
     metadata_of: csr_matrix | None = None  # [N, M] float32, ones
 
     def __len__(self) -> int:
@@ -69,15 +71,15 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """A data set; its parts agree in shape, or building it raises `InvalidInput`.
+    """A data set; raises `InvalidInput` if the shapes of its parts do not agree.
 
-    `fields` are those of the source that were joined to a text, `source` says where it came from.
+    `fields` are the fields that each text was joined from; `source` says where the data is from.
     """
 
     name: str
     train: Split
     test: Split
-    labels: Texts  # L; a label seen in neither split is allowed
+    labels: Texts  # L; a label may occur in neither split
     propensity: Propensity = DEFAULT_PROPENSITY
     fields: tuple[str, ...] = ("title", "content")
     label_metadata: csr_matrix | None = None  # [L, M] float32, ones
@@ -101,7 +103,7 @@ class Dataset:
 
 
 def check_fields(fields: tuple[str, ...]) -> None:
-    """Refuse fields that no text is made of."""
+    """Raise `InvalidInput` unless `fields` are among `ALLOWED_FIELDS`."""
     if tuple(fields) not in ALLOWED_FIELDS:
         allowed = " or ".join(", ".join(names) for names in ALLOWED_FIELDS)
         raise InvalidInput(f"fields must be {allowed}, not {fields!r}", field="fields")

@@ -1,7 +1,7 @@
-"""Numbered lines of a text file, plain or gzip, with errors that say where.
+"""Numbered lines of a text file, plain or gzip; errors name file and line.
 
-Lines end at a line feed only (a carriage return before it is dropped): texts may hold U+2028 and
-other characters at which `str.splitlines` would cut.
+Lines end at a line feed only, and a carriage return before it is dropped. Texts may contain U+2028
+and other characters at which `str.splitlines` would split.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from service.core.errors import InvalidData
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the file `name` or `name`.gz of `folder`, None where neither is there.
+    """Return the file `name` or `name`.gz of `folder`, or None if neither exists.
 
-    Raises `InvalidData` where both are: nothing says which one is meant.
+    Raises `InvalidData` if both exist, since it is unclear which one is valid.
     """
     plain, packed = folder / name, folder / f"{name}.gz"
     if plain.exists() and packed.exists():
@@ -29,7 +29,7 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text without line end); a byte order mark is dropped.
+    """Yield (line number from 1, text without line end); a byte order mark is dropped.
 
     Raises `InvalidData` for a file that cannot be opened, a gzip stream that is damaged or cut
     short, and bytes that are not UTF-8.
@@ -48,19 +48,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) of a file with one JSON object a line."""
+    """Yield (line number, object) of a file with one JSON object on each line."""
     for line, text in numbered_lines(path):
         try:
             row = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise InvalidData(path, f"not valid JSON: {error}", line=line) from error
         if not isinstance(row, dict):
-            raise InvalidData(path, f"expected an object, not {type(row).__name__}", line=line)
+            raise InvalidData(path, f"expected a JSON object, not {type(row).__name__}", line=line)
         yield line, row
 
 
 def _open(path: Path) -> BinaryIO:
-    # GzipFile reads like a binary file; its stub only does not say so.
+    # GzipFile can be read like a binary file, which its type stub does not say.
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -75,9 +75,9 @@ def _text(raw: bytes, *, path: Path, line: int) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Write `lines`, each with a line feed, as gzip where `path` ends in .gz.
+    """Write `lines`, each with a line feed; as gzip if `path` ends in .gz.
 
-    The same lines give the same bytes: the gzip header carries neither time nor name.
+    The same lines give the same bytes, since the gzip header has neither time nor name.
     """
     with path.open("wb") as raw:
         if path.suffix != ".gz":

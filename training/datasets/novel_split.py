@@ -1,13 +1,13 @@
-"""IRENE's zero-shot and one-shot sets: some labels of a data set are hidden, as if not yet posted.
+"""IRENE's zero-shot and one-shot sets: some labels are hidden in training and posted later.
 
 | in the folder | content                                                                       |
 |---------------|-------------------------------------------------------------------------------|
-| `seen/`       | a data set: the labels that are left, and the train and test pairs of those   |
+| `seen/`       | a data set: the labels that are not hidden, and their train and test pairs    |
 | `all/`        | a data set: those labels, then the hidden ones. Its test rows have all their  |
 |               | labels; its train rows are the one-shot queries, one for each hidden label    |
 | `novel.json`  | fraction and seed, and how many labels are seen and novel                     |
 
-A column of `seen` is the same column of `all`. What trains reads `seen` alone.
+The columns of `seen` are the first columns of `all`. Training reads `seen` alone.
 
 Shapes: N training rows, L labels, S of them seen.
 """
@@ -37,7 +37,7 @@ SEEN, ALL, FILE = "seen", "all", "novel.json"
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Facts:
-    """How the split was drawn."""
+    """The content of novel.json: how the split was drawn, and its sizes."""
 
     format: str
     version: int
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelSplit:
-    """`seen` as it trains; `everything` with the hidden labels after the seen ones."""
+    """`seen` is for training; `everything` has the hidden labels after the seen ones."""
 
     seen: Dataset
     everything: Dataset
@@ -61,7 +61,7 @@ class NovelSplit:
         return np.arange(self.facts.seen, self.facts.seen + self.facts.novel)
 
     def revealed(self) -> list[str]:
-        """The one query that is known of each hidden label."""
+        """The one-shot query of each hidden label."""
         train = self.everything.train
         row_of = dict(zip(train.labels_of.indices.tolist(), range(len(train)), strict=True))
         return [train.instances.texts[row_of[column]] for column in self.novel.tolist()]
@@ -70,56 +70,68 @@ class NovelSplit:
 def split_novel(dataset: Dataset, *, fraction: float, seed: int) -> NovelSplit:
     """Hide a share of the labels (IRENE, appendix: "Datasets creation details").
 
-    Only labels with a training pair that counts are drawn, so that each has a query to reveal; the
-    same draw serves zero-shot and one-shot. Training rows whose labels are all hidden are left out.
+    Only labels with an unfiltered training pair can be hidden, so that each has a one-shot query.
+    Zero-shot and one-shot hide the same labels. Training rows without a seen label are left out.
 
-    Raises `InvalidInput` for a fraction that hides no label, or all.
+    Raises `InvalidInput` for a fraction that hides no label or leaves no training row.
     """
+    train, labels = dataset.train, np.arange(len(dataset.labels))
+    drawable = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).drawable.tocsc()
+    rng = np.random.default_rng([seed, 7])
+    novel = _draw_novel(drawable, rng, fraction=fraction)
+    seen = np.setdiff1d(labels, novel)
+    seen_train = _with_labels(train, seen)
+    rows = np.flatnonzero(np.diff(seen_train.labels_of.indptr))
+    if not len(rows):
+        message = f"fraction {fraction:g} leaves no training row; hide fewer labels"
+        raise InvalidInput(message, field="fraction")
+    queries = [int(rng.choice(_column(drawable, label))) for label in novel.tolist()]
+    facts = Facts(
+        format=FORMAT,
+        version=VERSION,
+        fraction=fraction,
+        seed=seed,
+        seen=len(seen),
+        novel=len(novel),
+    )
+    return NovelSplit(
+        seen=_relabelled(dataset, seen, train=_rows(seen_train, rows), name="seen"),
+        everything=_relabelled(
+            dataset,
+            np.concatenate([seen, novel]),
+            train=_one_shot(train, queries, seen=len(seen), total=len(labels)),
+            name="novel",
+        ),
+        facts=facts,
+    )
+
+
+def _draw_novel(drawable: csr_matrix, rng: np.random.Generator, *, fraction: float) -> Rows:
+    """The columns of the hidden labels, ascending; `drawable` is [N, L] in CSC form."""
     if not 0.0 < fraction < 1.0:
         raise InvalidInput(f"fraction must lie between 0 and 1, not {fraction:g}", field="fraction")
-    train, total = dataset.train, len(dataset.labels)
-    drawable = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).drawable.tocsc()
     candidates = np.flatnonzero(np.diff(drawable.indptr))
-    rng = np.random.default_rng([seed, 7])
     novel = np.sort(rng.permutation(candidates)[: round(fraction * len(candidates))])
     if not len(novel):
-        raise InvalidInput(f"fraction {fraction:g} hides none of {len(candidates)} labels")
-    seen = np.setdiff1d(np.arange(total), novel)
-    left = _of_labels(train, seen)
-    rows = np.flatnonzero(np.diff(left.labels_of.indptr))
-    if not len(rows):
-        raise InvalidInput(f"fraction {fraction:g} leaves no training row")
-    queries = [int(rng.choice(_column(drawable, label))) for label in novel.tolist()]
-    return NovelSplit(
-        seen=replace(
-            dataset,
-            name=f"{dataset.name}-seen",
-            train=_rows(left, rows),
-            test=_of_labels(dataset.test, seen),
-            labels=_texts(dataset.labels, seen),
-            label_metadata=_at(dataset.label_metadata, seen),
-        ),
-        everything=replace(
-            dataset,
-            name=f"{dataset.name}-novel",
-            train=_one_shot(train, queries, seen=len(seen), total=total),
-            test=_of_labels(dataset.test, np.concatenate([seen, novel])),
-            labels=_texts(dataset.labels, np.concatenate([seen, novel])),
-            label_metadata=_at(dataset.label_metadata, np.concatenate([seen, novel])),
-        ),
-        facts=Facts(
-            format=FORMAT,
-            version=VERSION,
-            fraction=fraction,
-            seed=seed,
-            seen=len(seen),
-            novel=len(novel),
-        ),
+        message = f"fraction {fraction:g} of {len(candidates)} labels hides no label"
+        raise InvalidInput(message, field="fraction")
+    return novel
+
+
+def _relabelled(dataset: Dataset, columns: Rows, *, train: Split, name: str) -> Dataset:
+    """The data set with the labels `columns` in that order, and another train split."""
+    return replace(
+        dataset,
+        name=f"{dataset.name}-{name}",
+        train=train,
+        test=_with_labels(dataset.test, columns),
+        labels=_texts(dataset.labels, columns),
+        label_metadata=_matrix_rows(dataset.label_metadata, columns),
     )
 
 
 def write(split: NovelSplit, folder: Path) -> None:
-    """Write a new folder; raises `InvalidData` where it exists."""
+    """Write a new folder; raises `InvalidData` if it exists."""
     with new_folder(folder) as temporary:
         lf_xmc.write(split.seen, temporary / SEEN)
         lf_xmc.write(split.everything, temporary / ALL)
@@ -128,10 +140,10 @@ def write(split: NovelSplit, folder: Path) -> None:
 
 
 def read(folder: Path) -> NovelSplit:
-    """Read what `write` wrote; raises `InvalidData` naming what is wrong."""
+    """Read a folder of `write`; raises `InvalidData` that names file and mistake."""
     path = folder / FILE
     if not path.is_file():
-        raise InvalidData(path, "is missing: `python -m training split novel` writes such folders")
+        raise InvalidData(path, "is missing; `python -m training split novel` writes such folders")
     try:
         facts = TypeAdapter(Facts).validate_json(path.read_bytes())
     except ValidationError as error:
@@ -140,21 +152,23 @@ def read(folder: Path) -> NovelSplit:
         raise InvalidData(path, f"{where}: {first['msg']}".removeprefix(": ")) from error
     if (facts.format, facts.version) != (FORMAT, VERSION):
         raise InvalidData(path, f"is {facts.format} {facts.version}, not {FORMAT} {VERSION}")
-    found = NovelSplit(
+    split = NovelSplit(
         seen=lf_xmc.read(folder / SEEN), everything=lf_xmc.read(folder / ALL), facts=facts
     )
-    uids, one_shot = found.everything.labels.uids, found.everything.train.labels_of
+    uids, one_shot = split.everything.labels.uids, split.everything.train.labels_of
     if (len(uids), one_shot.shape[0]) != (facts.seen + facts.novel, facts.novel):
-        said = f"{ALL} holds {len(uids)} labels and {one_shot.shape[0]} one-shot queries"
-        raise InvalidData(path, said)
-    if not np.array_equal(np.sort(one_shot.indices), found.novel):
-        raise InvalidData(folder / ALL, "its train rows are not a query for each novel label")
-    if uids[: facts.seen] != found.seen.labels.uids:
-        raise InvalidData(folder / ALL, f"its first labels are not those of {SEEN}")
-    return found
+        message = f"{ALL} holds {len(uids)} labels and {one_shot.shape[0]} one-shot queries"
+        raise InvalidData(path, f"{message}, not {facts.seen + facts.novel} and {facts.novel}")
+    if not np.array_equal(np.sort(one_shot.indices), split.novel):
+        raise InvalidData(
+            folder / ALL, "its train split must hold exactly one query for each novel label"
+        )
+    if uids[: facts.seen] != split.seen.labels.uids:
+        raise InvalidData(folder / ALL, f"its first labels must be those of {SEEN}")
+    return split
 
 
-def _of_labels(split: Split, columns: Rows) -> Split:
+def _with_labels(split: Split, columns: Rows) -> Split:
     return replace(
         split,
         labels_of=csr_matrix(split.labels_of[:, columns]),
@@ -167,31 +181,30 @@ def _rows(split: Split, rows: Rows) -> Split:
         instances=_texts(split.instances, rows),
         labels_of=csr_matrix(split.labels_of[rows]),
         filtered=csr_matrix(split.filtered[rows]),
-        metadata_of=_at(split.metadata_of, rows),
+        metadata_of=_matrix_rows(split.metadata_of, rows),
     )
 
 
 def _one_shot(train: Split, queries: list[int], *, seen: int, total: int) -> Split:
-    """A row for each hidden label: the query that is revealed, with that label alone."""
+    """One row for each hidden label: its one-shot query, with that label alone."""
     rows, ones = np.arange(len(queries)), np.ones(len(queries), np.float32)
-    chosen = np.array(queries)
     texts = tuple(train.instances.texts[row] for row in queries)
     return Split(
         instances=Texts(uids=tuple(f"one-shot-{row}" for row in rows.tolist()), texts=texts),
         labels_of=csr_matrix((ones, (rows, seen + rows)), shape=(len(queries), total)),
         filtered=csr_matrix((len(queries), total), dtype=bool),
-        metadata_of=_at(train.metadata_of, chosen),
+        metadata_of=_matrix_rows(train.metadata_of, np.array(queries)),
     )
 
 
-def _texts(texts: Texts, places: Rows) -> Texts:
+def _texts(texts: Texts, rows: Rows) -> Texts:
     return Texts(
-        uids=tuple(texts.uids[place] for place in places.tolist()),
-        texts=tuple(texts.texts[place] for place in places.tolist()),
+        uids=tuple(texts.uids[row] for row in rows.tolist()),
+        texts=tuple(texts.texts[row] for row in rows.tolist()),
     )
 
 
-def _at(matrix: csr_matrix | None, rows: Rows) -> csr_matrix | None:
+def _matrix_rows(matrix: csr_matrix | None, rows: Rows) -> csr_matrix | None:
     return None if matrix is None else csr_matrix(matrix[rows])
 
 

@@ -1,7 +1,7 @@
 """A table of (query, keyword[, weight]) rows as a data set.
 
-Equal queries are one instance, equal keywords one label, and the weights of a repeated pair add up.
-Texts are stripped and inner whitespace is collapsed; nothing else is changed, case included.
+Equal queries become one instance, equal keywords one label, and the weights of a repeated pair are
+added. Whitespace at the ends is removed and inside is collapsed; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from array import array
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
@@ -40,17 +41,17 @@ def from_table(
 ) -> Dataset:
     """Read a csv, tsv, jsonl (each also .gz) or parquet file; `query` to `label_id` name columns.
 
-    A query goes to train or test as a whole, by a hash of `seed` and its text alone: rows that are
-    added later move no other query. Instances and labels keep the order of their first row; labels
-    that only test queries have stay in the label set. A label's uid is its text, or what
-    `label_id` says: one id then has one text, while one text may belong to several ids.
-    A query that equals a label's text is filtered for that row.
+    A hash of `seed` and a query's text decides whether all its rows go to train or to test, so rows
+    that are added later move no other query. Instances and labels keep the order of their first
+    row, and labels of test queries alone stay in the label set. A label's uid is its text or its
+    `label_id`; an id must always have the same text, while a text may have several ids. A label
+    whose text equals the query is filtered for that query.
 
     Raises:
-        InvalidData: names file, line and column of the first thing that is wrong; also for a table
-            without rows or a split that leaves one side empty.
+        InvalidData: with file, line and column of the first mistake; also for a table without rows
+            and a split that leaves one side empty.
         InvalidInput: `test_fraction` is not strictly between 0 and 1.
-        MissingExtra: a parquet file, and pyarrow is not installed.
+        MissingExtra: the file is parquet and pyarrow is not installed.
     """
     path = Path(path)
     if not 0 < test_fraction < 1:
@@ -60,13 +61,7 @@ def from_table(
     for row in read_rows(path, query=query, label=label, weight=weight, label_id=label_id):
         pairs.append(row)
     queries = tuple(pairs.queries)
-    test = np.array([is_test(text, fraction=test_fraction, seed=seed) for text in queries], bool)
-    if not queries:
-        raise InvalidData(path, "holds no rows")
-    if test.all() or not test.any():
-        side = "train" if test.all() else "test"
-        message = f"the split leaves {side} empty: {len(queries)} queries, fraction {test_fraction}"
-        raise InvalidData(path, f"{message}; choose another fraction or seed")
+    test = _test_rows(queries, path, fraction=test_fraction, seed=seed)
     relevance, filtered = pairs.relevance(), pairs.filtered()
     return Dataset(
         name=name if name is not None else path.name.split(".")[0],
@@ -79,6 +74,20 @@ def from_table(
     )
 
 
+def _test_rows(
+    queries: tuple[str, ...], path: Path, *, fraction: float, seed: int
+) -> NDArray[np.bool_]:
+    """Which queries go to test [Q]; `InvalidData` if there are none or one side is empty."""
+    if not queries:
+        raise InvalidData(path, "holds no rows")
+    test = np.array([is_test(text, fraction=fraction, seed=seed) for text in queries], bool)
+    if test.all() or not test.any():
+        side = "train" if test.all() else "test"
+        message = f"the split leaves {side} empty: {len(queries)} queries, fraction {fraction}"
+        raise InvalidData(path, f"{message}; choose another fraction or seed")
+    return test
+
+
 def is_test(query: str, *, fraction: float, seed: int) -> bool:
     """Whether a hash of `seed` and `query`, as a number in [0, 1), is below `fraction`."""
     digest = hashlib.sha256(f"{seed}\0{query}".encode()).digest()
@@ -86,7 +95,7 @@ def is_test(query: str, *, fraction: float, seed: int) -> bool:
 
 
 class _Pairs:
-    """The rows read so far; Q queries, L labels."""
+    """The rows that were read so far; Q queries, L labels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,7 +109,8 @@ class _Pairs:
         if label == len(self.label_texts):
             self.label_texts.append(row.label)
         if self.label_texts[label] != row.label:
-            message = f"{row.label_id!r} was {self.label_texts[label]!r} before, now {row.label!r}"
+            earlier = self.label_texts[label]
+            message = f"{row.label_id!r} has the text {row.label!r}, but earlier {earlier!r}"
             raise InvalidData(self.path, message, line=row.line, field="label id")
         self._rows.append(self.queries.setdefault(row.query, len(self.queries)))
         self._columns.append(label)
@@ -111,15 +121,15 @@ class _Pairs:
         return len(self.queries), len(self.labels)
 
     def relevance(self) -> csr_matrix:
-        """Return [Q, L] float32, the sum of weights; summed as float64, clipped to float32."""
-        places = (np.array(self._rows, np.int32), np.array(self._columns, np.int32))
-        matrix = csr_matrix((np.array(self._weights, np.float64), places), shape=self.shape)
+        """Return [Q, L], the sums of weights, added as float64 and clipped to float32."""
+        positions = (np.array(self._rows, np.int32), np.array(self._columns, np.int32))
+        matrix = csr_matrix((np.array(self._weights, np.float64), positions), shape=self.shape)
         matrix.sum_duplicates()
         matrix.data = np.clip(matrix.data, SMALLEST, LARGEST)
         return matrix.astype(np.float32)
 
     def filtered(self) -> csr_matrix:
-        """Return [Q, L] bool, the labels whose text is the query."""
+        """Return [Q, L] bool: the labels whose text equals the query."""
         same = (
             (self.queries[text], label)
             for label, text in enumerate(self.label_texts)

@@ -1,4 +1,4 @@
-"""A sparse matrix that grows by rows, in memory proportional to its entries."""
+"""A sparse matrix that is built row by row, in memory proportional to its entries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.sparse import csr_matrix
 
-# What a positive relevance may be once it is stored as float32 (below: it would become zero).
+# Smallest and largest relevance that float32 can store; a smaller one would become zero.
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class SparseRows:
-    """Rows of (column, value), appended one by one; `matrix` gives them as CSR."""
+    """Rows of (column, value), appended one by one; `matrix` returns them as CSR."""
 
     def __init__(self) -> None:
         self._ends = array("q", [0])
@@ -22,7 +22,7 @@ class SparseRows:
         self._values = array("f")
 
     def append(self, columns: Sequence[int], values: Sequence[float] | None = None) -> None:
-        """Add a row; without `values` all are 1. The caller has checked ranges and repetitions."""
+        """Add a row; without `values` all are 1. The caller checks ranges and repeated columns."""
         self._columns.extend(columns)
         self._values.extend(values if values is not None else [1.0] * len(columns))
         self._ends.append(len(self._columns))
@@ -31,12 +31,12 @@ class SparseRows:
         return len(self._ends) - 1
 
     def matrix(self, columns: int) -> csr_matrix:
-        """Return [rows, `columns`] float32 with sorted columns; int32 indices unless too many."""
+        """Return [rows, `columns`] float32 with sorted columns."""
         matrix = csr_matrix(
             (
                 np.array(self._values, dtype=np.float32),
                 np.array(self._columns, dtype=np.int32),
-                np.array(self._ends, dtype=np.int64),  # scipy narrows it where it fits
+                np.array(self._ends, dtype=np.int64),  # scipy converts it to int32 if it fits
             ),
             shape=(len(self), columns),
         )
@@ -45,5 +45,5 @@ class SparseRows:
 
 
 def is_relevance(value: object) -> bool:
-    """Whether `value` is a positive number that float32 holds (bool is not a number here)."""
+    """Whether `value` is a positive number within float32; bool does not count as a number."""
     return type(value) in (int, float) and SMALLEST <= value <= LARGEST  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Rows of a table file as texts and numbers, with the line of each.
+"""Rows of a table file, with the line number of each.
 
     .csv      comma-separated with a header line; fields may be quoted
     .tsv      tab-separated with a header line; no quoting: `"exact phrase"` keeps its quotes
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from service.core.errors import InvalidData, MissingExtra
 from training.datasets.lines import json_rows, numbered_lines
 
-# A reader yields (line, the values of the asked-for columns in their order).
+# A reader yields (line, values of the given columns in their order).
 Reader = Callable[[Path, Sequence[str]], Iterator[tuple[int, list[Any]]]]
 
 
 class Row(NamedTuple):
-    """One pair of the table, texts already normalised."""
+    """One pair of the table; texts have normal whitespace."""
 
     line: int
     query: str
@@ -36,9 +36,9 @@ class Row(NamedTuple):
 def read_rows(
     path: Path, *, query: str, label: str, weight: str | None, label_id: str | None
 ) -> Iterator[Row]:
-    """Stream the rows; the arguments name columns. Without `label_id` the label is its own id.
+    """Yield the rows; the arguments name columns. Without `label_id` a label's id is its text.
 
-    Raises `InvalidData` naming file, line and column; `MissingExtra` for parquet without pyarrow.
+    Raises `InvalidData` with file, line and column; `MissingExtra` for parquet without pyarrow.
     """
     columns = [name for name in (query, label, weight, label_id) if name is not None]
     for line, values in _reader(path)(path, columns):
@@ -63,7 +63,7 @@ def _reader(path: Path) -> Reader:
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-    # strict: a stray quote is an error here, not the end of the table swallowed into one field.
+    # strict: a stray quote is an error; otherwise the rest of the table would become one field.
     lines = (f"{text}\n" for _, text in numbered_lines(path))
     return _read_separated(path, columns, csv.reader(lines, strict=True))
 
@@ -77,7 +77,7 @@ def _read_tsv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[An
 def _read_separated(
     path: Path, columns: Sequence[str], reader: Any
 ) -> Iterator[tuple[int, list[Any]]]:
-    start = 1  # a quoted field may span lines: a row is named by its first
+    start = 1  # a quoted field may span lines; messages name the first line of a row
     header: list[str] | None = None
     try:
         for values in reader:
@@ -85,9 +85,9 @@ def _read_separated(
                 header = values
                 positions = _positions(header, columns, path)
             elif values and len(values) != len(header):
-                message = f"{len(values)} fields, the header has {len(header)}"
+                message = f"{len(values)} fields, but the header has {len(header)}"
                 raise InvalidData(path, message, line=start)
-            elif values:  # a blank line is no row
+            elif values:  # blank lines are skipped
                 yield start, [values[position] for position in positions]
             start = reader.line_num + 1
     except csv.Error as error:
@@ -98,7 +98,7 @@ def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[
     for line, row in json_rows(path):
         for name in columns:
             if name not in row:
-                message = f"is missing; there are {', '.join(row) or 'none'}"
+                message = f"is missing; the columns are {', '.join(row) or 'none'}"
                 raise InvalidData(path, message, line=line, field=name)
         yield line, [row[name] for name in columns]
 
@@ -137,8 +137,8 @@ READERS: dict[str, Reader] = {
 def _positions(header: Sequence[str], columns: Sequence[str], path: Path) -> list[int]:
     for name in columns:
         if header.count(name) != 1:
-            problem = "is missing" if name not in header else "stands more than once"
-            message = f"{problem}; there are {', '.join(header)}"
+            problem = "is missing" if name not in header else "occurs more than once"
+            message = f"{problem}; the columns are {', '.join(header)}"
             raise InvalidData(path, message, line=1, field=name)
     return [header.index(name) for name in columns]
 

@@ -1,4 +1,4 @@
-"""Collects uids and texts row by row and objects to what a text must not be."""
+"""Uids and texts, collected row by row and checked: none may be empty, no uid repeated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from training.datasets.dataset import Texts
 
 
 class TextRows:
-    """The growing texts of one file."""
+    """The texts of one file, while it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._line_of: dict[str, int] = {}  # in row order: uid -> line, which names the first twin
+        self._line_of: dict[str, int] = {}  # uid -> line, in row order
         self._texts: list[str] = []
 
     def append(self, *, uid: str, text: str, line: int) -> None:
@@ -24,12 +24,12 @@ class TextRows:
             raise InvalidData(self.path, "the text is empty", line=line, field="title")
         first = self._line_of.setdefault(uid, line)
         if first != line:
-            message = f"{uid!r} was given to line {first} already"
+            message = f"{uid!r} is already the uid of line {first}"
             raise InvalidData(self.path, message, line=line, field="uid")
         self._texts.append(text)
 
     def texts(self) -> Texts:
-        """Return all rows; raises `InvalidData` where there is none."""
+        """Return all rows; raises `InvalidData` if there are none."""
         if not self._texts:
             raise InvalidData(self.path, "holds no rows")
         return Texts(uids=tuple(self._line_of), texts=tuple(self._texts))

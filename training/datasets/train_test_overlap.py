@@ -1,4 +1,4 @@
-"""Rows that stand in train and in test alike: what would make every figure too good."""
+"""Texts that occur in both train and test, which would make every figure too good."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TRAIN_FILES = ("trn.json", "train_raw_texts.txt", "trn_X_Y.txt")
 
 
 def refuse_overlap(dataset: Dataset, folder: Path) -> None:
-    """Raise `InvalidData` naming the first training row whose text is a test row's.
+    """Raise `InvalidData` that names the first training row whose text is also a test text.
 
-    Both layouts have one row a line; the line is that of the training file.
+    Both layouts have one row on each line; the error names the line of the training file.
     """
     test = {text: row for row, text in reversed(list(enumerate(dataset.test.instances.texts)))}
     for row, text in enumerate(dataset.train.instances.texts):
@@ -23,7 +23,7 @@ def refuse_overlap(dataset: Dataset, folder: Path) -> None:
             raise InvalidData(
                 path,
                 f"the text {text[:80]!r} is also test row {test[text] + 1}; figures would be too"
-                " good (--allow-test-rows trains on it all the same)",
+                " good (--allow-test-rows trains nevertheless)",
                 line=row + 1,
                 field="title",
             )

@@ -1,14 +1,14 @@
-"""`dataset.json`: what the rows of a data set do not say themselves.
+"""`dataset.json`: the description of a data set.
 
     format      "keymatch-dataset"
     version     1
     name        any text
     propensity  {"a": positive number, "b": positive number}
-    fields      ["title"] or ["title", "content"]: what a text is joined from
-    source      any text, may be empty or absent
+    fields      ["title"] or ["title", "content"]: the fields that a text is joined from
+    source      any text; may be empty or absent
 
-A public folder comes without this file. Its reader then takes what the caller states, and defaults
-otherwise; it never guesses from a name.
+A public folder has no such file. Then the caller's values and defaults hold; nothing is guessed
+from a name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Description:
 
 
 def read_description(folder: Path) -> Description:
-    """Return the description of `folder`, defaults under the folder's name where it has none."""
+    """Return the description of `folder`; without a file, defaults and the folder's name."""
     path = folder / FILE
     if not path.exists():
         return Description(name=folder.resolve().name)
@@ -58,7 +58,7 @@ def read_description(folder: Path) -> Description:
 
 
 def description_bytes(dataset: Dataset) -> bytes:
-    """Return what `read_description` reads back."""
+    """The content of a file that `read_description` reads back equal."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -75,7 +75,8 @@ def _check_format(content: Any, path: Path) -> None:
         raise InvalidData(path, f"must be {FORMAT!r}", field="format")
     version = content.get("version")
     if type(version) is not int or version != VERSION:
-        raise InvalidData(path, f"{version!r} is unknown; this build reads 1", field="version")
+        message = f"{version!r} is unknown; this program reads version {VERSION}"
+        raise InvalidData(path, message, field="version")
 
 
 def _string(content: dict[str, Any], key: str, path: Path, *, default: str | None = None) -> str:

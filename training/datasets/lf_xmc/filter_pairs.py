@@ -1,6 +1,6 @@
-"""Filter files: a line `row label` for each pair that does not count.
+"""Filter files: one line `row label` for each filtered pair.
 
-Such predictions are removed before ranking. An absent file is the same as an empty one.
+Filtered predictions are removed before ranking. A missing file means the same as an empty one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEST = "filter_labels_test.txt"
 
 
 def read_filter(folder: Path, name: str, *, shape: tuple[int, int]) -> csr_matrix:
-    """Return [N, L] bool; a pair that is repeated is marked once.
+    """Return [N, L] bool; a repeated pair is marked once.
 
     Raises `InvalidData` for a line that is not two integers below `shape`.
     """
@@ -30,7 +30,7 @@ def read_filter(folder: Path, name: str, *, shape: tuple[int, int]) -> csr_matri
 
 
 def filter_lines(filtered: csr_matrix) -> Iterator[bytes]:
-    """Yield the lines that `read_filter` reads back."""
+    """Yield lines that `read_filter` reads back equal."""
     rows, labels = filtered.nonzero()
     for index in np.lexsort((labels, rows)):
         yield b"%d %d" % (rows[index], labels[index])
@@ -45,11 +45,14 @@ def _pairs(path: Path, *, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
         for field, value, limit in zip(("row", "label"), pair, shape, strict=True):
             if value >= limit:
                 raise InvalidData(
-                    path, f"{value} is out of range: there are {limit}", line=line, field=field
+                    path,
+                    f"{value} is out of range: it must be below {limit}",
+                    line=line,
+                    field=field,
                 )
         yield pair
 
 
 def _is_index(word: str) -> bool:
-    # Eighteen digits: a longer one is out of any range, and int() would be slow or refuse.
+    # A longer number is out of any range, and int() would be slow or refuse it.
     return word.isascii() and word.isdigit() and len(word) <= 18

@@ -1,7 +1,7 @@
 """Reads and writes folders in the LF-XMC layout, in its JSON and its sparse text form.
 
-Which form a folder holds is told by the files that are there; where both are whole, JSON wins,
-since it alone has uids and metadata. `json_text.py` and `sparse_text.py` describe the files.
+The files of a folder decide its form. If both forms are complete, JSON is read, since only it has
+metadata. `json_text.py` and `sparse_text.py` describe the files.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ def read(
 ) -> Dataset:
     """Read and validate a folder.
 
-    What is given here wins over `dataset.json`; where neither says it, propensity is .55/1.5, a
-    text is title and content, and the name is the folder's.
-
-    A uid is unique within its file only: the same one may stand in train and in test.
+    Arguments replace the values of `dataset.json`. The defaults are a propensity of 0.55 and 1.5,
+    texts of title and content, and the folder's name. A uid is unique within its file only.
 
     Raises:
-        InvalidData: names file, line and field of the first thing that is wrong, or the files that
-            are missing.
+        InvalidData: names file, line and field of the first mistake, or the missing files.
     """
     folder = Path(folder)
     layout = detect_layout(folder)
@@ -55,11 +52,11 @@ def read(
 def write(
     dataset: Dataset, folder: Path | str, *, layout: Layout = "json", compress: bool = True
 ) -> None:
-    """Write a new folder that `read` reads back equal; it appears whole or not at all.
+    """Write a new folder that `read` reads back equal; it appears complete or not at all.
 
     Raises:
-        InvalidData: the folder exists already (nothing is overwritten) or cannot be written.
-        InvalidInput: the layout has no place for something of the data set.
+        InvalidData: the folder exists already or cannot be written.
+        InvalidInput: the layout cannot store a part of the data set.
     """
     with new_folder(Path(folder)) as temporary:
         LAYOUTS[layout].write(dataset, temporary, compress=compress)
@@ -69,7 +66,7 @@ def write(
 
 
 def detect_layout(folder: Path) -> Layout:
-    """Return the form whose files are all there; raises `InvalidData` naming what is missing."""
+    """Return the form whose files all exist; raises `InvalidData` that names missing files."""
     if not folder.is_dir():
         raise InvalidData(folder, "is not a folder")
     missing = {
@@ -79,7 +76,7 @@ def detect_layout(folder: Path) -> Layout:
     for layout, names in missing.items():
         if not names:
             return layout
-    # A folder that holds part of one form is told about that form only.
+    # For a folder with some files of one form, only the missing files of that form are named.
     begun = [layout for layout in LAYOUTS if len(missing[layout]) < len(LAYOUTS[layout].REQUIRED)]
     wanted = " or ".join(", ".join(missing[layout]) for layout in begun or LAYOUTS)
     raise InvalidData(folder, f"is not a data set: missing {wanted} (each may end in .gz)")

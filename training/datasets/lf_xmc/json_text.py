@@ -1,13 +1,13 @@
-"""The JSON form of the LF-XMC layout: one object a line, gzip or plain.
+"""The JSON form of the LF-XMC layout: one object on each line, gzip or plain.
 
     metadata.json[.gz]  uid, title                                         optional
     lbl.json[.gz]       uid, title, content?, metadata_ind?
     trn.json[.gz]       uid, title, content?, target_ind?, target_rel?, metadata_ind?
     tst.json[.gz]       the same
 
-`?` may be absent: no content, no labels, relevance 1, no metadata. Labels are read first, so that
-an index out of range is found on its own line. Without a metadata file `metadata_ind` means
-nothing and is passed over.
+Fields with `?` may be absent: no content, no labels, relevance 1, no metadata. Labels are read
+first, so that errors about an index out of range can name its line. Without a metadata file
+`metadata_ind` is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METADATA = "metadata.json"
 
 
 class Rows(NamedTuple):
-    """One file's content; a matrix is None where nothing was there to point to."""
+    """One file's content; a matrix is None if there is nothing that its indices could refer to."""
 
     texts: Texts
     targets: csr_matrix | None  # [rows, L]
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 
 def read(folder: Path, description: Description) -> Dataset:
-    """Read a folder that holds `REQUIRED`; raises `InvalidData` naming file, line and field."""
+    """Read a folder that holds `REQUIRED`; raises `InvalidData` with file, line and field."""
     fields = description.fields
     metadata_file = find(folder, METADATA)
     metadata = read_rows(metadata_file, fields=fields).texts if metadata_file else None
@@ -75,7 +75,7 @@ def read(folder: Path, description: Description) -> Dataset:
 def read_rows(
     path: Path, *, fields: tuple[str, ...], labels: int | None = None, metadata: int | None = None
 ) -> Rows:
-    """Stream one file; `labels` and `metadata` are the sizes that its indices must stay below."""
+    """Read one file; its indices must be below `labels` and `metadata`."""
     texts, targets, items = TextRows(path), SparseRows(), SparseRows()
     for line, row in json_rows(path):
         where = _Where(path, line)
@@ -94,7 +94,7 @@ def read_rows(
 
 
 def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
-    """Fill `folder` with what `read` reads back; the whole text of a row becomes its title."""
+    """Write files that `read` reads back equal; the whole text of a row becomes its title."""
     end = ".gz" if compress else ""
     if dataset.metadata is not None:
         write_lines(folder / f"{METADATA}{end}", row_lines(dataset.metadata))
@@ -114,7 +114,7 @@ def row_lines(
         if targets is not None:
             entries = slice(targets.indptr[index], targets.indptr[index + 1])
             row["target_ind"] = targets.indices[entries]
-            # As float32: 0.1 is written as 0.1, not as the double nearest to its float32.
+            # As float32, 0.1 is written as 0.1, and not as the double nearest to that float32.
             row["target_rel"] = targets.data[entries].astype(np.float32, copy=False)
         if metadata is not None:
             entries = slice(metadata.indptr[index], metadata.indptr[index + 1])
@@ -147,7 +147,7 @@ def _string(row: dict[str, Any], field: str, where: _Where) -> str:
 
 
 def _text(row: dict[str, Any], fields: tuple[str, ...], where: _Where) -> str:
-    """Join title and, where it is asked for and not blank, content by a space."""
+    """Title and, if it is among `fields` and not blank, content, joined by a space."""
     title = _string(row, "title", where)
     content = _string(row, "content", where) if "content" in row else ""
     parts = (title, content) if "content" in fields else (title,)
@@ -156,12 +156,12 @@ def _text(row: dict[str, Any], fields: tuple[str, ...], where: _Where) -> str:
 
 def _indices(row: dict[str, Any], field: str, limit: int, where: _Where) -> list[int]:
     values = row.get(field, [])
-    # Exact types: JSON's true is an int to isinstance, and would point to item 1.
+    # Exact types, since isinstance(True, int) holds and `true` would mean index 1.
     if not isinstance(values, list) or any(type(value) is not int for value in values):
         raise where.error(field, "must be a list of integers")
     if values and not (min(values) >= 0 and max(values) < limit):
         wrong = next(value for value in values if not 0 <= value < limit)
-        raise where.error(field, f"{wrong} is out of range: there are {limit}")
+        raise where.error(field, f"{wrong} is out of range: it must be below {limit}")
     if len(set(values)) != len(values):
         raise where.error(field, "an index is repeated")
     return values

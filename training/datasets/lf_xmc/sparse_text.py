@@ -1,11 +1,11 @@
 """The sparse text form of the LF-XMC layout, as in the public extreme-classification repository.
 
-    trn_X_Y.txt, tst_X_Y.txt   a header line `rows columns`, then `label:relevance ...` a row
-    train_raw_texts.txt        a text a line; so test_raw_texts.txt and label_raw_texts.txt
-    train_uids.txt             a uid a line, and test_uids.txt, label_uids.txt: ours, optional;
-                               without them a uid is the row's number
+    trn_X_Y.txt, tst_X_Y.txt   a header `rows columns`, then a line `label:relevance ...` per row
+    train_raw_texts.txt        a text per line; also test_raw_texts.txt and label_raw_texts.txt
+    train_uids.txt             a uid per line; also test_uids.txt and label_uids.txt. Optional, an
+                               addition of Keymatch: without it a uid is the row's number
 
-Each file may be gzip (`.gz`). A row without labels is an empty line. Metadata has no place here.
+Each file may be gzip (`.gz`). A row without labels is an empty line. This form has no metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REQUIRED = (
 
 
 def read(folder: Path, description: Description) -> Dataset:
-    """Read a folder that holds `REQUIRED`; raises `InvalidData` naming file and line."""
+    """Read a folder that holds `REQUIRED`; raises `InvalidData` with file and line."""
     labels = _read_texts(folder, "label")
 
     def split(side: str, matrix_name: str, filter_name: str) -> Split:
@@ -58,13 +58,13 @@ def read(folder: Path, description: Description) -> Dataset:
 
 
 def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
-    """Fill `folder` with what `read` reads back.
+    """Write files that `read` reads back equal.
 
-    Raises `InvalidInput` for metadata and for a text or uid with a line break: this form has no
-    place for them.
+    Raises `InvalidInput` for metadata and for a text or uid with a line break, which this form
+    cannot store.
     """
     if dataset.metadata is not None:
-        raise InvalidInput("the sparse text layout has no place for metadata", field="metadata")
+        raise InvalidInput("the sparse text layout cannot store metadata", field="metadata")
     end = ".gz" if compress else ""
     sides = (
         ("label", dataset.labels),
@@ -79,26 +79,26 @@ def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
 
 
 def read_matrix(path: Path, *, shape: tuple[int, int]) -> csr_matrix:
-    """Return [rows, columns] float32; raises where header or lines disagree with `shape`."""
+    """Return [rows, columns] float32; `InvalidData` if header or lines disagree with `shape`."""
     lines = numbered_lines(path)
     header = next(lines, (1, ""))[1].split()
     if len(header) != 2 or not all(word.isascii() and word.isdigit() for word in header):
         raise InvalidData(path, "expected a header `rows columns`", line=1)
     if header != [str(size) for size in shape]:
-        message = f"says {' '.join(header)}, but there are {shape[0]} texts and {shape[1]} labels"
+        message = f"is {' '.join(header)}, but there are {shape[0]} texts and {shape[1]} labels"
         raise InvalidData(path, message, line=1, field="header")
     rows = SparseRows()
     line = 1
     for line, text in lines:
         rows.append(*_entries(text, path=path, line=line, columns=shape[1]))
     if len(rows) != shape[0]:
-        message = f"ends after {len(rows)} rows, the header says {shape[0]}"
+        message = f"the file ends after {len(rows)} rows, but the header says {shape[0]}"
         raise InvalidData(path, message, line=line)
     return rows.matrix(shape[1])
 
 
 def matrix_lines(matrix: csr_matrix) -> Iterator[bytes]:
-    """Yield the header and the rows that `read_matrix` reads back exactly."""
+    """Yield a header and rows that `read_matrix` reads back exactly."""
     yield b"%d %d" % matrix.shape
     values = matrix.data.astype(np.float32, copy=False)
     for start, stop in zip(matrix.indptr, matrix.indptr[1:], strict=False):
@@ -112,7 +112,7 @@ def _entries(text: str, *, path: Path, line: int, columns: int) -> tuple[list[in
     relevances: list[float] = []
     for word in text.split():
         label, _, relevance = word.partition(":")
-        # Eighteen digits: a longer label is out of any range, and int() might refuse it.
+        # A longer label is out of any range, and int() might refuse it.
         if not (label.isascii() and label.isdigit() and len(label) <= 18 and _is_number(relevance)):
             raise InvalidData(path, f"expected `label:relevance`, not {word[:80]!r}", line=line)
         labels.append(int(label))
@@ -126,7 +126,7 @@ def _check_entries(
 ) -> None:
     for label, relevance in zip(labels, relevances, strict=True):
         if label >= columns:
-            message = f"{label} is out of range: there are {columns}"
+            message = f"{label} is out of range: it must be below {columns}"
             raise InvalidData(path, message, line=line, field="label")
         if not is_relevance(relevance):
             message = f"{relevance!r} is not a positive finite number"
@@ -172,6 +172,6 @@ def _file(folder: Path, name: str) -> Path:
 def _one_line_each(texts: tuple[str, ...], side: str) -> Iterator[bytes]:
     for row, text in enumerate(texts):
         if "\n" in text or "\r" in text:
-            message = "holds a line break, for which the sparse text layout has no place"
+            message = "contains a line break, which the sparse text layout cannot store"
             raise InvalidInput(f"{side} row {row} {message}", field=side)
         yield text.encode()

@@ -111,7 +111,7 @@ def test_a_query_too_many_for_one_label_is_named(split: NovelSplit, tmp_path: Pa
     rows = tmp_path / "split" / "all" / "trn.json.gz"
     lines = gzip.decompress(rows.read_bytes()).replace(b"[12]", b"[13]")
     rows.write_bytes(gzip.compress(lines))
-    with pytest.raises(InvalidData, match="not a query for each novel label"):
+    with pytest.raises(InvalidData, match="exactly one query for each novel label"):
         novel_split.read(tmp_path / "split")
 
 

@@ -99,7 +99,7 @@ def test_one_text_may_have_several_ids_but_not_the_reverse(tmp_path: Path) -> No
     assert dataset.labels.texts == ("same", "same", "c", "e")
     assert dataset.train.filtered.nnz + dataset.test.filtered.nnz == 2
     path = write_table(tmp_path, "csv", [*rows, ["f", "other", 1, "1"]], HEADER)
-    with pytest.raises(InvalidData, match=r":6: label id: '1' was 'same' before, now 'other'"):
+    with pytest.raises(InvalidData, match="'1' has the text 'other', but earlier 'same'"):
         from_table(path, query="q", label="k", label_id="id")
 
 
@@ -156,22 +156,22 @@ BAD_ROWS = [
     ("csv", "q,k,w\na,b,nan\n", ":2: w: 'nan' is not a positive finite number"),
     ("csv", "q,k,w\na,b,inf\n", ":2: w: 'inf' is not a positive finite number"),
     ("csv", "q,k,w\na,b,\n", ":2: w: '' is not a positive finite number"),
-    ("csv", "q,k,w\na,b\n", ":2: 2 fields, the header has 3"),
-    ("csv", "q,k,w\na,b,1,2\n", ":2: 4 fields, the header has 3"),
+    ("csv", "q,k,w\na,b\n", ":2: 2 fields, but the header has 3"),
+    ("csv", "q,k,w\na,b,1,2\n", ":2: 4 fields, but the header has 3"),
     ("csv", 'q,k,w\n"a\nb",c,1\n"d\ne",,1\n', ":4: k: is empty"),
     ("csv", 'q,k,w\na,b,1\n"a,b,1\nc,d,1\n', ":3: not a valid row"),
     ("csv", 'q,k,w\n"a"x,b,1\n', ":2: not a valid row"),
-    ("csv", "q,w\na,1\n", ":1: k: is missing; there are q, w"),
-    ("csv", "q,k,k,w\na,b,c,1\n", ":1: k: stands more than once; there are q, k, k, w"),
+    ("csv", "q,w\na,1\n", ":1: k: is missing; the columns are q, w"),
+    ("csv", "q,k,k,w\na,b,c,1\n", ":1: k: occurs more than once; the columns are q, k, k, w"),
     ("csv", "q,k,w\n", ": holds no rows"),
     ("csv", "", ": holds no rows"),
-    ("tsv", "q\tk\tw\na\tb\n", ":2: 2 fields, the header has 3"),
+    ("tsv", "q\tk\tw\na\tb\n", ":2: 2 fields, but the header has 3"),
     ("jsonl", '{"q": "a", "k": "b", "w": 1}\n{', ":2: not valid JSON"),
-    ("jsonl", '{"q": "a", "w": 1}\n', ":1: k: is missing; there are q, w"),
+    ("jsonl", '{"q": "a", "w": 1}\n', ":1: k: is missing; the columns are q, w"),
     ("jsonl", '{"q": "a", "k": 3, "w": 1}\n', ":1: k: must be a text, not int"),
     ("jsonl", '{"q": "a", "k": "b", "w": true}\n', ":1: w: True is not a positive"),
     ("jsonl", '{"q": "a", "k": "b", "w": null}\n', ":1: w: None is not a positive"),
-    ("jsonl", '["a"]\n', ":1: expected an object, not list"),
+    ("jsonl", '["a"]\n', ":1: expected a JSON object, not list"),
     ("jsonl", "", ": holds no rows"),
     ("parquet", "plain text", ":1: cannot be read as parquet"),
 ]
@@ -199,7 +199,7 @@ def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
     path = write_table(tmp_path, "parquet", rows, HEADER)
     with pytest.raises(InvalidData, match=r"table\.parquet:2: k: is empty"):
         from_table(path, query="q", label="k")
-    with pytest.raises(InvalidData, match=r"x: is missing; there are q, k, w, id"):
+    with pytest.raises(InvalidData, match=r"x: is missing; the columns are q, k, w, id"):
         from_table(path, query="x", label="k")
 
 

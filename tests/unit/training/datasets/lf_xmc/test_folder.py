@@ -88,7 +88,7 @@ BAD_LINES = [
     ("{", "not valid JSON"),
     ("", "not valid JSON"),
     ('{"uid": "\\ud800", "title": "t"}', "not valid JSON"),
-    ("[1]", "expected an object, not list"),
+    ("[1]", "expected a JSON object, not list"),
     ({"title": "iris"}, "uid: is missing"),
     ({"uid": "q9"}, "title: is missing"),
     (ROW | {"uid": 9}, "uid: must be a text, not int"),
@@ -96,13 +96,13 @@ BAD_LINES = [
     (ROW | {"content": ["x"]}, "content: must be a text, not list"),
     (ROW | {"uid": " "}, "uid: is empty"),
     (ROW | {"title": " ", "content": ""}, "title: the text is empty"),
-    (ROW | {"uid": "q1"}, "uid: 'q1' was given to line 2 already"),
+    (ROW | {"uid": "q1"}, "uid: 'q1' is already the uid of line 2"),
     (ROW | {"target_ind": 0}, "target_ind: must be a list of integers"),
     (ROW | {"target_ind": [0, "1"]}, "target_ind: must be a list of integers"),
     (ROW | {"target_ind": [0, True]}, "target_ind: must be a list of integers"),
     (ROW | {"target_ind": [0, 1.0]}, "target_ind: must be a list of integers"),
-    (ROW | {"target_ind": [0, 2]}, "target_ind: 2 is out of range: there are 2"),
-    (ROW | {"target_ind": [-1, 0]}, "target_ind: -1 is out of range: there are 2"),
+    (ROW | {"target_ind": [0, 2]}, "target_ind: 2 is out of range: it must be below 2"),
+    (ROW | {"target_ind": [-1, 0]}, "target_ind: -1 is out of range: it must be below 2"),
     (ROW | {"target_ind": [1, 1]}, "target_ind: an index is repeated"),
     (ROW | {"target_rel": [1]}, "target_rel: must be a list as long as target_ind, 2"),
     (ROW | {"target_rel": None}, "target_rel: must be a list as long as target_ind, 2"),
@@ -113,7 +113,7 @@ BAD_LINES = [
     (ROW | {"target_rel": [1, 1e-50]}, "target_rel: 1e-50 is not a positive finite number"),
     ('{"uid": "q9", "title": "t", "target_ind": [0], "target_rel": [NaN]}', "not valid JSON"),
     ('{"uid": "q9", "title": "t", "target_ind": [0], "target_rel": [1e999]}', ""),
-    (ROW | {"metadata_ind": [2]}, "metadata_ind: 2 is out of range: there are 2"),
+    (ROW | {"metadata_ind": [2]}, "metadata_ind: 2 is out of range: it must be below 2"),
     (ROW | {"metadata_ind": [0, 0]}, "metadata_ind: an index is repeated"),
 ]
 
@@ -134,7 +134,7 @@ def test_every_file_is_validated(folder: Path, name: str) -> None:
     path = folder / name
     first = path.read_text().splitlines()[0]
     path.write_text(f"{first}\n{first}\n")
-    with pytest.raises(InvalidData, match=f"{name}:2: uid: '.*' was given to line 1 already"):
+    with pytest.raises(InvalidData, match=f"{name}:2: uid: '.*' is already the uid of line 1"):
         lf_xmc.read(folder)
 
 
@@ -186,8 +186,8 @@ def test_a_file_without_rows(folder: Path, name: str) -> None:
         ("0 -1", "expected `row label`"),
         ("0 \u0661", "expected `row label`"),
         ("0 " + "9" * 5000, "expected `row label`"),
-        ("2 0", "row: 2 is out of range: there are 2"),
-        ("0 2", "label: 2 is out of range: there are 2"),
+        ("2 0", "row: 2 is out of range: it must be below 2"),
+        ("0 2", "label: 2 is out of range: it must be below 2"),
     ],
 )
 def test_a_bad_filter_line_is_named(folder: Path, line: str, message: str) -> None:
@@ -242,7 +242,7 @@ def test_the_description_is_used(folder: Path) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "format: must be 'keymatch-dataset'"),
-        ({"version": 2}, "version: 2 is unknown; this build reads 1"),
+        ({"version": 2}, "version: 2 is unknown; this program reads version 1"),
         ({"version": True}, "version: True is unknown"),
         ({"name": 1}, "name: must be a text"),
         ({"source": None}, "source: must be a text"),

@@ -158,7 +158,7 @@ def test_a_parent_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uid_or_text", ["a\nb", "a\rb"])
 def test_a_failed_write_leaves_nothing(tmp_path: Path, uid_or_text: str) -> None:
-    with pytest.raises(InvalidInput, match="label row 0 holds a line break"):
+    with pytest.raises(InvalidInput, match="label row 0 contains a line break"):
         lf_xmc.write(small(label=uid_or_text), tmp_path / "out", layout="sparse")
     assert list(tmp_path.iterdir()) == []
 
@@ -170,5 +170,5 @@ def test_the_json_form_keeps_line_breaks(tmp_path: Path) -> None:
 
 def test_the_sparse_form_refuses_metadata(tmp_path: Path) -> None:
     metadata = Texts(uids=("m",), texts=("tag",))
-    with pytest.raises(InvalidInput, match="no place for metadata"):
+    with pytest.raises(InvalidInput, match="cannot store metadata"):
         lf_xmc.write(small(metadata=metadata), tmp_path / "out", layout="sparse")
