@@ -19,7 +19,7 @@ from training.datasets.dataset import Dataset
 from training.loop.embedder import BucketedEncoder, Embedder
 from training.loop.frozen import FrozenEmbedder
 from training.loop.model import TrainedModel
-from training.loop.optimizers import make_optimizers
+from training.loop.optimizers import Optimizers, make_optimizers
 from training.loop.training_data import TrainingData
 from training.models.ngrams import CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
@@ -57,18 +57,7 @@ def build_model(
     if isinstance(embedder, FrozenEmbedder):
         with console.status(f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.transformer_vectors
-    optimizers = make_optimizers(
-        embedder.module if embedder.learns else None,
-        system.head,
-        recipe,
-        sharded=system.sharded_parameters,
-        sharding=sharding,
-    )
-    if embedder.learns:
-        embedder.module, *optimizers.each = accelerator.prepare(embedder.module, *optimizers.each)
-    embedder.module.train(embedder.learns)
-    if system.head is not None:
-        system.head.to(accelerator.device)
+    optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(
         encoder=encoder,
         embedder=embedder,
@@ -173,6 +162,29 @@ def _build_system(
         sharding=sharding,
     )
     return build_system(recipe.system, task, source=source)
+
+
+def _prepare(
+    recipe: Recipe,
+    embedder: Embedder,
+    system: System,
+    sharding: Sharding,
+    accelerator: Accelerator,
+) -> Optimizers:
+    """The optimizers; wraps the encoder for several processes and moves all to the device."""
+    optimizers = make_optimizers(
+        embedder.module if embedder.learns else None,
+        system.head,
+        recipe,
+        sharded=system.sharded_parameters,
+        sharding=sharding,
+    )
+    if embedder.learns:
+        embedder.module, *optimizers.each = accelerator.prepare(embedder.module, *optimizers.each)
+    embedder.module.train(embedder.learns)
+    if system.head is not None:
+        system.head.to(accelerator.device)
+    return optimizers
 
 
 def _set_dropout(model: nn.Module, share: float) -> None:
