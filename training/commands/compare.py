@@ -1,4 +1,4 @@
-"""`python -m training compare`: every system of a comparison, trained and scored in turn."""
+"""`python -m training compare`: train and score every system of a comparison."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def compare(
     precision: AskedPrecision = "fp32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Train and score systems side by side, each by a command that is shown and can be run alone.
+    """Train and score systems on the same data; prints each command, which can be run alone.
 
-    What is scored already is not done again, and a run that was cut off goes on: after an error,
-    give the same command again. `report --runs OUT/*` sets the results beside each other.
+    Entries with results are skipped, and an interrupted run continues, so repeat the command after
+    an error. `report --runs OUT/*` compares the results.
 
     Parameters
     ----------
@@ -46,18 +46,18 @@ def compare(
     data
         The data set's folder.
     out
-        A folder for the runs, one each.
+        Folder for the runs; each has a subfolder.
     only
-        Names of the entries to do, default: all.
+        Names of entries; without it, all.
     dry_run
-        Only show the commands.
+        Only print the commands.
     """
-    found = comparisons.load(comparison)
-    entries = found.chosen(only)
+    loaded = comparisons.load(comparison)
+    entries = loaded.chosen(only)
     refuse_overlap(lf_xmc.read(data), data)
     console = Console(markup=False, highlight=False, soft_wrap=True)
     for entry in entries:
-        for command in commands(entry, found, data=data, out=out, precision=precision):
+        for command in commands(entry, loaded, data=data, out=out, precision=precision):
             console.print(f"python -m training {shlex.join(command)}")
             if not dry_run:
                 _run(command)
@@ -66,7 +66,7 @@ def compare(
 def commands(
     entry: Entry, comparison: Comparison, *, data: Path, out: Path, precision: Precision
 ) -> Iterator[Sequence[str]]:
-    """What is still to be done for an entry, one command after the other."""
+    """The commands that an entry still needs, in order."""
     folder, on = out / entry.name, ("--data", str(data))
     if (folder / results.FILE).exists():
         return
@@ -88,9 +88,9 @@ def _settings(assignments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _run(command: Sequence[str]) -> None:
-    """A process each, so that no run leaves memory or random state to the next.
+    """Run a command in a separate process, so that no memory or random state is carried over.
 
-    Raises `CommandFailed`; the command itself has said why.
+    Raises `CommandFailed`; the command has printed the reason.
     """
     status = subprocess.run([sys.executable, "-m", "training", *command], check=False).returncode
     if status:

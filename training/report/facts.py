@@ -1,4 +1,4 @@
-"""What was measured: rows, constants, where choices were made, settings and hardware."""
+"""Facts about the runs of a data set: rows, constants, choices, settings and hardware."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from training.report.runs import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Of one data set; `choices` has a sentence for each run."""
+    """Facts about one data set; `choices` has (name, sentence) of each run."""
 
     dataset: str
-    rows: int  # test rows with a label that counts
+    rows: int  # test rows with an unfiltered label
     unlabelled: int
     a: float | None
     b: float | None
     choices: tuple[tuple[str, str], ...]
-    devices: tuple[str, ...]  # more than one: training times stand on unlike ground
+    devices: tuple[str, ...]  # with more than one, training times cannot be compared
 
 
 def facts_of(runs: Sequence[Run]) -> Facts:
-    """Gather what holds for all runs of one data set, see `read_runs`."""
+    """The facts of one data set's runs, as `read_runs` returned them."""
     first = runs[0].results
     trained = [run for run in runs if run.results.training_seconds is not None]
     devices = dict.fromkeys(_device(run) for run in trained)
@@ -39,7 +39,7 @@ def facts_of(runs: Sequence[Run]) -> Facts:
 
 
 def choice(run: Run) -> str:
-    """Say where a run's numbers come from: lambda, b, and when to stop."""
+    """A sentence that says how lambda, b and temperature of a run were chosen."""
     held_out, chosen = run.results.held_out_rows, run.chosen
     numbers = "its settings"
     if chosen.memorization is not None:
@@ -53,7 +53,7 @@ def choice(run: Run) -> str:
 
 
 def listed(facts: Mapping[str, Any], *, above: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as lines `table.key`, `value`; what is not set is left out."""
+    """Nested settings as (table.key, value) lines; unset ones are left out."""
     for name, value in facts.items():
         place = f"{above}.{name}" if above else name
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What RAE-XMC finds better than what, and whether it is so here: said whichever way it falls."""
+"""The orderings that the RAE-XMC paper reports, and whether they hold for these runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training.report.runs import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """A figure, and at which lambda it was measured where that is not said beside it."""
+    """A figure, with its lambda if the comparison does not name it."""
 
     value: float
     memorization: float | None = None
@@ -21,7 +21,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison: `better` should stand above `worse`."""
+    """One comparison: the paper expects `better` to be above `worse`."""
 
     metric: str
     better: Side
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """All metrics of one comparison, and what was compared."""
+    """The comparisons of one pair, a metric each; `subject` names the pair."""
 
     subject: str
     findings: tuple[Finding, ...]
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Ordering:
-    """A claim of one of the paper's tables; `missing` says what could not be compared."""
+    """A claim of one of the paper's tables; `missing` lists what could not be compared."""
 
     source: str
     claim: str
@@ -48,17 +48,17 @@ class Ordering:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of all lines."""
+        """The findings of all lines."""
         return [finding for line in self.lines for finding in line.findings]
 
     @property
     def holds(self) -> bool:
-        """Whether all comparisons fall as in the paper."""
+        """Whether every comparison holds as in the paper."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def verdict(self) -> str:
-        """In words, with the count of comparisons."""
+        """The result in words, with the number of comparisons."""
         total = len(self.findings)
         if not total:
             return "not compared"
@@ -67,7 +67,7 @@ class Ordering:
 
 
 def orderings(runs: Sequence[Run]) -> list[Ordering]:
-    """Check every ordering that these runs can say something about."""
+    """Check every ordering that these runs allow."""
     checks = (in_batch_instances, hard_negatives, joint, memory, inner_memorization)
     found = (check(runs) for check in checks)
     return [ordering for ordering in found if ordering.lines or ordering.missing]
@@ -107,7 +107,7 @@ def memory(runs: Sequence[Run]) -> Ordering:
 
 
 def inner_memorization(runs: Sequence[Run]) -> Ordering:
-    """Table 8: the best lambda lies inside."""
+    """Table 8: the best lambda lies between 0 and 1."""
     return Ordering(
         source="Table 8",
         claim="the best λ between 0 and 1 is better than both of them",
@@ -139,14 +139,14 @@ def hard_negatives(runs: Sequence[Run]) -> Ordering:
     return _ablation(
         ours,
         without=[run for run in ours if run.setting("batch", "hard_negatives") == 0],
-        # When texts are encoded anew is of no matter where nothing is mined.
+        # Without mined negatives, the refresh settings have no effect.
         differ={("batch", "hard_negatives"), *(("refresh", key) for key in REFRESH)},
         claim="hard negatives do no harm (in the paper P@1 always gains, R@100 not always)",
     )
 
 
 def _contrasted(runs: Sequence[Run]) -> list[Run]:
-    """Eq. 10's own, and dual encoders: their loss is Eq. 9, which is Eq. 10 without instances."""
+    """Runs trained with Eq. 10 or with Eq. 9 (dual encoders): Eq. 10 without instances."""
     return [run for run in runs if run.results.system in CONTRASTED and run.results.settings]
 
 
@@ -184,7 +184,7 @@ def _ablation(
 
 
 def _kept(run: Run, differ: set[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-    """All numbers of the recipe that two runs must share to be an ablation of each other."""
+    """The settings that two runs must share for one to be an ablation of the other."""
     return {place: value for place, value in _numbers(run) if place not in differ}
 
 

@@ -1,6 +1,6 @@
-"""What is drawn: Figures 2 and 3 of RAE-XMC, and Table 8 as a figure.
+"""The data of the report's figures: Figures 2 and 3 of RAE-XMC, and Table 8 as a figure.
 
-Each panel is a picture of its own, so that a narrow screen can put them below each other.
+Each panel is a separate picture, so that a narrow screen can show them below each other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from training.report.runs import Run
 
 Points = tuple[tuple[float, float], ...]
 
-# From so many seconds on, so many are one of these.
+# (shortest time in seconds, seconds per unit, unit)
 _UNITS = ((10_800.0, 3_600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """`style` is the same wherever the same thing is drawn; `chosen` is a place in `points`."""
+    """A line of a figure; a run has the same `style` in all figures; `chosen` indexes `points`."""
 
     name: str
     points: Points
@@ -29,9 +29,9 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One picture; `name` is its file's.
+    """One picture; `name` is its file name.
 
-    `ticks` are places on the x axis and what they say, None: as they fall.
+    `ticks` are (position, text) on the x axis; None lets the plot choose them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Panel:
 def memorization_panels(runs: Sequence[Run]) -> list[Panel]:
     """Table 8 as a figure: P@1 and P@5 against lambda."""
     values = sorted({value for run in runs for value in run.by_memorization})
-    # The paper's values crowd at 0: they stand at equal distances, as in its table.
+    # Many of the paper's values are near 0, so all are drawn at equal distances.
     place = {value: float(at) for at, value in enumerate(values)}
     swept = [(style, run) for style, run in _styled(runs) if len(run.by_memorization) > 1]
     if not swept:
@@ -130,7 +130,7 @@ def time_panels(runs: Sequence[Run]) -> list[Panel]:
 
 
 def held_out_curves(run: Run) -> dict[float, Points]:
-    """Seconds and held-out P@1 of each check by lambda, both ascending; empty for a peer."""
+    """By ascending lambda: (seconds, held-out P@1) of each validation; empty for a peer."""
     curves: dict[float, list[tuple[float, float]]] = {}
     for check in run.results.history:
         if "P@1" in check.metrics:
@@ -139,7 +139,7 @@ def held_out_curves(run: Run) -> dict[float, Points]:
 
 
 def _styled(runs: Sequence[Run]) -> list[tuple[int, Run]]:
-    """Runs that are drawn anywhere, each with the style that it keeps in all pictures."""
+    """The runs that any figure draws, each with its style."""
     return list(enumerate(run for run in runs if run.by_memorization or run.results.history))
 
 
@@ -167,7 +167,7 @@ def _time_panel(
 
 
 def _at_best(name: str, by_memorization: dict[float, Points], style: int) -> Curve:
-    """The curve that gets highest, whichever lambda it is."""
+    """The curve of the lambda that reaches the highest P@1."""
     value = max(by_memorization, key=lambda value: max(y for _, y in by_memorization[value]))
     return Curve(name=f"{name}, λ {value:g}", points=by_memorization[value], style=style)
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from training.report.panels import Curve, Panel
 
-_MARKERS = "os^DvPX*"  # 8 of them and 7 colours: 56 curves until two look the same
+_MARKERS = "os^DvPX*"  # with 7 colours, 56 curves look different
 _LONGEST = 40  # characters of a name in a legend
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theme:
-    """Colours on one background; the curves' tell apart also for most colour-blind eyes."""
+    """Colours for one background; most colour-blind people can tell the curves apart."""
 
     paper: str
     ink: str
@@ -76,7 +76,7 @@ def draw(panel: Panel, theme: Theme) -> bytes:
     for text in (*legend.get_texts(), axes.title):
         text.set_parse_math(False)  # a name may hold dollar signs
     picture = BytesIO()
-    # Without the version that wrote it, the same results give the same bytes.
+    # Without matplotlib's version in the file, the same results give the same bytes.
     figure.savefig(
         picture, format="png", metadata={"Software": None}, pil_kwargs={"optimize": True}
     )
@@ -84,7 +84,7 @@ def draw(panel: Panel, theme: Theme) -> bytes:
 
 
 def shortened(name: str) -> str:
-    """A name that fits a legend: its middle goes."""
+    """A name that fits a legend; the middle of a long name is left out."""
     if len(name) <= _LONGEST:
         return name
     return f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"
@@ -110,7 +110,7 @@ def _plot(axes: Any, curve: Curve, theme: Theme) -> Any:
 
 
 def _dress(axes: Any, panel: Panel, theme: Theme) -> None:
-    """Everything but the curves."""
+    """Draw title, axes, grid and ticks."""
     axes.set_facecolor(theme.paper)
     axes.set_title(shortened(panel.title), color=theme.ink, fontsize=12)
     axes.set_xlabel(panel.x, color=theme.ink, fontsize=10.5)

@@ -1,6 +1,6 @@
-"""Folders of results, read and checked against each other.
+"""Folders of results, read and checked for being comparable.
 
-n are the test rows with a label that counts.
+n is the number of test rows with an unfiltered label.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ SEPARATE = "separate"  # the method of Eq. 11, see training/sweeps.py
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """A scored run or a peer, and where it was read from."""
+    """The results of a scored run or a peer, and their folder."""
 
     folder: Path
     results: Results
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """The name in the report."""
         return self.results.name
 
     @property
     def chosen(self) -> Result:
-        """The prediction that was chosen; the first one where none is marked."""
+        """The result of the chosen settings; the first result if none is marked."""
         return self.results.results[place_of_chosen(self.results.results)]
 
     @property
     def rows(self) -> NDArray[np.float64]:
-        """The chosen prediction's rows, [n, 3], see `results.PER_ROW`."""
+        """Figures of each test row at the chosen settings, [n, 3]; columns as `results.PER_ROW`."""
         return self.results.rows
 
     @property
     def by_memorization(self) -> dict[float, Result]:
-        """The joint prediction at the chosen b by lambda, ascending; empty for a peer."""
+        """Results of joint prediction at the chosen b, by ascending lambda; empty for a peer."""
         found = {
             one.memorization: one
             for one in self._joint()
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def by_depth(self) -> dict[int, Result]:
-        """The joint prediction at the chosen lambda by b, ascending; empty for a peer."""
+        """Results of joint prediction at the chosen lambda, by ascending b; empty for a peer."""
         found = {
             one.depth: one
             for one in self._joint()
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def separate(self) -> dict[float, Result]:
-        """Eq. 11 at the chosen b by lambda, ascending."""
+        """Results of separate prediction (Eq. 11) at the chosen b, by ascending lambda."""
         found = {
             one.memorization: one
             for one in self.results.results
@@ -75,18 +75,18 @@ class Run:
 
     @property
     def others(self) -> list[Result]:
-        """Further ways of a peer, which has no lambda."""
+        """Results of a peer's other methods, which have no lambda."""
         ways = self.results.results
         return [one for one in ways if one.memorization is None and one is not self.chosen]
 
     @property
     def labels_are(self) -> str:
-        """What is searched at lambda 0."""
+        """The name of the method at lambda 0."""
         classifiers = self.results.system == "one-versus-all"
         return "classifiers alone" if classifiers else "dual encoder"
 
     def setting(self, table: str, key: str) -> Any:
-        """A number of the recipe; None where there is no recipe or it does not say."""
+        """A setting of the recipe; None if there is no recipe or it does not set it."""
         found = self.results.settings.get(table)
         return found.get(key) if isinstance(found, dict) else None
 
@@ -99,10 +99,10 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
-    """Read runs by data set, in the order of the folders.
+    """Read runs, grouped by data set, in the order of the folders.
 
-    Raises `InvalidInput` or `InvalidData` for a folder without results, and for two whose figures
-    cannot stand side by side.
+    Raises `InvalidInput` or `InvalidData` for a folder without results, and for two runs of a data
+    set whose figures cannot be compared.
     """
     if not folders:
         raise InvalidInput("--runs: name at least one folder with results")
@@ -130,7 +130,7 @@ def _check_alone(run: Run) -> None:
 
 
 def _check_together(runs: Sequence[Run]) -> None:
-    """Refuse what would be a comparison of unlike things."""
+    """Raise `InvalidInput` for runs of one data set that cannot be compared."""
     first_of: dict[str, Run] = {}
     for run in runs:
         first = first_of.setdefault(run.name, run)

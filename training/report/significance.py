@@ -1,6 +1,6 @@
 """Paired t-tests over the same test rows (RAE-XMC, Appendix B.3 and Table 9).
 
-n are the test rows with a label that counts.
+n is the number of test rows with an unfiltered label.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from training.report.tables import way_of
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """`difference` of the means in percentage points; no p-value where nothing varies."""
+    """`difference` of the means in percentage points; `p` is None if nothing varies."""
 
     metric: str
     difference: float
@@ -29,7 +29,7 @@ class PairedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The best run against another and how that one predicts, one test a metric."""
+    """The best run against another one (`way` is its prediction method), one test per metric."""
 
     other: str
     way: str
@@ -39,8 +39,8 @@ class Comparison:
 def paired_p(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | None:
     """Return the two-sided p-value of Student's paired t-test over [n] and [n].
 
-    t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom. None where the test says nothing:
-    fewer than two rows, or differences that are all the same, as those of identical rankings are.
+    t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom. None if there is no
+    test: fewer than two rows, or equal differences in all rows, as identical rankings have.
     """
     differences = left - right
     n = len(differences)
@@ -51,12 +51,12 @@ def paired_p(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | N
 
 
 def best(runs: Sequence[Run]) -> Run:
-    """The run with the highest P@1 at its chosen prediction; of equal ones the first."""
+    """The run with the highest P@1 at its chosen settings; the first of equal ones."""
     return max(runs, key=lambda run: run.chosen.metrics["P@1"])
 
 
 def comparisons(runs: Sequence[Run]) -> list[Comparison]:
-    """Test the best run against each other one; their rows are the same, see `read_runs`."""
+    """Test the best run against each other run; `read_runs` checked that they have equal rows."""
     leader = best(runs)
     return [_compare(leader, run) for run in runs if run is not leader]
 

@@ -1,4 +1,4 @@
-"""The tables of a data set, as what stands in their cells: figures in percent, the best marked."""
+"""The report's tables for a data set: cells with figures in percent, the best ones marked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from training.report.runs import Run
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "coverage@5")
 SWEPT = ("P@1", "P@5")  # Table 8
 Value = float | None
-Way = tuple[str, Result]  # how a run ranks, in words, and what came of it
+Way = tuple[str, Result]  # the prediction method in words, and its result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """`best` of its column, row or pair; `chosen` on held-out rows."""
+    """`best`: the best of its column, row or pair; `chosen`: chosen on held-out rows."""
 
     text: str
     best: bool = False
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A system, how it predicts, and its figures."""
+    """A run's name, its prediction method, and its figures."""
 
     name: str
     way: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """`groups` stand above the headings: a text and how many columns it spans."""
+    """`groups` are texts above the headings, each with the number of columns it spans."""
 
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -45,7 +45,7 @@ class Table:
 
 
 def metrics(runs: Sequence[Run]) -> Table:
-    """Table 1: each run at its chosen lambda and as the plain dual encoder; peers as they are."""
+    """Table 1: each run at its chosen lambda and as a dual encoder; peers with their methods."""
     lines = [(run, way, one) for run in runs for way, one in _ways(run)]
     columns = [_column([one.metrics.get(name) for _, _, one in lines]) for name in METRICS]
     seconds = [run.results.training_seconds for run, _, _ in lines]
@@ -83,7 +83,7 @@ def memorizations(runs: Sequence[Run]) -> Table:
 
 
 def segments(runs: Sequence[Run]) -> Table:
-    """Table 2: F1@5 by label frequency, as chosen and for lambda 0 and 1."""
+    """Table 2: F1@5 by label frequency, at the chosen lambda and at 0 and 1."""
     lines = [(run, way, one) for run in runs for way, one in _segment_ways(run) if any(_known(one))]
     columns = [_column([one.segments.get(name) for _, _, one in lines]) for name in SEGMENTS]
     return Table(
@@ -117,12 +117,12 @@ def predictions(runs: Sequence[Run]) -> Table:
 
 
 def percent(value: float) -> str:
-    """A figure as all tables show it."""
+    """A figure with two decimals, as in all tables."""
     return f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit in which they are a number of one to three digits."""
+    """A time in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -146,7 +146,7 @@ def _segment_ways(run: Run) -> Iterator[Way]:
 
 
 def way_of(run: Run, one: Result) -> str:
-    """How a result was predicted, in words."""
+    """A result's prediction method, in words."""
     if one.memorization is None:
         return one.method
     if one.memorization == 0.0:
@@ -169,9 +169,9 @@ def _column(
     shown: Callable[[float], str] = percent,
     best: Callable[[Sequence[float]], float] = max,
 ) -> tuple[Cell, ...]:
-    """Cells with the best marked, and all that look like it; none where nothing is compared.
+    """Cells of a column; the best figure and its equals are marked, if there is a difference.
 
-    An unknown figure, None or nan, is an empty cell.
+    An unknown figure (None or nan) is an empty cell.
     """
     known = [value for value in values if value is not None and not math.isnan(value)]
     marked = shown(best(known)) if len(set(map(shown, known))) > 1 else None
