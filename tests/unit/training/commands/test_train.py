@@ -100,7 +100,7 @@ def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read at its import
     assert train(*changes) == 2
 
     error = capsys.readouterr().err
