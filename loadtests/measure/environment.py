@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "avx_vnni")
-_LIBRARIES = ("keymatch", "numpy", "onnxruntime", "faiss-cpu", "starlette", "uvicorn", "pydantic")
+_LIBRARIES = ("keymatch", "numpy", "onnxruntime", "faiss-cpu", "fastapi", "uvicorn", "pydantic")
 
 
 def environment() -> dict[str, Any]:

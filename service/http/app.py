@@ -1,28 +1,28 @@
-"""The web application around one engine: its routes, its middleware and its life."""
+"""The FastAPI application around one engine: its routes, its middleware and its life."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import ValidationError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 from service.core.errors import KeymatchError
 from service.engine.engine import Engine
 from service.engine.status import State
 from service.http import problems
 from service.http.auth import Access
-from service.http.docs import documentation_routes
-from service.http.endpoint import EndpointRoute
+from service.http.endpoint import Endpoint, EndpointRoute
 from service.http.middleware import RequestMiddleware
 from service.http.openapi import openapi_document
 from service.http.request_models import RequestModels
@@ -44,7 +44,7 @@ def build_app(
     telemetry: Telemetry,
     failed: Callable[[], None] = lambda: None,
     draining: Callable[[], bool] = lambda: False,
-) -> Starlette:
+) -> FastAPI:
     """The application; it opens the engine in the background, while probes are answered.
 
     An engine that is already open is left as it is. `failed` is called if the engine cannot be
@@ -61,20 +61,42 @@ def build_app(
         )
     )
     body_bytes = settings.limits.body_bytes
-    app = Starlette(
+    app = _DocumentedApp(
+        endpoints,
+        title="Keymatch",
+        version=version("keymatch"),
         routes=[
             *(EndpointRoute(one, access=access, body_bytes=body_bytes) for one in endpoints),
-            *documentation_routes(
-                lambda: openapi_document(endpoints, title="Keymatch", version=version("keymatch"))
-            ),
+            Route("/", _to_the_documentation, include_in_schema=False),
         ],
         middleware=[Middleware(RequestMiddleware, telemetry=telemetry)],
         exception_handlers=_exception_handlers(telemetry),
         lifespan=_lifespan(engine, telemetry, failed),
+        redoc_url=None,
+        # A path with a trailing slash is unknown: a redirect would be an undocumented answer.
+        redirect_slashes=False,
     )
-    # A path with a trailing slash is unknown; a redirect would be an answer that is not documented.
-    app.router.redirect_slashes = False
     return app
+
+
+class _DocumentedApp(FastAPI):
+    """Makes /openapi.json, which /docs shows, from the endpoints in place of FastAPI's routes."""
+
+    def __init__(self, endpoints: Sequence[Endpoint[Any]], **options: Any) -> None:
+        super().__init__(**options)
+        self._endpoints = endpoints
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, made when it is first requested."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi_document(
+                self._endpoints, title=self.title, version=self.version
+            )
+        return self.openapi_schema
+
+
+async def _to_the_documentation(_request: Request) -> Response:
+    return RedirectResponse("/docs")
 
 
 def _exception_handlers(telemetry: Telemetry) -> dict[Any, Any]:
@@ -98,7 +120,7 @@ def _exception_handlers(telemetry: Telemetry) -> dict[Any, Any]:
 
 def _lifespan(
     engine: Engine, telemetry: Telemetry, failed: Callable[[], None]
-) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Open the engine at the start, and close it at the end."""
 
     async def open_engine() -> None:
@@ -110,7 +132,7 @@ def _lifespan(
             failed()
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         opening = asyncio.create_task(open_engine()) if engine.state is State.STARTING else None
         checking = asyncio.create_task(_check(engine, failed)) if telemetry.shared else None
         yield

@@ -1,6 +1,7 @@
 """A route, declared once: requests are served and documented from the same declaration.
 
-`EndpointRoute` is a plain Starlette route. It does for every route, in this order, what the
+`EndpointRoute` is a plain Starlette route inside the FastAPI application: FastAPI's own routes take
+about a millisecond more of each request. It does for every route, in this order, what the
 declaration says: check the API key, read and validate the body or the query string, read the
 idempotency key, call the handler, serialise its answer.
 """
@@ -99,6 +100,11 @@ class EndpointRoute(Route):
         self.app = self._serve
         self.methods = {endpoint.method}
         self._endpoint, self._access, self._body_bytes = endpoint, access, body_bytes
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of this path; another method than the endpoint's is a 405."""
+        scope["route"] = self  # for the metrics; FastAPI sets it for routes of its own kind only
+        await super().handle(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = monotonic()

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from time import sleep
 from types import FrameType
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from service.core.errors import KeymatchError
 from service.engine.engine import Engine
@@ -46,7 +46,7 @@ class Worker:
         """Why the engine could not be opened, None where it could."""
         return None if self._engine is None else self._engine.failure
 
-    def __call__(self) -> Starlette:
+    def __call__(self) -> FastAPI:
         """Build the application; one of several opens its engine, or ends its process."""
         config = self._config
         server = config.settings.server
