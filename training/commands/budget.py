@@ -1,4 +1,4 @@
-"""`python -m training budget`: what a smaller memory costs, method by method."""
+"""`python -m training budget`: the loss of quality by a smaller memory, for each method."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from training.reduction import METHODS, budget_rows, check_method
 
 if TYPE_CHECKING:
     from training.experiments.cost_curve import Cost
+    from training.experiments.study import Study
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
@@ -36,8 +37,8 @@ def budget(
 ) -> None:
     """Measure memories with fewer instance keys; all labels stay.
 
-    The method to prefer is chosen on rows that were held out of training; the test rows' figures
-    are reported beside.
+    The best method is chosen on rows that were held out of training; the metrics of the test rows
+    are reported beside them.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def budget(
     budgets
         Shares of the instances, above 0 and up to 1.
     methods
-        Ways to reduce, see `training.reduction`; default: all.
+        Methods of reduction; default: all of random, coverage, redundant, representative, merge.
     held_out
         How many training rows to hold out for an encoder; default 1,000.
     json
@@ -72,11 +73,8 @@ def budget(
     console = Console()
     with console.status("encoding"):
         study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
-    with console.status("measuring") as status:
-        costs = []
-        for cost in measure(study, methods=methods, shares=budgets):
-            costs.append(cost)
-            status.update(f"measuring {cost.method} at {cost.share:g}")
+    with console.status("measuring"):
+        costs = list(measure(study, methods=methods, shares=budgets))
     best = preferred(costs)
     console.print(_table(costs, dataset.name))
     if best is not None:
@@ -84,15 +82,20 @@ def budget(
     if plot is not None:
         write_plots(costs, plot, title=dataset.name)
     if json is not None:
-        document = {
-            "dataset": dataset.name,
-            "encoder": study.name,
-            "choices": vars(study.choices),
-            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
-            "preferred": best,
-            "costs": [vars(cost) for cost in costs],
-        }
-        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_json(json, study, costs, best)
+
+
+def _write_json(path: Path, study: Study, costs: Sequence[Cost], best: str | None) -> None:
+    propensity = study.dataset.propensity
+    document = {
+        "dataset": study.dataset.name,
+        "encoder": study.name,
+        "choices": vars(study.choices),
+        "propensity": {"a": propensity.a, "b": propensity.b},
+        "preferred": best,
+        "costs": [vars(cost) for cost in costs],
+    }
+    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _table(costs: Sequence[Cost], name: str) -> Table:

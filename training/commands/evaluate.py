@@ -33,7 +33,7 @@ def evaluate(
     exact: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Measure a bundle on a data set's test rows, with the predictor that serves.
+    """Measure a bundle on a data set's test rows, with the scoring and ranking of the service.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def evaluate(
     data
         The data set's folder; its labels must be those of the bundle.
     memorization
-        One or more values of lambda in 0..1, each measured; default: the bundle's.
+        One or more values of lambda in 0..1; each is measured. Default: the bundle's.
     depth
         Number of retrieved keys a query (b), 1..2000; default: the bundle's.
     exact
@@ -55,10 +55,7 @@ def evaluate(
     defaults = opened.manifest.predictor
     chosen = memorization or (defaults.memorization,)
     depth = defaults.depth if depth is None else depth
-    if not all(0.0 <= value <= 1.0 for value in chosen):
-        raise InvalidInput("memorization must lie in 0..1")
-    if not 1 <= depth <= 2000:
-        raise InvalidInput("depth must lie in 1..2000")
+    _check_ranges(chosen, depth)
     console = Console()
     with Progress(console=console) as progress:
         report = reported(progress)
@@ -73,18 +70,31 @@ def evaluate(
         rows = list(evaluation.rows(chosen))
     console.print(_table(rows, dataset, exact=exact))
     if json is not None:
-        document = {
-            "dataset": dataset.name,
-            "bundle": opened.manifest.name,
-            "exact": exact,
-            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
-            "rows": [vars(row) for row in rows],
-        }
-        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_json(json, rows, dataset, bundle=opened.manifest.name, exact=exact)
+
+
+def _check_ranges(memorizations: Sequence[float], depth: int) -> None:
+    if not all(0.0 <= value <= 1.0 for value in memorizations):
+        raise InvalidInput("memorization must lie in 0..1")
+    if not 1 <= depth <= 2000:
+        raise InvalidInput("depth must lie in 1..2000")
+
+
+def _write_json(
+    path: Path, rows: Sequence[EvaluationRow], dataset: Dataset, *, bundle: str, exact: bool
+) -> None:
+    document = {
+        "dataset": dataset.name,
+        "bundle": bundle,
+        "exact": exact,
+        "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
+        "rows": [vars(row) for row in rows],
+    }
+    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool) -> Table:
-    """Metrics downwards and lambdas across, so that it fits a narrow terminal."""
+    """One row for each metric and one column for each lambda, so that it fits a narrow terminal."""
     search = "exact search" if exact else "HNSW"
     table = Table(
         title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth},\n"

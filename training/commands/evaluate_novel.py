@@ -1,9 +1,9 @@
-"""`python -m training evaluate-novel`: labels that a bundle has not seen, zero- and one-shot."""
+"""`python -m training evaluate-novel`: metrics of novel labels, zero- and one-shot."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -32,15 +32,15 @@ def evaluate_novel(
     beside: Annotated[tuple[str, ...], MANY] = (),
     json: Path | None = None,
 ) -> None:
-    """Measure how well labels are found that a bundle has not seen, in IRENE's four settings.
+    """Measure a bundle on labels that are not in it, in IRENE's four settings.
 
-    Novel labels are represented as `POST /labels` does it. Each method's figures stand beside each
-    other: text, the combiner, the mean of known queries (NCM), RAE-XMC's instance rows, and both.
+    Novel labels are represented as `POST /labels` does it. Compares the methods text, combiner,
+    mean of known queries (NCM), RAE-XMC's instance rows, and combinations of them.
 
     Parameters
     ----------
     bundle
-        A bundle of SPLIT/seen, or a snapshot of one that has learned no label.
+        A bundle of SPLIT/seen, or a snapshot of it to which no label was posted.
     data
         SPLIT, as `python -m training split novel` writes it.
     beside
@@ -65,24 +65,36 @@ def evaluate_novel(
     console.print(_table(rows, name))
     if opened.novel is None:
         console.print(
-            "the bundle has no combiner: a novel label is its text", highlight=False, soft_wrap=True
+            "the bundle has no combiner: a novel label is represented by its text",
+            highlight=False,
+            soft_wrap=True,
         )
     if json is not None:
-        document = {
-            "dataset": name,
-            "bundle": opened.manifest.name,
-            "split": asdict(split.facts),
-            "novel": None if opened.novel is None else asdict(opened.novel.facts),
-            "beside": {
-                name: asdict(other.novel.facts) for name, other in others.items() if other.novel
-            },
-            "rows": [vars(row) for row in rows],
-        }
-        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_json(json, rows, split, opened, others)
+
+
+def _write_json(
+    path: Path,
+    rows: Sequence[NovelRow],
+    split: novel_split.NovelSplit,
+    bundle: Bundle,
+    others: Mapping[str, Bundle],
+) -> None:
+    document = {
+        "dataset": split.everything.name,
+        "bundle": bundle.manifest.name,
+        "split": asdict(split.facts),
+        "novel": None if bundle.novel is None else asdict(bundle.novel.facts),
+        "beside": {
+            name: asdict(other.novel.facts) for name, other in others.items() if other.novel
+        },
+        "rows": [vars(row) for row in rows],
+    }
+    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _open_beside(given: Sequence[str]) -> dict[str, Bundle]:
-    """Bundles by their names; raises `InvalidConfig` for what is no assignment, or a second one."""
+    """Bundles by name; raises `InvalidConfig` for text without NAME= and for a name given twice."""
     opened: dict[str, Bundle] = {}
     for pair in given:
         name, is_pair, folder = pair.partition("=")

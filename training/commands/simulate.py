@@ -1,9 +1,8 @@
-"""`python -m training simulate stream`: how soon a real service finds labels that are posted."""
+"""`python -m training simulate stream`: recall of novel labels by the time since their post."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -23,12 +22,13 @@ from training.experiments.replay import (
     CLICKS,
     CUTS,
     Bucket,
-    Stream,
+    ExpectedLabel,
+    ReplayResult,
     buckets,
     replay,
     schedule,
 )
-from training.experiments.service_client import connect, start
+from training.experiments.service_client import RunningService, connect, start
 
 app = App(name="simulate", help="Replay data sets as traffic.")
 _FLAG = Parameter(negative=())
@@ -45,25 +45,25 @@ def stream(
     seed: int = 0,
     json: Path | None = None,
 ) -> None:
-    """Post novel labels between queries, and measure their recall by how long they are there.
+    """Post novel labels between queries, and measure their recall by the time since their post.
 
-    Through HTTP, one query after the other: what is counted for a query is what the service had
-    been told by then. `report --streams FILE` draws it.
+    One query after the other goes through HTTP; a label counts for a query if it was posted before
+    it. `report --streams FILE` draws the result.
 
     Parameters
     ----------
     data
         SPLIT, as `python -m training split novel` writes it.
     bundle
-        Serve this bundle of SPLIT/seen, with a fresh log, for the time of the replay.
+        A bundle of SPLIT/seen; it is served with a new label log during the replay.
     url
-        In its place a service that runs, such as http://127.0.0.1:8000; it keeps what is posted.
+        In place of a bundle: a running service, such as http://127.0.0.1:8000. It keeps the labels.
     one_shot
         Post each label with a query that it was clicked for.
     learn
-        Post each query's labels as a click once it was answered.
+        Post each query's labels as a click after its answer.
     seed
-        Another seed is another order of queries, and other times of labels.
+        Seed of the order of queries and of the times at which labels are posted.
     json
         Also write the figures, in percent, to this file.
     """
@@ -72,40 +72,50 @@ def stream(
     split = novel_split.read(data)
     if bundle is not None:
         _refuse_other_labels(bundle, split)
-    plan = schedule(split, seed=seed)
     console = Console()
-    with ExitStack() as stack:
-        running = connect(str(url)) if bundle is None else start(bundle)
-        service = stack.enter_context(running)
-        bar = stack.enter_context(Progress(console=console))
-        step = bar.add_task("replay", total=len(plan.rows))
-        found = list(
-            replay(
-                split,
-                plan,
-                service,
-                one_shot=one_shot,
-                learn=learn,
-                progress=lambda done: bar.update(step, completed=done),
-            )
-        )
-    if not found:
+    with connect(str(url)) if bundle is None else start(bundle) as service:
+        expected = _replayed(split, service, console, seed=seed, one_shot=one_shot, learn=learn)
+    if not expected:
         raise InvalidInput(f"{data}: no test row has a novel label that was posted before it")
-    measured = Stream(
+    measured = ReplayResult(
         dataset=split.everything.name,
         served=str(bundle or url),
         seed=seed,
         one_shot=one_shot,
         learn=learn,
-        asked=len(found),
-        by_age=tuple(buckets(found, AGES, lambda one: one.age)),
-        by_clicks=tuple(buckets(found, CLICKS, lambda one: one.clicks)),
+        asked=len(expected),
+        by_age=tuple(buckets(expected, AGES, lambda label: label.age)),
+        by_clicks=tuple(buckets(expected, CLICKS, lambda label: label.clicks)),
     )
     console.print(_table("queries since it was posted", measured.by_age, measured.dataset))
     if learn:
         console.print(_table("clicks learned", measured.by_clicks, measured.dataset))
     if json is not None:
         write_file(json, orjson.dumps(asdict(measured), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _replayed(
+    split: novel_split.NovelSplit,
+    service: RunningService,
+    console: Console,
+    *,
+    seed: int,
+    one_shot: bool,
+    learn: bool,
+) -> list[ExpectedLabel]:
+    """Replay all test rows with a progress bar."""
+    plan = schedule(split, seed=seed)
+    with Progress(console=console) as bar:
+        step = bar.add_task("replay", total=len(plan.rows))
+        labels = replay(
+            split,
+            plan,
+            service,
+            one_shot=one_shot,
+            learn=learn,
+            progress=lambda done: bar.update(step, completed=done),
+        )
+        return list(labels)
 
 
 def _refuse_other_labels(bundle: Path, split: novel_split.NovelSplit) -> None:

@@ -1,9 +1,9 @@
-"""A data set replayed as traffic: queries are asked while novel labels are posted between them.
+"""A data set replayed as traffic: queries, with novel labels posted between them.
 
 No public set has times, so they are drawn: the test rows come in a random order, and a novel label
-is posted before a random one of them. All rows are asked; what is counted are pairs of a row and a
-novel label of its own that was posted by then. With `learn`, each row's labels are posted as a
-click once it was answered, as a search log would.
+is posted before a random one of them. All rows are posted as queries; recall counts the pairs of a
+row and one of its novel labels that was posted before it. With `learn`, each row's labels are posted
+as a click after its answer, as a search log would record them.
 
 Shapes: q test rows, U novel labels.
 """
@@ -29,7 +29,7 @@ CLICKS = (0, 1, 2, 3, 5, 10)
 
 
 class Service(Protocol):
-    """What is asked of the service; both paths as in its HTTP contract."""
+    """The part of the HTTP client that a replay needs."""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer; raises for any status but 200."""
@@ -38,18 +38,18 @@ class Service(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Test rows in order of their time, [q], and how many come before each label, [U]."""
+    """Test rows in order of their time, [q], and the number of rows before each label's post, [U]."""
 
     rows: Rows
     posted: Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A posted label that a query should have found.
+class ExpectedLabel:
+    """A posted novel label of a query, which the answer should contain.
 
-    `age` counts the queries since it was posted, `clicks` those learned for it, `rank` is its
-    place in the answer from 0, None where it is not in it.
+    `age` is the number of queries since its post, `clicks` the number of its clicks so far, `rank`
+    its place in the answer from 0, None where it is missing.
     """
 
     age: int
@@ -59,7 +59,7 @@ class Found:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Bucket:
-    """Labels of an age, or with so many clicks, from `first` on: how often, and R@k in percent."""
+    """Labels of an age (or number of clicks) from `first` on: their number, and R@k in percent."""
 
     first: int
     asked: int
@@ -67,7 +67,7 @@ class Bucket:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stream:
+class ReplayResult:
     """A replay as `simulate stream --json` writes it and the report reads it."""
 
     dataset: str
@@ -81,7 +81,7 @@ class Stream:
 
 
 def schedule(split: NovelSplit, *, seed: int) -> Schedule:
-    """Draw when everything happens."""
+    """Draw the order of queries and the time of each label's post."""
     rng = np.random.default_rng([seed, 12])
     rows = rng.permutation(len(split.everything.test))
     posted = rng.integers(0, len(rows), split.facts.novel)
@@ -96,47 +96,81 @@ def replay(
     one_shot: bool,
     learn: bool,
     progress: Callable[[int], None] = lambda done: None,
-) -> Iterator[Found]:
-    """Post and ask in the order of time; `progress` gets the queries asked."""
-    test, uids = split.everything.test, split.everything.labels.uids
-    due = np.argsort(plan.posted, kind="stable")  # [U], novel labels in order of their time
-    known = np.zeros(len(uids), bool)
-    known[: split.facts.seen] = True
-    clicks, version, next_due = np.zeros(len(uids), np.int64), 0, 0
-    time_of = dict(zip(split.novel.tolist(), plan.posted.tolist(), strict=True))
+) -> Iterator[ExpectedLabel]:
+    """Post labels and queries in the order of time; `progress` gets the number of queries so far."""
+    traffic = _Traffic(split, plan, service, one_shot=one_shot)
     for time, row in enumerate(plan.rows.tolist()):
-        stop = int(np.searchsorted(plan.posted[due], time, side="right"))
-        if stop > next_due:
-            columns = split.novel[due[next_due:stop]]
-            for some in _pieces(_labels(split, columns, one_shot), MOST_LABELS):
-                version = service.post("/labels", {"labels": some})["version"]
-            known[columns], next_due = True, stop
-        query = test.instances.texts[row]
-        body = {"queries": [query], "top_k": DEEPEST_RANK, "min_version": version}
-        [result] = service.post("/predict", body)["results"]
-        ranks = {keyword["id"]: rank for rank, keyword in enumerate(result["keywords"])}
-        own = [column for column in _columns(split, row) if known[column]]
-        for column in own:
-            if column in time_of:
-                yield Found(
-                    age=time - time_of[column],
-                    clicks=int(clicks[column]),
-                    rank=ranks.get(uids[column]),
-                )
-        if learn and own:
-            pieces = _pieces([uids[column] for column in own], MOST_INSTANCE_LABELS)
-            clicked = [{"query": query, "labels": some} for some in pieces]
-            version = service.post("/instances", {"instances": clicked})["version"]
-            clicks[own] += 1
+        traffic.post_labels(time)
+        yield from traffic.query(time, row)
+        if learn:
+            traffic.click(row)
         progress(time + 1)
 
 
+class _Traffic:
+    """Sends a schedule's requests, and remembers what the service was told."""
+
+    def __init__(
+        self, split: NovelSplit, plan: Schedule, service: Service, *, one_shot: bool
+    ) -> None:
+        self._split, self._service, self._one_shot = split, service, one_shot
+        self._by_time = np.argsort(plan.posted, kind="stable")  # [U], novel labels
+        self._times = plan.posted[self._by_time]
+        self._time_of = dict(zip(split.novel.tolist(), plan.posted.tolist(), strict=True))
+        self._ids = split.everything.labels.uids
+        self._known = np.zeros(len(self._ids), bool)  # seen labels, and novel ones once posted
+        self._known[: split.facts.seen] = True
+        self._clicks = np.zeros(len(self._ids), np.int64)
+        self._posted, self._version = 0, 0
+
+    def post_labels(self, time: int) -> None:
+        """Post the novel labels that are due."""
+        stop = int(np.searchsorted(self._times, time, side="right"))
+        columns = self._split.novel[self._by_time[self._posted : stop]]
+        for page in _pages(_labels(self._split, columns, self._one_shot), MOST_LABELS):
+            self._version = self._service.post("/labels", {"labels": page})["version"]
+        self._known[columns], self._posted = True, max(stop, self._posted)
+
+    def query(self, time: int, row: int) -> Iterator[ExpectedLabel]:
+        """Post a test row's query; yields its novel labels that were posted before."""
+        body = {
+            "queries": [self._split.everything.test.instances.texts[row]],
+            "top_k": DEEPEST_RANK,
+            "min_version": self._version,
+        }
+        [result] = self._service.post("/predict", body)["results"]
+        ranks = {keyword["id"]: rank for rank, keyword in enumerate(result["keywords"])}
+        for column in self._known_labels(row):
+            if column in self._time_of:
+                yield ExpectedLabel(
+                    age=time - self._time_of[column],
+                    clicks=int(self._clicks[column]),
+                    rank=ranks.get(self._ids[column]),
+                )
+
+    def click(self, row: int) -> None:
+        """Post a test row's known labels as a click."""
+        columns = self._known_labels(row)
+        if not columns:
+            return
+        query = self._split.everything.test.instances.texts[row]
+        pages = _pages([self._ids[column] for column in columns], MOST_INSTANCE_LABELS)
+        clicked = [{"query": query, "labels": page} for page in pages]
+        self._version = self._service.post("/instances", {"instances": clicked})["version"]
+        self._clicks[columns] += 1
+
+    def _known_labels(self, row: int) -> list[int]:
+        return [column for column in _columns(self._split, row) if self._known[column]]
+
+
 def buckets(
-    found: Sequence[Found], starts: Sequence[int], value: Callable[[Found], int]
+    labels: Sequence[ExpectedLabel], starts: Sequence[int], value: Callable[[ExpectedLabel], int]
 ) -> list[Bucket]:
-    """Recall by age or by clicks; buckets that nobody asked for are left out."""
-    places = np.searchsorted(starts, [value(one) for one in found], side="right") - 1
-    ranks = np.array([DEEPEST_RANK if one.rank is None else one.rank for one in found], np.int64)
+    """Recall by age or by clicks; empty buckets are left out."""
+    places = np.searchsorted(starts, [value(label) for label in labels], side="right") - 1
+    ranks = np.array(
+        [DEEPEST_RANK if label.rank is None else label.rank for label in labels], np.int64
+    )
     return [
         Bucket(
             first=first,
@@ -148,7 +182,7 @@ def buckets(
     ]
 
 
-def _pieces(sequence: list[Any], size: int) -> Iterator[list[Any]]:
+def _pages(sequence: list[Any], size: int) -> Iterator[list[Any]]:
     return (sequence[start : start + size] for start in range(0, len(sequence), size))
 
 
@@ -164,7 +198,7 @@ def _labels(split: NovelSplit, columns: Rows, one_shot: bool) -> list[dict[str, 
 
 
 def _columns(split: NovelSplit, row: int) -> list[int]:
-    """A test row's labels, as far as they count."""
+    """A test row's labels without the filtered ones."""
     test = split.everything.test
     labels = test.labels_of[row].indices
     return sorted(set(labels.tolist()) - set(test.filtered[row].indices.tolist()))

@@ -8,16 +8,16 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidData
-from training.experiments.replay import Bucket, Stream
+from training.experiments.replay import Bucket, ReplayResult
 from training.report.panels import Curve, Panel
 
 
-def read_streams(paths: Sequence[Path]) -> list[Stream]:
+def read_streams(paths: Sequence[Path]) -> list[ReplayResult]:
     """Read what was measured; raises `InvalidData` naming the file."""
     return [_read(path) for path in paths]
 
 
-def stream_panels(streams: Sequence[Stream]) -> Iterator[Panel]:
+def stream_panels(streams: Sequence[ReplayResult]) -> Iterator[Panel]:
     """A panel of each stream by age and, where clicks were learned, one by clicks."""
     for place, stream in enumerate(streams, start=1):
         yield _panel(f"{place}-age", stream, stream.by_age, "queries since it was posted")
@@ -25,7 +25,7 @@ def stream_panels(streams: Sequence[Stream]) -> Iterator[Panel]:
             yield _panel(f"{place}-clicks", stream, stream.by_clicks, "clicks learned for it")
 
 
-def _panel(name: str, stream: Stream, found: Sequence[Bucket], x: str) -> Panel:
+def _panel(name: str, stream: ReplayResult, found: Sequence[Bucket], x: str) -> Panel:
     metrics = list(found[0].recall) if found else []
     return Panel(
         name=name,
@@ -45,14 +45,14 @@ def _panel(name: str, stream: Stream, found: Sequence[Bucket], x: str) -> Panel:
     )
 
 
-def _title(stream: Stream) -> str:
+def _title(stream: ReplayResult) -> str:
     posted = "one-shot" if stream.one_shot else "zero-shot"
     return f"{stream.dataset}, {posted}{', clicks learned' if stream.learn else ''}"
 
 
-def _read(path: Path) -> Stream:
+def _read(path: Path) -> ReplayResult:
     try:
-        return TypeAdapter(Stream).validate_json(path.read_bytes())
+        return TypeAdapter(ReplayResult).validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidData(path, f"cannot be read: {error.strerror}") from error
     except ValidationError as error:

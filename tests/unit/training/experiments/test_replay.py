@@ -8,7 +8,7 @@ import pytest
 from tests.support.tiny_training import tiny_dataset
 from training.datasets.novel_split import NovelSplit, split_novel
 from training.experiments import replay as stream
-from training.experiments.replay import Found, Schedule, buckets, replay, schedule
+from training.experiments.replay import ExpectedLabel, Schedule, buckets, replay, schedule
 
 
 class Recorder:
@@ -100,10 +100,10 @@ def test_clicks_are_learned_behind_the_answer_and_counted(
 
 def test_buckets_count_recall() -> None:
     found = [
-        Found(age=0, clicks=0, rank=0),
-        Found(age=0, clicks=0, rank=None),
-        Found(age=15, clicks=2, rank=4),
-        Found(age=29, clicks=9, rank=30),
+        ExpectedLabel(age=0, clicks=0, rank=0),
+        ExpectedLabel(age=0, clicks=0, rank=None),
+        ExpectedLabel(age=15, clicks=2, rank=4),
+        ExpectedLabel(age=29, clicks=9, rank=30),
     ]
     zero, ten = buckets(found, (0, 1, 10, 30), lambda one: one.age)
     assert (zero.first, zero.asked, zero.recall["R@1"], zero.recall["R@100"]) == (0, 2, 50, 50)
