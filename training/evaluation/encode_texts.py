@@ -48,16 +48,16 @@ def encode_texts(
 
 
 def label_keys(encode: Callable[..., Floats], dataset: Dataset, *, folder: Path | None) -> Floats:
-    """Z [L, d]: what a run's checkpoint in `folder` has of its own, else the labels' texts.
+    """Z [L, d]: the learned label keys in a checkpoint's `folder`, else the labels' encoded texts.
 
-    `encode` is `encode_texts` of an encoder.
+    `encode` is `encode_texts` with an encoder.
     """
-    own = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
-    return encode(dataset.labels.texts, role=Role.LABEL) if own is None else own
+    learned = read_label_keys(folder, labels=len(dataset.labels)) if folder is not None else None
+    return encode(dataset.labels.texts, role=Role.LABEL) if learned is None else learned
 
 
 def autocast(precision: Precision) -> AbstractContextManager[None]:
-    """Arithmetic in fp32, bf16 or fp16; `auto` is the hardware's own."""
+    """A context of arithmetic in fp32, bf16 or fp16; `auto` is the fastest of the hardware."""
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[
         supported_precision(precision)
     ]

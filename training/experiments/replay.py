@@ -2,8 +2,8 @@
 
 No public set has times, so they are drawn: the test rows come in a random order, and a novel label
 is posted before a random one of them. All rows are posted as queries; recall counts the pairs of a
-row and one of its novel labels that was posted before it. With `learn`, each row's labels are posted
-as a click after its answer, as a search log would record them.
+row and one of its novel labels that was posted before it. With `learn`, each row's labels are
+posted as a click after its answer, as a search log would record them.
 
 Shapes: q test rows, U novel labels.
 """
@@ -38,7 +38,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Test rows in order of their time, [q], and the number of rows before each label's post, [U]."""
+    """Test rows in order of time, [q], and the number of rows before each label's post, [U]."""
 
     rows: Rows
     posted: Rows
@@ -97,7 +97,7 @@ def replay(
     learn: bool,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[ExpectedLabel]:
-    """Post labels and queries in the order of time; `progress` gets the number of queries so far."""
+    """Post labels and queries in order of time; `progress` gets the number of queries so far."""
     traffic = _Traffic(split, plan, service, one_shot=one_shot)
     for time, row in enumerate(plan.rows.tolist()):
         traffic.post_labels(time)

@@ -1,7 +1,7 @@
-"""A smaller memory: which instance keys can go, or be merged, and at what loss.
+"""Methods that make a memory smaller by dropping or merging instance keys.
 
-RAE-XMC leaves it open (section 6). A method takes a memory and budgets in rows, in falling order,
-and gives a reduced memory for each. `python -m training budget` measures them.
+RAE-XMC leaves this open (section 6). A method takes a memory and budgets in rows, in falling order,
+and yields a reduced memory for each. `python -m training budget` measures their loss of quality.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED = 0
 
 
 class Method(Protocol):
-    """What a method's file offers."""
+    """The signature of a method."""
 
     def __call__(
         self, memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
@@ -58,14 +58,14 @@ def reduce(
 
 
 def check_method(method: str) -> None:
-    """Refuse a name that is not in the table."""
+    """Raise `InvalidInput` for a name that is not in `METHODS`."""
     if method not in METHODS:
         known = ", ".join(METHODS)
         raise InvalidInput(f"reduction {method!r} is unknown; known are {known}", field="reduction")
 
 
 def budget_rows(share: float, *, total: int) -> int:
-    """A share of `total` rows, at least one of any."""
+    """The number of rows of a share of `total`, at least 1."""
     if not 0.0 < share <= 1.0:
         raise InvalidInput(
             f"a share of the instances must lie above 0 and not above 1, not {share:g}",

@@ -1,4 +1,4 @@
-"""Who else carries a row's labels: for each vote of Y, the near rows that cast it too.
+"""Carriers of a row's labels: for each vote of Y, the neighbours that vote for the same label.
 
 Shapes: N instances, L labels, E votes (entries of Y, row by row), C pairs of a vote and a carrier,
 d dimensions.
@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from service.core.types import Floats, Rows
 from training.reduction.memory import WholeMemory, neighbours, presence
 
-NEAR = 64  # neighbours of a row that are looked at
+NEAR = 64  # neighbours of a row that are considered
 _CHUNK = 100_000  # votes whose two vectors are multiplied at once
 
 
@@ -36,7 +36,7 @@ class Carriers:
 
 
 def find_carriers(memory: WholeMemory, *, near: int = NEAR) -> Carriers:
-    """Look among the `near` nearest neighbours of each row."""
+    """Find the carriers among the `near` nearest neighbours of each row."""
     y = presence(memory.labels_of)
     similarities, rows = neighbours(memory.instances, count=near)
     numbered = csr_matrix((np.arange(1.0, y.nnz + 1), y.indices, y.indptr), shape=y.shape)

@@ -14,7 +14,7 @@ from training.reduction.memory import ReducedMemory, WholeMemory, kept, presence
 def coverage(
     memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
 ) -> Iterator[ReducedMemory]:
-    """Keep the rows that best cover the labels; vectors are not looked at."""
+    """Keep the rows that best cover the labels; vectors play no part."""
     order = coverage_order(memory, rng=rng)
     for rows in budgets:
         yield kept(memory, order[:rows])

@@ -17,7 +17,7 @@ from service.core.types import Floats, Rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeMemory:
-    """What a method of reduction may look at."""
+    """The input of a method of reduction."""
 
     instances: Floats  # [N, d] unit vectors
     labels_of: csr_matrix  # [N, L]
@@ -26,7 +26,7 @@ class WholeMemory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReducedMemory:
-    """Fewer keys. `texts_of` says whose text stands for each: its own, or of the nearest member."""
+    """Fewer keys; `texts_of` names the row whose text a key is shown with."""
 
     instances: Floats  # [m, d] unit vectors
     labels_of: csr_matrix  # [m, L]

@@ -12,7 +12,7 @@ from training.reduction.memory import ReducedMemory, WholeMemory, kept
 def random(
     memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
 ) -> Iterator[ReducedMemory]:
-    """Each smaller memory is part of the larger."""
+    """Keep random rows; each smaller memory is a part of the larger ones."""
     order = rng.permutation(len(memory.instances))
     for rows in budgets:
         yield kept(memory, order[:rows])

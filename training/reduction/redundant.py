@@ -1,4 +1,4 @@
-"""Rows whose labels their neighbours carry anyway go first."""
+"""Drop rows first whose labels their neighbours have too."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from training.reduction.memory import ReducedMemory, WholeMemory, kept
 def redundant(
     memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
 ) -> Iterator[ReducedMemory]:
-    """Drop the row whose removal changes least, again and again."""
+    """Repeatedly drop the row whose removal loses least."""
     order = removal_order(find_carriers(memory))
     for rows in budgets:
         yield kept(memory, order[len(order) - rows :])
 
 
 def removal_order(carriers: Carriers) -> Rows:
-    """All rows [N], the first to be dropped first.
+    """All rows [N] in the order in which they are dropped.
 
     A row's loss is the sum over its labels of 1 - s(the nearest kept row that carries it, or the
     label's own key). It only grows as rows go, so one that is still the least when looked at again
@@ -45,7 +45,7 @@ def removal_order(carriers: Carriers) -> Rows:
 
 
 def loss(carriers: Carriers, row: int, *, stays: Bools) -> float:
-    """What the memory would lose of a row's own labels, with the rows that stay [N]."""
+    """The loss for a row's labels if it is dropped, given which rows stay [N]."""
     votes = slice(carriers.votes[row], carriers.votes[row + 1])
     pairs = slice(carriers.start[votes.start], carriers.start[votes.stop])
     nearest = carriers.floor[votes].copy()

@@ -1,4 +1,4 @@
-"""Rows that others would miss: a greedy facility location over label-sharing neighbours."""
+"""Keep representative rows: a greedy facility location over neighbours that share labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.reduction.memory import ReducedMemory, WholeMemory, kept
 def representative(
     memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
 ) -> Iterator[ReducedMemory]:
-    """Keep the rows that, together, stand nearest to the other rows that share their labels."""
+    """Keep the rows that together are nearest to all rows that share their labels."""
     order = facility_order(find_carriers(memory), rng=rng)
     for rows in budgets:
         yield kept(memory, order[:rows])
@@ -27,7 +27,7 @@ def facility_order(carriers: Carriers, *, rng: np.random.Generator) -> Rows:
     Every training row is a query that must find its own labels without its own row. For each of
     its votes the sum adds s(the nearest kept row that carries it, or the label's own key), which
     is tau times the log of the largest addend of its score (Eq. 7). Submodular, so lazily greedy.
-    Rows that nobody needs follow by chance.
+    Rows without any gain follow in random order.
     """
     rows = len(carriers.votes) - 1
     by_carrier = np.argsort(carriers.carrier, kind="stable")
