@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.index.faiss_hnsw import search_in_one_thread
-from tests.support.bundles import make_bundle as write
 from tests.support.postgres import postgres_url as postgres_url
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.bundles import make_bundle as write
+from tests.support.tiny.encoder import TrigramEncoder
 
 # Properties say nothing about time, and a busy machine must not fail them.
 settings.register_profile("keymatch", deadline=None)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.crash.figures import FIGURES
 from tests.crash.scenario import Scenario
-from tests.support.bundles import Catalogue, make_bundle
+from tests.support.tiny.bundles import Catalogue, make_bundle
 
 NOUNS = ("boots", "lamp", "mat", "pole", "rope", "stove", "tent", "vest")
 KINDS = ("alpine", "camping", "glacier", "ultra", "winter")

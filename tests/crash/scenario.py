@@ -17,9 +17,9 @@ from service.core.types import Event
 from tests.crash.client import Client
 from tests.crash.fresh_copy import answers, copied_log
 from tests.crash.ledger import Ledger
-from tests.support.bundles import Catalogue
 from tests.support.commands import run
 from tests.support.serving import SERVICE, ServerProcess, server_process, wait_for
+from tests.support.tiny.bundles import Catalogue
 
 # Small blocks, so that segments are built and merged all the time.
 SETTINGS = "[engine]\nthreads = 2\nseal_rows = 64\n[server]\naccess_log = false\n"

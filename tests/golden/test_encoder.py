@@ -15,8 +15,8 @@ from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from tests.golden.write_encoder import ENCODER, FACTS, ORIGIN, PREDICTOR, label_keys
-from tests.support.bundles import LABELS
-from tests.support.tiny_export import tiny_dataset
+from tests.support.tiny.bundles import LABELS
+from tests.support.tiny.export import tiny_dataset
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import Halves, NewInstance, NewLabel, PredictOptions, Role
-from tests.support.bundles import INSTANCES, LABELS, Catalogue, make_bundle
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, make_bundle
 
 HERE = Path(__file__).parent
 BUNDLE, ANSWERS = HERE / "bundle-v1", HERE / "bundle-v1.answers.json"

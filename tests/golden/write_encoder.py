@@ -18,9 +18,9 @@ from service.core.bundle import irene_files
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.files.atomic import new_folder
 from service.core.types import Halves, Role
-from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
-from tests.support.tiny_export import tiny_dataset
-from tests.support.tiny_novel import tiny_novel
+from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
+from tests.support.tiny.export import tiny_dataset
+from tests.support.tiny.novel import tiny_novel
 
 ENCODER = Path(__file__).parent / "encoder-v1"
 FACTS = tiny_facts(query_prompt="query: ", label_prompt="keyword: ", max_tokens=24)

@@ -13,7 +13,7 @@ from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.types import NewInstance, NewLabel, Role
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
 

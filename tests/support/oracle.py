@@ -11,7 +11,7 @@ import numpy as np
 
 from service.core.encoding.encoder import Encoder, encode
 from service.core.types import Floats, NewLabel, Role, RowKind
-from tests.support.bundles import Catalogue
+from tests.support.tiny.bundles import Catalogue
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from service.core.encoding.encoder import Encoder, encode
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import Keyword, PredictOptions, Role
-from tests.support.bundles import INSTANCES, LABELS
+from tests.support.tiny.bundles import INSTANCES, LABELS
 
 ALL = len(INSTANCES) + len(LABELS)  # rows of the tiny bundle, as depth
 

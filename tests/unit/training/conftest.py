@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
+from tests.support.tiny.training import tiny_dataset, write_tiny_checkpoint
 from training.datasets import lf_xmc
 
 

@@ -21,8 +21,8 @@ from service.core.index.libraries import IndexParameters
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
-from tests.support.bundles import INSTANCES, LABELS
-from tests.support.tiny_export import TinyReference, tiny_dataset
+from tests.support.tiny.bundles import INSTANCES, LABELS
+from tests.support.tiny.export import TinyReference, tiny_dataset
 from training.datasets.dataset import Dataset, Texts
 from training.reduction import METHODS
 

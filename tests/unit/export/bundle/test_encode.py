@@ -12,7 +12,7 @@ from export.bundle import encode as resumable
 from export.bundle.encode import encode_resumably
 from service.core.encoding.encoder import encode
 from service.core.types import Role
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.encoder import TrigramEncoder
 
 TEXTS = [f"{'long ' * (number % 3)}text {number}" for number in range(10)]
 STEP = 4

@@ -22,8 +22,8 @@ from service.core.errors import (
     ParityError,
 )
 from service.core.types import Role
-from tests.support.tiny_encoder import write_tiny_encoder
-from tests.support.tiny_export import TinyReference, tiny_dataset
+from tests.support.tiny.encoder import write_tiny_encoder
+from tests.support.tiny.export import TinyReference, tiny_dataset
 from training.datasets.dataset import Dataset, Texts
 
 OPTIONS = EncoderOptions(quantization="none", threads=2)

@@ -21,7 +21,7 @@ from export.encoder.parity import (
 from service.core.encoding.encoder import encode
 from service.core.errors import InvalidInput, ParityError
 from service.core.types import Role
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.encoder import TrigramEncoder
 from training.datasets.dataset import Dataset, Split, Texts
 
 EXACT = Parity(component=0.0, cosine=1.0, overlap=1.0, torch_precision=80.0, precision=80.0)

@@ -10,7 +10,7 @@ from export.encoder.provenance import predictor_defaults, read_origin
 from export.exported_encoder import Description, Origin, PredictorDefaults
 from service.core.errors import InvalidData
 from service.core.files.checksums import FileFacts
-from tests.support.tiny_encoder import tiny_facts
+from tests.support.tiny.encoder import tiny_facts
 from training.checkpoints.choices import Choices, write_choices
 from training.evaluation import results
 from training.evaluation.results import Result, Results

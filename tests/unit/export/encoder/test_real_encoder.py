@@ -8,7 +8,7 @@ import pytest
 
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
-from tests.support.tiny_encoder import tiny_facts
+from tests.support.tiny.encoder import tiny_facts
 
 if TYPE_CHECKING:
     from training.models.torch_encoder import TorchEncoder

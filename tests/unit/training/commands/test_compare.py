@@ -6,7 +6,7 @@ import pytest
 
 from service.command_line import run
 from service.core.errors import InvalidConfig
-from tests.support.tiny_training import RECIPE
+from tests.support.tiny.training import RECIPE
 from training.__main__ import app
 from training.comparisons import comparison as comparisons
 from training.evaluation import results

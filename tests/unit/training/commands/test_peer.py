@@ -9,7 +9,7 @@ pytest.importorskip("bm25s", reason="NO PEER RUN: bm25s is not installed")
 
 from service.command_line import run
 from service.core.errors import InvalidConfig
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.__main__ import app
 from training.commands.peer import assignments
 from training.datasets import lf_xmc

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from service.command_line import run
-from tests.support.tiny_training import RECIPE
+from tests.support.tiny.training import RECIPE
 from training.__main__ import app
 from training.evaluation import results
 from training.selection.memory_choices import MEMORIZATIONS

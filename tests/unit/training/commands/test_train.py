@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from service.command_line import run
-from tests.support.tiny_training import DIMENSION, write_recipe
+from tests.support.tiny.training import DIMENSION, write_recipe
 from training.__main__ import app
 
 Train = Callable[..., int]

@@ -9,7 +9,7 @@ import pytest
 
 from service.command_line import run
 from service.core.errors import InvalidData, InvalidInput
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.__main__ import app
 from training.datasets import lf_xmc, novel_split
 from training.datasets.novel_split import NovelSplit

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidData
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Texts
 from training.datasets.train_test_overlap import refuse_overlap

@@ -10,8 +10,8 @@ from service.core.bundle.bundle import open_bundle
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
-from tests.support.bundles import make_bundle
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import TrigramEncoder
 from training.evaluation.prediction import OfflineMemory, predict, predict_separately, retrieve
 
 QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidData
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.evaluation import results
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.results import Check, Results, measured

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.datasets.novel_split import NovelSplit, split_novel
 from training.experiments import replay as stream
 from training.experiments.replay import ExpectedLabel, Schedule, buckets, replay, schedule

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidData
-from tests.support.tiny_training import last_weights, losses, open_tiny_run, write_recipe
+from tests.support.tiny.training import last_weights, losses, open_tiny_run, write_recipe
 
 VARIANTS = {
     "mined": ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),

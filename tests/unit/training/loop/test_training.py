@@ -8,7 +8,7 @@ import orjson
 import pytest
 from safetensors.numpy import load_file
 
-from tests.support.tiny_training import DIMENSION, losses, open_tiny_run, write_recipe
+from tests.support.tiny.training import DIMENSION, losses, open_tiny_run, write_recipe
 from training.systems.registry import SYSTEMS
 
 

@@ -12,8 +12,8 @@ from service.core.config import parse
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidConfig, InvalidInput
 from service.core.types import Role
-from tests.support.tiny_encoder import tiny_facts
-from tests.support.tiny_training import DIMENSION
+from tests.support.tiny.encoder import tiny_facts
+from tests.support.tiny.training import DIMENSION
 from training.models.ngrams import BOUNDARY, CharacterNgrams, spell, untrained_ngrams
 from training.models.settings import NgramSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder

@@ -10,7 +10,7 @@ pytest.importorskip("datasets", reason="NOT FINE-TUNED: datasets is not installe
 pytest.importorskip("sentence_transformers", reason="NOT FINE-TUNED: no sentence-transformers")
 
 from service.core.types import Role
-from tests.support.tiny_training import tiny_dataset, write_tiny_checkpoint
+from tests.support.tiny.training import tiny_dataset, write_tiny_checkpoint
 from training import peers
 from training.checkpoints.choices import read_choices
 from training.evaluation.encode_texts import encode_texts

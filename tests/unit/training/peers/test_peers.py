@@ -13,7 +13,7 @@ import pytest
 
 from service.core.config import parse
 from service.core.errors import InvalidConfig, InvalidInput, MissingExtra
-from tests.support.tiny_training import ADJECTIVES, NOUNS, tiny_dataset
+from tests.support.tiny.training import ADJECTIVES, NOUNS, tiny_dataset
 from training import peers
 from training.datasets.dataset import Dataset
 from training.peers import PEERS, PeerModule

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.peers.ranking import Ranking, padded, ranked_scores
 
 

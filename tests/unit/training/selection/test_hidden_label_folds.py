@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidConfig
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.loop.training_data import training_pairs
 from training.recipes import recipe
 from training.selection.validation import hidden_labels

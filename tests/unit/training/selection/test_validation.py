@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidConfig
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.checkpoints.choices import Choices
 from training.datasets.training_pairs import TrainingPairs
 from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, choose_on

@@ -15,7 +15,7 @@ from service.core.bundle.label_details import Details, dump
 from service.core.errors import BundleAltered, BundleError, BundleMissing, InvalidInput
 from service.core.files import text_store
 from service.core.index.libraries import IndexParameters, load_library
-from tests.support.bundles import INSTANCES, LABELS, Catalogue, sign_again
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, sign_again
 
 FILES = (
     "encoder.onnx",

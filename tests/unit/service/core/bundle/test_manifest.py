@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from service.core.bundle import manifest
 from service.core.bundle.manifest import Manifest
 from service.core.errors import BundleAltered, BundleError, BundleMissing, BundleUnsupported
-from tests.support.bundles import write_document
-from tests.support.tiny_encoder import tiny_facts
-from tests.support.tiny_novel import FACTS as NOVEL
+from tests.support.tiny.bundles import write_document
+from tests.support.tiny.encoder import tiny_facts
+from tests.support.tiny.novel import FACTS as NOVEL
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from service.core.encoding import encoder as encoder_module
 from service.core.encoding.encoder import OnnxEncoder, encode, encode_all
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.types import Role
-from tests.support.tiny_encoder import (
+from tests.support.tiny.encoder import (
     DIMENSION,
     VOCABULARY,
     TrigramEncoder,

@@ -15,7 +15,7 @@ from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleAltered
 from service.core.types import Role
-from tests.support.bundles import LABELS, make_bundle, sign_again
+from tests.support.tiny.bundles import LABELS, make_bundle, sign_again
 
 AXE = [(Role.LABEL, "hiking axe")]
 CLICKED = [*AXE, (Role.QUERY, "glacier tool"), (Role.QUERY, "ice")]

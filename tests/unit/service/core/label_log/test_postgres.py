@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from service.core.errors import InvalidConfig, LogError, LogLocked, MissingExtra
 from service.core.label_log import LabelLog, open_log, postgres
+from tests.support.http.wire import Wire
 from tests.support.label_logs import Place, append
 from tests.support.postgres import in_schema
 from tests.support.waiting import wait_for
-from tests.support.wire import Wire
 
 
 @pytest.fixture

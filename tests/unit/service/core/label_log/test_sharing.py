@@ -1,6 +1,6 @@
 """Several users of one log: they take turns, wait for the lock, and are called after appends.
 
-`tests/integration/test_label_log_processes.py` proves the same between processes.
+`tests/integration/memory/test_label_log_processes.py` proves the same between processes.
 """
 
 import logging

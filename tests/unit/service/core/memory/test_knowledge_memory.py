@@ -13,9 +13,9 @@ from service.core.encoding.encoder import encode
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel, Role, RowKind
-from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.views import alive_rows, retrieved_texts, voting_texts
 
 BASE = len(INSTANCES) + len(LABELS)

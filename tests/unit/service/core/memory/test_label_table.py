@@ -7,7 +7,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.errors import UnknownLabel
 from service.core.memory.label_table import LabelTable
 from service.core.types import Label
-from tests.support.bundles import LABELS
+from tests.support.tiny.bundles import LABELS
 
 
 @pytest.fixture

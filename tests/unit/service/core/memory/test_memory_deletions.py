@@ -7,8 +7,8 @@ from service.core.bundle.bundle import Bundle
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel, RowKind
-from tests.support.bundles import LABELS
 from tests.support.changes import click, delete, put
+from tests.support.tiny.bundles import LABELS
 from tests.support.views import described_rows, retrieved_texts, voting_texts
 
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))

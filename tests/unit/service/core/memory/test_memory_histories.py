@@ -23,10 +23,10 @@ from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
-from tests.support.bundles import LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.bundles import LABELS, Catalogue
+from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.views import Row, alive_rows, labels_by_id, plan_values, row_counts
 
 TAU = 0.1

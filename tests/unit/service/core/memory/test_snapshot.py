@@ -17,9 +17,9 @@ from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import NewLabel, PredictOptions, RowKind
-from tests.support.bundles import LABELS, Catalogue
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
+from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.views import described_rows, labels_by_id, row_counts, voting_texts
 
 LOG = "0f" * 16

@@ -14,10 +14,10 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import EVIDENCE_ROWS, Predictor, Stopwatch
 from service.core.prediction.query_cache import QueryCache
 from service.core.types import NewLabel, PredictOptions, RowKind
-from tests.support.bundles import INSTANCES, Catalogue
 from tests.support.changes import put
 from tests.support.questions import ALL, ask, scores, similarity_to
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.bundles import INSTANCES, Catalogue
+from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
 TAU = 0.1

@@ -19,7 +19,7 @@ from service.core.prediction.many_queries import (
 )
 from service.core.prediction.predictor import Predictor
 from service.core.types import Floats, PredictOptions, Rows
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.encoder import TrigramEncoder
 
 TAU = 0.07
 

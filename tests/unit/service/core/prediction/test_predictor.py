@@ -13,10 +13,10 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor, voting_kind
 from service.core.types import RowKind
-from tests.support.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.oracle import Oracle, ranked
 from tests.support.questions import ALL, ask, scores, similarity_to
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
+from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
 TAU = 0.1

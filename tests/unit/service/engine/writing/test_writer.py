@@ -35,7 +35,7 @@ from service.engine.writing.writer import Writer
 from service.engine.writing.written import Written
 from service.telemetry import Telemetry
 from tests.support.serving import wait_for
-from tests.support.tiny_encoder import TrigramEncoder
+from tests.support.tiny.encoder import TrigramEncoder
 
 AXE = NewLabel(id="axe", text="ice axe")
 

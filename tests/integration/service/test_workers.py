@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.bundles import make_bundle, sign_again
 from tests.support.commands import complaint, run
 from tests.support.serving import (
     READY_WITHIN,
@@ -19,6 +18,7 @@ from tests.support.serving import (
     server_process,
     wait_for,
 )
+from tests.support.tiny.bundles import make_bundle, sign_again
 
 TWO = ("--workers", "2")
 FRESH = {"connection": "close"}  # a kept connection would stay with one worker

@@ -20,7 +20,7 @@ import yaml
 from loadtests.clients.connection import Connection, get, predict, put_label, require
 from training.experiments.service_process import HOST, Server, free_port, running_server
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILES = ROOT / "deploy/prometheus"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/keymatch.json").read_text())
 EXPRESSIONS = {

@@ -15,7 +15,7 @@ import yaml
 from service.settings import load_settings
 from service.telemetry import REJECTIONS, Telemetry
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/keymatch.json").read_text())
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -15,12 +15,12 @@ from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import LogError, SealError
 from service.engine import bundle_admin
-from tests.support.bundles import write_document
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
 from tests.support.holding import hold
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import write_document
 
 SNAPSHOT, RELOAD = "/admin/snapshot", "/admin/reload"
 AXE = {"labels": [{"id": "axe", "text": "ice axe", "metadata": {"shop": "acme"}}]}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer
-from tests.support.bundles import LABELS
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
+from tests.support.tiny.bundles import LABELS
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
 ODD_IDS = [

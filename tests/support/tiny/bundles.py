@@ -15,8 +15,8 @@ from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters
 from service.core.types import Role
-from tests.support.tiny_encoder import tiny_facts, write_tiny_encoder
-from tests.support.tiny_novel import tiny_novel
+from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
+from tests.support.tiny.novel import tiny_novel
 
 LABELS = {
     "boots": "hiking boots",

@@ -10,7 +10,7 @@ import orjson
 from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
-from tests.support.tiny_encoder import VOCABULARY, tiny_tokenizer
+from tests.support.tiny.encoder import VOCABULARY, tiny_tokenizer
 from training.datasets.dataset import Dataset, Split, Texts
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from scipy.sparse import csr_matrix
 
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
-from tests.support.bundles import INSTANCES, LABELS, Catalogue
-from tests.support.tiny_encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
+from tests.support.tiny.encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder
 from training.datasets.dataset import Dataset, Split, Texts
 
 

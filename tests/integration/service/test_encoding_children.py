@@ -15,10 +15,10 @@ from service.core.errors import NotReady
 from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
 from service.engine.encoder_pool import EncoderPool, EncoderProcess
-from tests.support.bundles import make_bundle
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
-from tests.support.tiny_encoder import DIMENSION
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import DIMENSION
 
 ITEMS = [
     NewLabel(id="axe", text="ice axe", queries=("climbing", "größere Axt ☕")),

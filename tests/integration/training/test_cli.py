@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from export.__main__ import app as export
-from tests.support.bundles import INSTANCES, LABELS
 from tests.support.commands import Refused, complaint, run, status_of
+from tests.support.tiny.bundles import INSTANCES, LABELS
 from training.__main__ import app as training
 
 CLICKS = [(query, label_id) for query, voted in INSTANCES.items() for label_id in voted]

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from service.command_line import run
-from tests.support.tiny_training import losses, tiny_dataset, write_recipe, write_tiny_checkpoint
+from tests.support.tiny.training import losses, tiny_dataset, write_recipe, write_tiny_checkpoint
 from tests.support.two_ranks import run_on_two_ranks
 from training.__main__ import app
 from training.datasets import lf_xmc

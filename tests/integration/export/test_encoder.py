@@ -12,8 +12,8 @@ import pytest
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
-from tests.support.bundles import LABELS
 from tests.support.commands import Refused, run, status_of
+from tests.support.tiny.bundles import LABELS
 from training.__main__ import app as training
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
@@ -41,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.support.tiny_training import write_tiny_checkpoint
+    from tests.support.tiny.training import write_tiny_checkpoint
 
     return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 

@@ -14,9 +14,9 @@ from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import open_representer
 from service.core.types import Halves, Role
 from service.http.answers import LabelsAnswer
-from tests.support.bundles import LABELS, make_bundle
 from tests.support.http.answers import assert_answer
 from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import LABELS, make_bundle
 
 AXE = {"id": "axe", "text": "hiking axe", "queries": ["glacier tool"]}
 ITEM = [(Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool")]

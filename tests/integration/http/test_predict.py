@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from service.http.answers import PredictAnswer
-from tests.support.bundles import LABELS
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, wait_for
+from tests.support.tiny.bundles import LABELS
 
 
 def predict(service: LocalService, *queries: str, **options: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import NovelFacts, Refinement
 from service.core.types import Halves, Rows
-from tests.support.tiny_encoder import DIMENSION
+from tests.support.tiny.encoder import DIMENSION
 
 FACTS = NovelFacts(
     combiner="sum",

@@ -42,7 +42,7 @@ ZERO, ONE = "zero-shot", "one-shot"
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.support.tiny_training import tiny_dataset
+    from tests.support.tiny.training import tiny_dataset
     from training.datasets import lf_xmc
 
     folder = tmp_path_factory.mktemp("novel")
@@ -55,7 +55,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(split: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.support.tiny_training import write_tiny_checkpoint
+    from tests.support.tiny.training import write_tiny_checkpoint
 
     folder = tmp_path_factory.mktemp("irene")
     recipe = folder / "irene.toml"

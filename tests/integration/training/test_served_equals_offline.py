@@ -23,13 +23,13 @@ from service.core.prediction.many_queries import RankedLabels
 from service.core.prediction.predictor import voting_kind
 from tests.support.commands import run
 from tests.support.serving import ServerProcess, server_process
-from tests.support.tiny_training import tiny_dataset
+from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation.evaluation import Evaluation, open_evaluation
 from training.evaluation.prediction import Neighbours, OfflineMemory, predict
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 DATA = REPOSITORY.parent / "shared/data/debian-seealso"
 ENCODER = REPOSITORY / "deploy/demo/encoder"
 MEMORIZATIONS = (0.0, 0.4, 1.0)

@@ -9,7 +9,7 @@ from export.exported_encoder import open_exported
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/demo/encoder"
 # What the demo is held to on the test rows of the Moby thesaurus.
 GOALS = {"P@1": 52.0, "P@5": 47.0, "R@100": 36.0, "PSP@5": 25.0}

@@ -1,0 +1,1 @@
+"""Models, data sets and bundles small enough for a test."""
