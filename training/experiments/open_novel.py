@@ -5,7 +5,7 @@ Shapes: U novel labels, N instances, S seen labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,41 +48,59 @@ def open_novel_evaluation(
         _check_labels(other, split)
         _check_beside(name, other, bundle)
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    novel = split.everything.labels.texts[split.facts.seen :]
-    revealed = split.revealed()
 
-    def encoded(what: str, texts: Sequence[str], role: Role) -> Floats:
-        return _encoded(encoder, texts, role, what, threads, report)
-
-    def combined() -> Iterator[tuple[str, Combined]]:
-        zero_shot: list[ItemTexts] = [[(Role.LABEL, text)] for text in novel]
-        one_shot = [
-            [*item, (Role.QUERY, query)] for item, query in zip(zero_shot, revealed, strict=True)
-        ]
-        for name, own in {IRENE: bundle, **beside}.items():
-            if own.novel is not None:
-                made = open_representer(encoder, own)
-                zero = _represented(made, zero_shot, f"{name}, zero-shot", threads, report)
-                one = _represented(made, one_shot, f"{name}, one-shot", threads, report)
-                yield name, Combined(zero_shot=zero, one_shot=one)
+    def encoded(stage: str, texts: Sequence[str], role: Role) -> Floats:
+        return _encoded(encoder, texts, role, stage, threads, report)
 
     keys = np.asarray(bundle.keys, np.float32)
-    votes = np.ones(len(bundle.indices), np.float32)
+    novel = split.everything.labels.texts[split.facts.seen :]
     return NovelEvaluation(
         split=split,
         predictor=bundle.manifest.predictor,
         vectors=NovelVectors(
             instances=keys[: bundle.instances],
-            clicks=csr_matrix(
-                (votes, bundle.indices, bundle.indptr), shape=(bundle.instances, bundle.labels)
-            ),
+            clicks=_clicks(bundle),
             seen=keys[bundle.instances :],
             texts=encoded("encode novel labels", novel, Role.LABEL),
-            revealed=encoded("encode revealed queries", revealed, Role.QUERY),
+            revealed=encoded("encode revealed queries", split.revealed(), Role.QUERY),
             queries=encoded("encode test rows", split.everything.test.instances.texts, Role.QUERY),
-            combined=dict(combined()),
+            combined=_combined({IRENE: bundle, **beside}, split, encoder, threads, report),
         ),
     )
+
+
+def _clicks(bundle: Bundle) -> csr_matrix:
+    """Y of the bundle's instances, [N, S]."""
+    votes = np.ones(len(bundle.indices), np.float32)
+    shape = (bundle.instances, bundle.labels)
+    return csr_matrix((votes, bundle.indices, bundle.indptr), shape=shape)
+
+
+def _combined(
+    bundles: Mapping[str, Bundle],
+    split: NovelSplit,
+    encoder: Encoder,
+    threads: int,
+    report: Report,
+) -> dict[str, Combined]:
+    """C(u) of the novel labels by each bundle's combiner, if it has one."""
+    novel = split.everything.labels.texts[split.facts.seen :]
+    zero_shot: list[ItemTexts] = [[(Role.LABEL, text)] for text in novel]
+    one_shot = [
+        [*item, (Role.QUERY, query)]
+        for item, query in zip(zero_shot, split.revealed(), strict=True)
+    ]
+    combined = {}
+    for name, bundle in bundles.items():
+        if bundle.novel is not None:
+            representer = open_representer(encoder, bundle)
+            combined[name] = Combined(
+                zero_shot=_represented(
+                    representer, zero_shot, f"{name}, zero-shot", threads, report
+                ),
+                one_shot=_represented(representer, one_shot, f"{name}, one-shot", threads, report),
+            )
+    return combined
 
 
 def _check_labels(bundle: Bundle, split: NovelSplit) -> None:

@@ -1,4 +1,4 @@
-"""Labels as if they were novel, and the training rows that ask for them, and for others.
+"""Folds of known labels that are treated as novel, and the held-out rows that measure them.
 
 Shapes: L labels, f of them in a fold, c that are ranked, n rows, K places of a shortlist, d
 dimensions.
@@ -28,49 +28,50 @@ from training.checkpoints.choices import Choices
 from training.evaluation.metrics import labels_to_rank, precision, ranking_outcome, recall
 from training.evaluation.prediction import OfflineMemory, predict
 
-FOLDS, ASKED = 10, 3  # a tenth of the labels each, as the papers hide them
+FOLDS, MEASURED_FOLDS = 10, 3  # a fold has a tenth of the labels, as many as the papers hide
 METRICS = {
     "P@1": partial(precision, k=1),
     "P@5": partial(precision, k=5),
     "R@30": partial(recall, k=30),
 }
-MOST_ASKING = 4_000  # rows that ask for a fold, and rows that ask among all labels
+MOST_ROWS = 4_000  # held-out rows that measure a fold
 DEEPEST = 100  # K of the longest shortlist
 Figures = dict[str, float]  # of each of `METRICS`, in percent
-_BLOCK = 1_024  # labels whose shortlists are looked at together
+_BLOCK = 1_024  # labels whose shortlists are in memory together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelFoldData:
-    """What labels are represented from, and who asks for them.
+    """Vectors from which labels are represented, and the held-out rows that measure the result.
 
-    `queries` are a training query of each label, nan where it has none.
+    `queries` has one training query of each label, nan where a label has none; `asking` are the
+    held-out rows.
     """
 
     texts: Floats  # [L, d], E(z_l)
-    keys: Floats  # [L, d], what stands for them in the memory and is searched for a shortlist
+    keys: Floats  # [L, d], label keys of the memory, searched for a shortlist
     classifiers: Floats  # [L, d], W
     queries: Floats  # [L, d]
     asking: Floats  # [n, d]
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     combine: Combine
-    choices: Choices  # of the memory, where a posted query is a row beside the label's own
-    hidden: Rows  # labels that nothing was trained with
+    choices: Choices  # tau, lambda and b of the memory
+    hidden: Rows  # labels that took no part in training
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FoldQueries:
-    """Labels [c] that are ranked for rows [n]: novel ones, and others whose ranking is known."""
+    """Queries [n] and the labels [c] ranked for them: novel ones, and others already ranked."""
 
     asking: Floats  # [n, d]
-    novel: Rows  # [f] of the c
-    others: tuple[Floats, Rows] | None  # the best of the others for each row, [n, k] each
+    novel: Rows  # [f], their places among the c
+    others: tuple[Floats, Rows] | None  # similarities and places of the best others, [n, k] each
     positives: csr_matrix  # [n, c]
     filtered: csr_matrix  # [n, c]
 
     def found(self, keys: Floats) -> Figures:
-        """`METRICS`, in percent, with the novel labels' keys [f, d]."""
+        """`METRICS` with these keys [f, d] of the novel labels."""
         count = labels_to_rank(self.filtered)
         scores, ranked = best(self.asking, keys, self.novel, count=count)
         if self.others is not None:
@@ -80,13 +81,13 @@ class FoldQueries:
         return self.figures(ranked)
 
     def figures(self, ranked: Rows) -> Figures:
-        """`METRICS`, in percent, of ranked places [n, k] of the c."""
+        """`METRICS` of a ranking [n, k] of places among the c."""
         outcome = ranking_outcome(ranked, self.positives, filtered=self.filtered)
         return {name: 100.0 * metric(outcome) for name, metric in METRICS.items()}
 
 
 def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Floats, Rows]:
-    """Similarities and `columns` [k] of the best keys [k, d] for each row, [n, count]."""
+    """The nearest of keys [m, d] to each query, [n, count]: similarities and `columns` [m]."""
     row_filter = RowFilter(start=0, stop=len(keys))
     similarities, rows = exact_search(
         keys.astype(np.float16), asking, count=count, row_filter=row_filter
@@ -96,7 +97,7 @@ def best(asking: Floats, keys: Floats, columns: Rows, *, count: int) -> tuple[Fl
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelFold:
-    """Labels [f] as if they were novel; their shortlists of the others are made once."""
+    """Labels [f] treated as novel, with their shortlists of the other labels."""
 
     texts: Floats  # [f, d]
     queries: Floats  # [f, d]
@@ -107,7 +108,7 @@ class LabelFold:
     choices: Choices
 
     def combined(self, refinement: Refinement, *, revealed: bool) -> Floats:
-        """C(u) [f, d], with or without its query."""
+        """C(u) [f, d]; with `revealed`, from a label's query as well as its text."""
         depth, scores = refinement.shortlist, self.listed.query_scores
         cut = Shortlisted(
             rows=self.listed.rows[:, :depth],
@@ -125,7 +126,7 @@ class LabelFold:
         return keys_from(self.texts, combined, queries, refinement)
 
     def found(self, keys: Floats, *, revealed: bool) -> Figures:
-        """`METRICS` among novel labels by their keys [f, d]; queries vote beside, as is served."""
+        """`METRICS` among the novel labels; with `revealed`, their queries vote as instances."""
         if not revealed:
             return self.among_novel.found(keys)
         clicked, choices = np.flatnonzero(np.isfinite(self.queries[:, 0])), self.choices
@@ -151,60 +152,86 @@ class LabelFold:
         return self.among_novel.figures(ranked)
 
 
-def folds(held_out: LabelFoldData, *, seed: int) -> Iterator[LabelFold]:
-    """The hidden labels, or some folds of all, where a row has a label of theirs."""
-    clicked = np.flatnonzero(np.isfinite(held_out.queries[:, 0]))  # those that have a query
-    if len(held_out.hidden):
-        cut = [held_out.hidden]
+def folds(data: LabelFoldData, *, seed: int) -> Iterator[LabelFold]:
+    """The hidden labels as one fold; without hidden labels, `MEASURED_FOLDS` of `FOLDS` folds.
+
+    A fold is left out if no held-out row has a label of it, or no other label has a query.
+    """
+    with_query = np.flatnonzero(np.isfinite(data.queries[:, 0]))  # labels
+    if len(data.hidden):
+        folded = [data.hidden]
     else:
-        drawn = np.random.default_rng([seed, 8]).permutation(clicked)
-        cut = [np.sort(fold) for fold in np.array_split(drawn, FOLDS)[:ASKED]]
-    for labels in cut:
-        positives = csr_matrix(held_out.positives[:, labels] != 0)
-        filtered = csr_matrix(held_out.filtered[:, labels]).astype(bool)
-        asks = np.flatnonzero((positives > positives.multiply(filtered)).getnnz(axis=1))
-        others = np.setdiff1d(clicked, labels)
-        if not len(asks) or not len(others):
+        drawn = np.random.default_rng([seed, 8]).permutation(with_query)
+        folded = [np.sort(fold) for fold in np.array_split(drawn, FOLDS)[:MEASURED_FOLDS]]
+    for labels in folded:
+        others = np.setdiff1d(with_query, labels)
+        among_novel = _queries_among_novel(data, labels, seed=seed)
+        if among_novel is None or not len(others):
             continue
-        rows, everyone = (
-            np.sort(np.random.default_rng([seed, 11]).permutation(whole)[:MOST_ASKING])
-            for whole in (asks, np.arange(len(held_out.asking)))
-        )
-        keys, classifiers = held_out.keys[others], held_out.classifiers[others]
-        novel = NovelLabels(
-            classifiers=classifiers,
-            shortlist=partial(_shortlist, keys.astype(np.float16)),
-            keys_of=keys.__getitem__,
-            combine=held_out.combine,
-            refinement=Refinement(shortlist=DEEPEST, text_threshold=0.0, query_threshold=0.0),
-        )
-        texts, queries = held_out.texts[labels], held_out.queries[labels]
-        asking, everyones = held_out.asking[everyone], held_out.filtered[everyone].astype(bool)
+        novel = _represented_from(data, others)
+        texts, queries = data.texts[labels], data.queries[labels]
         yield LabelFold(
             texts=texts,
             queries=queries,
-            among_novel=FoldQueries(
-                asking=held_out.asking[rows],
-                novel=np.arange(len(labels)),
-                others=None,
-                positives=positives[rows],
-                filtered=filtered[rows],
-            ),
-            among_all=FoldQueries(
-                asking=asking,
-                novel=labels,
-                others=best(asking, keys, others, count=labels_to_rank(everyones)),
-                positives=csr_matrix(held_out.positives[everyone] != 0),
-                filtered=everyones,
-            ),
+            among_novel=among_novel,
+            among_all=_queries_among_all(data, labels, others, seed=seed),
             novel=novel,
             listed=_listed(novel, texts, queries),
-            choices=held_out.choices,
+            choices=data.choices,
         )
 
 
+def _queries_among_novel(data: LabelFoldData, labels: Rows, *, seed: int) -> FoldQueries | None:
+    """Held-out rows with one of `labels`, which are ranked among themselves; None without rows."""
+    positives = csr_matrix(data.positives[:, labels] != 0)
+    filtered = csr_matrix(data.filtered[:, labels]).astype(bool)
+    rows = np.flatnonzero((positives > positives.multiply(filtered)).getnnz(axis=1))
+    if not len(rows):
+        return None
+    rows = _some(rows, seed=seed)
+    return FoldQueries(
+        asking=data.asking[rows],
+        novel=np.arange(len(labels)),
+        others=None,
+        positives=positives[rows],
+        filtered=filtered[rows],
+    )
+
+
+def _queries_among_all(
+    data: LabelFoldData, labels: Rows, others: Rows, *, seed: int
+) -> FoldQueries:
+    """Held-out rows with any labels; `labels` are ranked together with `others`."""
+    rows = _some(np.arange(len(data.asking)), seed=seed)
+    asking, filtered = data.asking[rows], data.filtered[rows].astype(bool)
+    return FoldQueries(
+        asking=asking,
+        novel=labels,
+        others=best(asking, data.keys[others], others, count=labels_to_rank(filtered)),
+        positives=csr_matrix(data.positives[rows] != 0),
+        filtered=filtered,
+    )
+
+
+def _some(rows: Rows, *, seed: int) -> Rows:
+    """At most `MOST_ROWS` random rows, ascending."""
+    return np.sort(np.random.default_rng([seed, 11]).permutation(rows)[:MOST_ROWS])
+
+
+def _represented_from(data: LabelFoldData, others: Rows) -> NovelLabels:
+    """Represents labels by the classifiers and keys of `others`."""
+    keys = data.keys[others]
+    return NovelLabels(
+        classifiers=data.classifiers[others],
+        shortlist=partial(_shortlist, keys.astype(np.float16)),
+        keys_of=keys.__getitem__,
+        combine=data.combine,
+        refinement=Refinement(shortlist=DEEPEST, text_threshold=0.0, query_threshold=0.0),
+    )
+
+
 def a_row_of_each(labels_of: csr_matrix, *, among: Rows, seed: int = 0) -> Rows:
-    """A row of `among`, drawn, of each label, [L]; -1 where a label has none."""
+    """A random row of `among` for each label, [L]; -1 where no row has the label."""
     rows_of = csc_matrix(labels_of[among] != 0)
     counts = np.diff(rows_of.indptr)
     places = (np.random.default_rng([seed, 9]).random(len(counts)) * counts).astype(np.int64)
@@ -214,7 +241,7 @@ def a_row_of_each(labels_of: csr_matrix, *, among: Rows, seed: int = 0) -> Rows:
 
 
 def _listed(novel: NovelLabels, texts: Floats, queries: Floats) -> Shortlisted:
-    """Block by block: a shortlist's classifiers are large."""
+    """The shortlists of all labels, made block by block: a shortlist's classifiers are large."""
     blocks = [novel.shortlisted(texts[rows], queries[rows]) for rows in batches(len(texts), _BLOCK)]
     return Shortlisted(
         rows=np.concatenate([block.rows for block in blocks]),

@@ -1,17 +1,15 @@
-"""K, tau0, tau1 and ours of Algorithm 1, chosen on labels that nothing was trained with.
+"""The numbers of IRENE's Algorithm 1 (K, tau0, tau1 and ours), chosen on labels treated as novel.
 
-Where a recipe hides labels (`validation.labels`), they are represented from all others and looked
-for among themselves, by the held-out rows that have one: classifiers have seen the other rows, and
-stand nearer to them than they will to anybody's query. Without, labels are cut into folds, each
-asked for by the held-out rows: encoder, classifiers and combiner have seen them, so a text says
-more here than it will of a novel label, and what is chosen trusts it too much (debian-seealso: a
-strength of 0.1, and 0.35 on hidden labels).
+Which labels. Where a recipe hides labels from training (`validation.labels`), these are used.
+Without, labels are cut into folds. The encoder, classifiers and combiner were trained with the
+labels of a fold, so their texts predict more than those of novel labels, and the choice trusts
+texts too much (debian-seealso: strength 0.1, against 0.35 on hidden labels).
 
-The best is where the metric that gains least over the texts gains most, among themselves, of those
-that cost nothing among all labels: enriched, a label stands nearer to queries than seen ones do by
-their texts, to queries for seen ones, too. Its length, with a query and without, answers for that,
-which changes nothing among themselves; the longest that will do is taken. A posted query votes
-beside its label's key, so how far the key leans towards it is chosen with that vote.
+Criterion. Maximise the worst metric's gain over text-only keys among the novel labels, subject to
+no loss among all labels: an enriched key is nearer to queries than a text-only key, and also to
+queries of other labels. The length of a key balances this and does not change the order of novel
+labels, so the greatest length without a loss is taken. A posted query votes as an instance, and the
+weight of the query in the key is chosen with that vote.
 """
 
 from __future__ import annotations
@@ -40,15 +38,15 @@ THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
 STRENGTHS = (0.1, 0.25, 0.5, 0.75, 1.0)
 QUERY_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 LENGTHS = (1.08, 1.04, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8)
-ASKED_AMONG_ALL = 12  # of those that find novel labels best
+MEASURED_AMONG_ALL = 12  # of the best refinements among novel labels
 PAPERS = Refinement(shortlist=200, text_threshold=0.15, query_threshold=0.15)  # Table 10
 
 Moving = Callable[[Refinement, float], Refinement]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """`METRICS`, in percent: of the rows that ask for a novel label, and of all."""
+class FoldMetrics:
+    """`METRICS`: of rows with a novel label among novel labels, and of all rows among all."""
 
     among_novel: Figures
     among_all: Figures
@@ -60,38 +58,40 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """A refinement, and how well labels are found with it.
+class RefinementChoice:
+    """A refinement and its metrics.
 
     `text` and `zero_shot` are without a query, `text_and_query` and `one_shot` with one, which
-    votes beside among novel labels; nothing was asked where they are None.
+    votes as an instance among novel labels. All are None if no held-out row measures a fold.
     """
 
     refinement: Refinement
-    text: Found | None = None
-    zero_shot: Found | None = None
-    text_and_query: Found | None = None
-    one_shot: Found | None = None
+    text: FoldMetrics | None = None
+    zero_shot: FoldMetrics | None = None
+    text_and_query: FoldMetrics | None = None
+    one_shot: FoldMetrics | None = None
 
     def __str__(self) -> str:
-        """A line to be said."""
+        """One line for the log of a run."""
         if self.text is None:
-            return "novel labels: nobody asked for one, the paper's numbers stay"
+            return "novel labels: no held-out row has one, so the paper's numbers are used"
         return (
             f"novel labels: text {self.text}; zero-shot {self.zero_shot};"
             f" text and a query {self.text_and_query}; one-shot {self.one_shot}"
         )
 
 
-def choose_refinement(held_out: LabelFoldData, *, pooled: bool = False, seed: int) -> Chosen:
-    """First what zero-shot needs, K, tau0, strength and length; then one-shot's part.
+def choose_refinement(
+    held_out: LabelFoldData, *, pooled: bool = False, seed: int
+) -> RefinementChoice:
+    """Choose K, tau0, strength and length without a query, then tau1 and the query's part.
 
-    Where survivors are `pooled`, temperature and residual are chosen with K. What comes first wins
-    where two are equal. The paper's numbers stay where no held-out row has a label to be found.
+    Where survivors are `pooled`, temperature and residual are chosen with K. Among equals the first
+    wins. Returns the paper's numbers if no held-out row measures a fold.
     """
     cut = list(folds(held_out, seed=seed))
     if not cut:
-        return Chosen(refinement=PAPERS)
+        return RefinementChoice(refinement=PAPERS)
     plain = [
         replace(
             PAPERS,
@@ -105,14 +105,14 @@ def choose_refinement(held_out: LabelFoldData, *, pooled: bool = False, seed: in
         )
     ]
     texts = [fold.texts for fold in cut]
-    text = _found(cut, texts, revealed=False)
+    text = _measured(cut, texts, revealed=False)
     best = _best(cut, plain, text, _by_strength, STRENGTHS, revealed=False)
-    zero_shot, chosen = _first_for_nothing(cut, best, text, _by_length, revealed=False)
+    zero_shot, chosen = _first_without_loss(cut, best, text, _by_length, revealed=False)
     thresholds = [replace(chosen, query_threshold=threshold) for threshold in THRESHOLDS]
-    beside = _found(cut, texts, revealed=True)
+    beside = _measured(cut, texts, revealed=True)
     best = _best(cut, thresholds, beside, _by_query_weight, QUERY_WEIGHTS, revealed=True)
-    one_shot, chosen = _first_for_nothing(cut, best, beside, _by_query_length, revealed=True)
-    return Chosen(
+    one_shot, chosen = _first_without_loss(cut, best, beside, _by_query_length, revealed=True)
+    return RefinementChoice(
         refinement=chosen,
         text=text,
         zero_shot=zero_shot,
@@ -122,12 +122,12 @@ def choose_refinement(held_out: LabelFoldData, *, pooled: bool = False, seed: in
 
 
 def least_gain(found: Figures, text: Figures) -> float:
-    """Of the metric that gains least over the texts, as a share of what they have."""
+    """The smallest relative gain of a metric over text-only keys."""
     return min(found[name] / max(text[name], 1e-9) - 1.0 for name in METRICS)
 
 
-def gained(found: Found, text: Found) -> float:
-    """What is gained over the texts among all labels, by the mean of the metrics; at most 0."""
+def gained(found: FoldMetrics, text: FoldMetrics) -> float:
+    """Loss against text-only keys among all labels, by the mean of the metrics; at most 0."""
     means = (float(np.mean(list(one.among_all.values()))) for one in (found, text))
     return min(0.0, next(means) - next(means))
 
@@ -135,33 +135,33 @@ def gained(found: Found, text: Found) -> float:
 def _best(
     cut: Sequence[LabelFold],
     refinements: Sequence[Refinement],
-    text: Found,
+    text: FoldMetrics,
     moving: Moving,
     values: Sequence[float],
     *,
     revealed: bool,
 ) -> list[Refinement]:
-    """Those that find novel labels best."""
+    """The refinements with the greatest least gain among novel labels, best first."""
     tried = (
         (least_gain(_among_novel(cut, keys, revealed=revealed), text.among_novel), one)
         for one, keys in _moved(cut, refinements, moving, values, revealed=revealed)
     )
     ordered = sorted(tried, key=itemgetter(0), reverse=True)  # stable
-    return [one for _, one in ordered[:ASKED_AMONG_ALL]]
+    return [one for _, one in ordered[:MEASURED_AMONG_ALL]]
 
 
-def _first_for_nothing(
+def _first_without_loss(
     cut: Sequence[LabelFold],
     refinements: Sequence[Refinement],
-    text: Found,
+    text: FoldMetrics,
     moving: Moving,
     *,
     revealed: bool,
-) -> tuple[Found, Refinement]:
-    """The first that costs nothing among all labels, or the one that costs least."""
-    tried: list[tuple[Found, Refinement]] = []
+) -> tuple[FoldMetrics, Refinement]:
+    """The first refinement without a loss among all labels, or the one with the least loss."""
+    tried: list[tuple[FoldMetrics, Refinement]] = []
     for one, keys in _moved(cut, refinements, moving, LENGTHS, revealed=revealed):
-        tried.append((_found(cut, keys, revealed=revealed), one))
+        tried.append((_measured(cut, keys, revealed=revealed), one))
         if gained(tried[-1][0], text) == 0.0:
             return tried[-1]
     return max(tried, key=lambda found: gained(found[0], text))
@@ -175,7 +175,7 @@ def _moved(
     *,
     revealed: bool,
 ) -> Iterator[tuple[Refinement, list[Floats]]]:
-    """Keys [f, d] of each fold; `values` move C(u), which is made once for each refinement."""
+    """Keys [f, d] of each fold for all `values`; C(u) is computed once for each refinement."""
     for refinement in refinements:
         combined = [fold.combined(refinement, revealed=revealed) for fold in cut]
         for value in values:
@@ -189,10 +189,10 @@ def _moved(
             )
 
 
-def _found(cut: Sequence[LabelFold], keys: Sequence[Floats], *, revealed: bool) -> Found:
-    """How novel labels are found by their keys, [f, d] of each fold."""
+def _measured(cut: Sequence[LabelFold], keys: Sequence[Floats], *, revealed: bool) -> FoldMetrics:
+    """Mean metrics over the folds with these keys, [f, d] of each fold."""
     pairs = zip(cut, keys, strict=True)
-    return Found(
+    return FoldMetrics(
         among_novel=_among_novel(cut, keys, revealed=revealed),
         among_all=_mean([fold.among_all.found(own) for fold, own in pairs]),
     )

@@ -30,7 +30,7 @@ from service.core.types import Bools, Floats
 from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
 from training.selection.hidden_label_folds import LabelFoldData, a_row_of_each
-from training.selection.refinement import PAPERS, Chosen, choose_refinement
+from training.selection.refinement import PAPERS, RefinementChoice, choose_refinement
 from training.systems.irene.associations import associations
 from training.systems.irene.combiner import Kind, make_combiner
 from training.systems.irene.head import IreneHead
@@ -124,7 +124,7 @@ class Irene(SystemDefaults):
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
         """Choose Algorithm 1's numbers on held-out rows; without any, write the paper's."""
         settings = self._settings
-        chosen = Chosen(refinement=PAPERS)
+        chosen = RefinementChoice(refinement=PAPERS)
         if finished is not None:
             self.head.eval()
             chosen = choose_refinement(self._held_out(finished), pooled=settings.pooled, seed=0)
