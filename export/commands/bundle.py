@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
@@ -11,6 +11,9 @@ from export.commands.options import FLAT, IndexOptions, MemoryOptions, Predictor
 from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
 from export.extras import from_extra
 from service.core.bundle import manifest
+
+if TYPE_CHECKING:
+    from export.exported_encoder import ExportedEncoder
 
 
 # Longer than 40 lines because its docstring is the help of the command.
@@ -65,10 +68,12 @@ def bundle(
             encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
         )
     export_bundle(exported, dataset, out, options=options, console=console)
-    memory_facts = manifest.read(out).memory
-    console.print(
-        f"{out}: {memory_facts.instances:,} instances, {memory_facts.labels:,} labels;"
-        f" {exported.parity_summary}",
-        highlight=False,
-        soft_wrap=True,
+    console.print(_summary(out, exported), highlight=False, soft_wrap=True)
+
+
+def _summary(folder: Path, exported: ExportedEncoder) -> str:
+    memory = manifest.read(folder).memory
+    return (
+        f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels;"
+        f" {exported.parity_summary}"
     )

@@ -38,8 +38,7 @@ def serve(
         Other users of the machine can read command lines: pass a password through PGPASSFILE,
         PGPASSWORD or KEYMATCH_STATE.
     bundles
-        Folder in which POST /admin/snapshot writes and from which POST /admin/reload opens by name;
-        default: the folder that contains --bundle.
+        Folder of POST /admin/snapshot and /admin/reload; default: the one that contains --bundle.
     host
         Address to listen on; default 127.0.0.1. Any other address needs API keys (KEYMATCH_API_KEYS
         names their file) or --allow-anonymous.

@@ -37,6 +37,14 @@ def in_schema(url: str, schema: str) -> str:
     return changed.render_as_string(hide_password=False)
 
 
+def changed(url: str, **parts: object) -> str:
+    return sa.make_url(url).set(**parts).render_as_string(hide_password=False)
+
+
+def with_query(url: str, **parameters: str) -> str:
+    return sa.make_url(url).update_query_dict(parameters).render_as_string(hide_password=False)
+
+
 def _connected(server: str) -> psycopg.Connection:
     try:
         return psycopg.connect(server, autocommit=True, connect_timeout=5)

@@ -21,6 +21,8 @@ POSITIVES = csr_matrix(
 WEIGHTS = np.array([2.0, 4.0, 1.0, 3.0, 9.0])
 LOG3 = 1 / math.log2(3)
 
+Case = tuple[np.ndarray, csr_matrix, np.ndarray]  # ranked labels, positives, weights
+
 
 @pytest.fixture
 def outcome() -> metrics.RankingOutcome:
@@ -259,7 +261,7 @@ def test_fast_metrics_equal_the_oracle(case: tuple, k: int, use_filter: bool) ->
 
 
 @pytest.fixture(scope="module")
-def random_case() -> tuple[np.ndarray, csr_matrix, np.ndarray]:
+def random_case() -> Case:
     generator = np.random.default_rng(7)
     rows, labels = 60, 40
     truth = generator.random((rows, labels)) < 0.1
@@ -269,7 +271,7 @@ def random_case() -> tuple[np.ndarray, csr_matrix, np.ndarray]:
     return np.argsort(-scores, axis=1)[:, :10], csr_matrix(truth.astype(np.float32)), weights
 
 
-def test_agrees_with_napkinxc(random_case: tuple[np.ndarray, csr_matrix, np.ndarray]) -> None:
+def test_agrees_with_napkinxc(random_case: Case) -> None:
     ranked, positives, weights = random_case
     outcome = metrics.ranking_outcome(ranked, positives)
     truth = [row.indices.tolist() for row in positives]
@@ -291,9 +293,7 @@ def test_agrees_with_napkinxc(random_case: tuple[np.ndarray, csr_matrix, np.ndar
         assert values == pytest.approx(theirs), name
 
 
-def test_macro_f1_agrees_with_napkinxc(
-    random_case: tuple[np.ndarray, csr_matrix, np.ndarray],
-) -> None:
+def test_macro_f1_agrees_with_napkinxc(random_case: Case) -> None:
     ranked, positives, _ = random_case
     outcome = metrics.ranking_outcome(ranked, positives)
     truth = [row.indices.tolist() for row in positives]

@@ -1,7 +1,7 @@
 """Segments on disk: opened by their key, built again when damaged, deleted when replaced.
 
-Most tests build in this process; those of `tests/integration/memory/test_segment_builds.py` build in
-child processes.
+Most tests build in this process; `tests/integration/memory/test_segment_builds.py` builds in child
+processes.
 """
 
 import os
