@@ -23,7 +23,14 @@ SCENARIOS = -(-CRASHES // CRASHES_PER_SCENARIO)
 
 @pytest.mark.parametrize(
     ("log", "number"),
-    [("PostgreSQL" if number % 4 == 3 else "SQLite", number) for number in range(SCENARIOS)],
+    [
+        pytest.param(
+            "PostgreSQL" if number % 4 == 3 else "SQLite",
+            number,
+            marks=[pytest.mark.slow] if number else [],  # `make test` runs the first scenario only
+        )
+        for number in range(SCENARIOS)
+    ],
 )
 def test_any_moment(
     new_scenario: Callable[..., Scenario], request: pytest.FixtureRequest, log: str, number: int

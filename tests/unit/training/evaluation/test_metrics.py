@@ -41,7 +41,7 @@ def test_rows_without_labels_are_left_out_and_counted(outcome: metrics.RankingOu
 
 
 def test_precision_by_hand(outcome: metrics.RankingOutcome) -> None:
-    assert metrics.precision(outcome, k=1) == pytest.approx((1 + 0) / 2)
+    assert metrics.precision(outcome, k=1) == pytest.approx(1 / 2)
     assert metrics.precision(outcome, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
 
 
@@ -52,14 +52,13 @@ def test_recall_by_hand(outcome: metrics.RankingOutcome) -> None:
 
 def test_ndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
     assert metrics.ndcg(outcome, k=1) == pytest.approx((1 + 0) / 2)
-    expected = ((1 + 0.5) / (1 + LOG3 + 0.5) + LOG3 / 1) / 2
-    assert metrics.ndcg(outcome, k=3) == pytest.approx(expected)
+    assert metrics.ndcg(outcome, k=3) == pytest.approx((1.5 / (1.5 + LOG3) + LOG3) / 2)
 
 
 def test_psp_by_hand(outcome: metrics.RankingOutcome) -> None:
     # Best at 1: label 1 (weight 4) for row 0, label 3 (weight 3) for row 1.
     assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
-    expected = ((2 + 1) + 3) / ((4 + 2 + 1) + 3)
+    expected = (2 + 1 + 3) / (4 + 2 + 1 + 3)
     assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
 
 
@@ -274,8 +273,7 @@ def random_case() -> Case:
 def test_agrees_with_napkinxc(random_case: Case) -> None:
     ranked, positives, weights = random_case
     outcome = metrics.ranking_outcome(ranked, positives)
-    truth = [row.indices.tolist() for row in positives]
-    predicted = ranked.tolist()
+    truth, predicted = [row.indices.tolist() for row in positives], ranked.tolist()
     scored = {"inverse_propensities": weights}
     for name, ours, theirs in (
         ("P", metrics.precision, napkinxc.precision_at_k(truth, predicted, k=10)),
