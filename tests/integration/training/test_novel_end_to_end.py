@@ -147,7 +147,10 @@ def test_without_a_combiner_only_texts_are_measured(
     assert run("export", "bundle", *places, "--quantize", "none").returncode == 0
     places = ("--bundle", tmp_path / "bundle", "--data", split, "--json", tmp_path / "novel.json")
     assert status_of(training, "evaluate-novel", *places) == 0
-    assert "the bundle has no combiner: a novel label is its text" in capsys.readouterr().out
+    assert (
+        "the bundle has no combiner: a novel label is represented by its text"
+        in capsys.readouterr().out
+    )
     found = orjson.loads((tmp_path / "novel.json").read_bytes())
     assert found["novel"] is None and found["beside"] == {}
     assert set(figures(found, ZERO, "novel")) == {"text"}
