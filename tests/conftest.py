@@ -21,6 +21,7 @@ settings.register_profile("keymatch", deadline=None)
 settings.load_profile("keymatch")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep each file on one worker of pytest-xdist, and all tests of PostgreSQL on a common one.
 
