@@ -26,8 +26,9 @@ PYTEST ?=
 .PHONY: help serve test test-all lint load bench clean
 .DELETE_ON_ERROR:
 
-# Each worker computes with one thread: several would compete for the same cores.
-RUN_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+# Each worker computes with one thread, since several would compete for the same cores, and runs whole
+# files, so that fixtures of a file are set up once.
+RUN_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -21,19 +21,6 @@ settings.register_profile("keymatch", deadline=None)
 settings.load_profile("keymatch")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep each file on one worker of pytest-xdist, and all tests of PostgreSQL on a common one.
-
-    Fixtures of a module or of the session are then set up once, and a test that stops the database
-    does so while no other test uses it.
-    """
-    for item in items:
-        uses_postgres = "postgres_url" in getattr(item, "fixturenames", ())
-        group = "postgres" if uses_postgres else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread_a_search() -> None:
     """As in the service: threads that wait for each other make tiny searches slow and varying."""

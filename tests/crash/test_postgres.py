@@ -44,6 +44,7 @@ def test_cut_connections(new_scenario: Callable[..., Scenario], url: str) -> Non
         scenario.prove_equal(server)
 
 
+@pytest.mark.stops_postgres
 def test_a_restarted_database(new_scenario: Callable[..., Scenario], url: str) -> None:
     scenario = new_scenario(seed="restart", state=url, patience=True)
     with scenario.server() as server:

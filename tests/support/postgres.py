@@ -3,9 +3,13 @@
 `KEYMATCH_TEST_POSTGRES` names the server and database; any role that may create schemas will do.
 """
 
+import fcntl
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,14 +19,29 @@ SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 
 @pytest.fixture
-def postgres_url() -> Iterator[str]:
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an empty schema, which is dropped afterwards."""
+    alone = request.node.get_closest_marker("stops_postgres") is not None
     server = os.environ.get("KEYMATCH_TEST_POSTGRES", SERVER)
     schema = f"keymatch_{uuid.uuid4().hex}"
+    with _database_in_use(alone=alone), _schema(server, schema):
+        yield in_schema(server, schema)
+
+
+@contextmanager
+def _database_in_use(*, alone: bool) -> Iterator[None]:
+    """Keep other test processes from stopping the server or, `alone`, from using it at all."""
+    with (Path(tempfile.gettempdir()) / "keymatch-tests-postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def _schema(server: str, schema: str) -> Iterator[None]:
     with _connected(server) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
     try:
-        yield in_schema(server, schema)
+        yield
     finally:
         with _connected(server) as connection:  # a test may have restarted the server
             # A test that failed may have left a lock behind; its rows must not hold up the others.
