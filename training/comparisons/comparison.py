@@ -71,7 +71,7 @@ def load(name: str) -> Comparison:
             )
         if entry.encoder is not None and entry.set:
             raise InvalidConfig(
-                f"{name}: {entry.name}: set does not apply to an encoder; remove it"
+                f"{name}: {entry.name}: the key `set` does not apply to an encoder; remove it"
             )
         if entry.name in seen:
             raise InvalidConfig(f"{name}: two entries are named {entry.name}")

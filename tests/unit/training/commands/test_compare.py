@@ -85,7 +85,7 @@ def test_a_command_that_fails_stops_the_comparison(
         ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder and peer"),
         ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
         ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),
-        ('[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n', "an encoder takes no set"),
+        ('[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n', "`set` does not apply to an encoder"),
         (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
         ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
     ],

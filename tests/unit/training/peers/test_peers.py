@@ -152,6 +152,6 @@ def test_an_interpreter_without_libpecos_is_told_how_to_get_it(tmp_path: Path) -
 
     for python in (sys.executable, str(tmp_path / "none")):
         settings = module.Settings(python=python)
-        with pytest.raises(InvalidConfig, match=r"runs no libpecos; .* python3 -m venv pecos;"):
+        with pytest.raises(InvalidConfig, match=r"has no libpecos; .* python3 -m venv pecos;"):
             module.train(peer_training_data(tiny_dataset()), settings, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
