@@ -14,6 +14,8 @@ from tests.crash.figures import FIGURES
 from tests.crash.scenario import CRASHES, SEED, Scenario, kill_after
 from tests.support.serving import wait_for
 
+pytestmark = pytest.mark.slow
+
 CRASHES_PER_SCENARIO = 5
 MOST_SECONDS = 1.5  # from the beginning of the traffic to the kill
 
@@ -23,14 +25,7 @@ SCENARIOS = -(-CRASHES // CRASHES_PER_SCENARIO)
 
 @pytest.mark.parametrize(
     ("log", "number"),
-    [
-        pytest.param(
-            "PostgreSQL" if number % 4 == 3 else "SQLite",
-            number,
-            marks=[pytest.mark.slow] if number else [],  # `make test` runs the first scenario only
-        )
-        for number in range(SCENARIOS)
-    ],
+    [("PostgreSQL" if number % 4 == 3 else "SQLite", number) for number in range(SCENARIOS)],
 )
 def test_any_moment(
     new_scenario: Callable[..., Scenario], request: pytest.FixtureRequest, log: str, number: int

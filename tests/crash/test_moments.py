@@ -18,6 +18,8 @@ from tests.crash.figures import FIGURES
 from tests.crash.scenario import Scenario
 from tests.support.serving import ServerProcess, wait_for
 
+pytestmark = pytest.mark.slow
+
 # The function, whether to die before or after the call, and at which call.
 WRITING = [
     ("service.core.label_log.appending:Appending.append", "after", 25),  # written, not committed

@@ -74,6 +74,7 @@ def test_a_bundle_needs_no_torch(encoder: Path, data: Path, tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"bundle"}
 
 
+@pytest.mark.slow
 def test_the_bundle_of_a_checkpoint_is_the_same(
     checkpoint: Path, encoder: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_taken_folder_and_an_unknown_encoder_are_named(
     assert "no-such" in said
 
 
+@pytest.mark.slow
 def test_labels_that_are_no_texts_stand_by_their_own_keys(
     checkpoint: Path, data: Path, tmp_path: Path
 ) -> None:

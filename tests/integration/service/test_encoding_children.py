@@ -63,6 +63,7 @@ def test_a_child_encodes_as_the_service_does(bundle: Path, children: EncoderPool
         assert np.array_equal(item.rows, expected_item.rows)
 
 
+@pytest.mark.slow
 def test_each_of_several_threads_gets_its_own_items(children: EncoderPool) -> None:
     labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
     assert len(running(children)) == 1

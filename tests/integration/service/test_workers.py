@@ -183,6 +183,7 @@ def test_a_killed_worker_is_replaced_and_its_counts_stay(start: Start, tmp_path:
         socket.create_connection(("127.0.0.1", server.port)).close()
 
 
+@pytest.mark.slow
 def test_an_interrupt_answers_what_was_accepted(
     start: Start, tiny_bundle_folder: Path, tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_wrong_input_is_one_clear_line_as_with_one_worker(
         assert "parent process" not in refused.stderr  # no worker was started
 
 
+@pytest.mark.slow
 def test_the_parent_gives_up_where_workers_never_become_ready(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle")
     (bundle / "encoder.onnx").write_bytes(b"whole by its checksum, and no graph")

@@ -139,6 +139,7 @@ def test_served_answers_are_those_of_the_evaluation(
     assert precision == pytest.approx(figures(measured, setting, "all")[method]["P@1"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_without_a_combiner_only_texts_are_measured(
     split: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

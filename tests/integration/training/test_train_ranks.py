@@ -59,6 +59,7 @@ def out_of(command: list[str]) -> Path:
     return Path(command[command.index("--out") + 1])
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_losses_of_one(command: Command) -> None:
     one, two = command("plain", "plain-one"), command("plain", "plain-two")
     assert run(app, one) == 0

@@ -42,6 +42,7 @@ def comparison(model: Path, tmp_path: Path) -> Path:
     return comparison
 
 
+@pytest.mark.slow
 def test_each_entry_is_trained_and_scored_once(
     comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +86,10 @@ def test_a_command_that_fails_stops_the_comparison(
         ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder and peer"),
         ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
         ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),
-        ('[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n', "`set` does not apply to an encoder"),
+        (
+            '[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n',
+            "`set` does not apply to an encoder",
+        ),
         (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
         ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
     ],
