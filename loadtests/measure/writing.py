@@ -109,7 +109,7 @@ def post_single_labels(server: Server, queries: Iterator[str], *, labels: int) -
 
 
 def new_labels(texts: Iterator[str], prefix: str) -> Iterator[dict[str, Any]]:
-    """Endless labels of two texts each: like the data set's own labels, and all different."""
+    """Labels without end, each with a new id and a text that joins the next two of `texts`."""
     for number in count():
         yield {"id": f"{prefix}-{number}", "text": f"{next(texts)} {next(texts)}"}
 

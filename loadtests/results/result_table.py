@@ -25,7 +25,7 @@ class Row:
     figures: dict[str, Any] = field(default_factory=dict)  # numbers for the JSON file
 
     def cells(self) -> tuple[str, str, str, str]:
-        """The cells under the headings."""
+        """The row as text, one cell per heading of the table."""
         return self.what, self.goal, self.measured, _VERDICTS[self.met]
 
 

@@ -130,8 +130,8 @@ def from_validation(error: ValidationError) -> Response:
 
 def validation_document(error: ValidationError, *, whole: str = "body") -> Problem:
     """Names the invalid fields and repeats no value; an error above all fields names `whole`."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return _invalid([(one["loc"], one["msg"]) for one in found], whole)
+    invalid = error.errors(include_url=False, include_context=False, include_input=False)
+    return _invalid([(field["loc"], field["msg"]) for field in invalid], whole)
 
 
 def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
@@ -155,13 +155,13 @@ def reason(error: Exception) -> str | None:
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
 
 
-def _invalid(found: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> Problem:
+def _invalid(invalid: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> Problem:
     """A problem of invalid fields, given by path and message; bounded, however many they are."""
     fields: list[FieldProblem] = [
         {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or whole, "message": message}
-        for path, message in found[:SHOWN_FIELDS]
+        for path, message in invalid[:SHOWN_FIELDS]
     ]
-    return problem(422, INVALID, f"{len(found)} field(s) are not as documented", fields=fields)
+    return problem(422, INVALID, f"{len(invalid)} field(s) are not as documented", fields=fields)
 
 
 def _headers(error: KeymatchError) -> dict[str, str] | None:

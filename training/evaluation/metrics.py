@@ -188,7 +188,10 @@ def scored_hits(outcome: RankingOutcome, *, inverse_propensities: Floats, k: int
 
 
 def best_gains(positives: csr_matrix, *, inverse_propensities: Floats, k: int) -> Floats:
-    """Return [n, k], each row's largest inverse propensities, largest first, 0 where it ends."""
+    """Return [n, k]: the k largest inverse propensities of each row's labels, descending.
+
+    A row with fewer than k labels is padded with 0.
+    """
     sizes = np.diff(positives.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     gains = inverse_propensities[positives.indices]

@@ -69,8 +69,8 @@ class Ordering:
 def orderings(runs: Sequence[Run]) -> list[Ordering]:
     """Check every ordering that these runs allow."""
     checks = (in_batch_instances, hard_negatives, joint, memory, inner_memorization)
-    found = (check(runs) for check in checks)
-    return [ordering for ordering in found if ordering.lines or ordering.missing]
+    checked = (check(runs) for check in checks)
+    return [ordering for ordering in checked if ordering.lines or ordering.missing]
 
 
 def joint(runs: Sequence[Run]) -> Ordering:
@@ -151,8 +151,8 @@ def _contrasted(runs: Sequence[Run]) -> list[Run]:
 
 
 def _has_instances(run: Run) -> bool:
-    own = run.setting("system", "in_batch_instances") is not False
-    return run.results.system == "rae" and own
+    in_batch = run.setting("system", "in_batch_instances") is not False
+    return run.results.system == "rae" and in_batch
 
 
 CONTRASTED = ("rae", "dual-encoder")
@@ -192,8 +192,8 @@ def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], Any]]:
     for table, values in run.results.settings.items():
         if table == "system":
             yield (table, "in_batch_instances"), _has_instances(run)
-            own = ("name", "in_batch_instances")  # said by the line above
-            yield from (((table, key), value) for key, value in values.items() if key not in own)
+            stated = ("name", "in_batch_instances")  # by the line above
+            yield from (((table, key), value) for key, value in values.items() if key not in stated)
         elif isinstance(values, dict):
             yield from (((table, key), value) for key, value in values.items())
         else:

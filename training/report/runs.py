@@ -18,7 +18,7 @@ from service.core.errors import InvalidData, InvalidInput
 from training.evaluation import results
 from training.evaluation.results import PER_ROW, Result, Results, place_of_chosen
 
-SEPARATE = "separate"  # the method of Eq. 11, see training/sweeps.py
+SEPARATE = "separate"  # the method of Eq. 11, see training/experiments/sweeps.py
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,38 +46,38 @@ class Run:
     @property
     def by_memorization(self) -> dict[float, Result]:
         """Results of joint prediction at the chosen b, by ascending lambda; empty for a peer."""
-        found = {
-            one.memorization: one
-            for one in self._joint()
-            if one.depth == self.chosen.depth and one.memorization is not None
+        by_setting = {
+            result.memorization: result
+            for result in self._joint()
+            if result.depth == self.chosen.depth and result.memorization is not None
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(by_setting.items()))
 
     @property
     def by_depth(self) -> dict[int, Result]:
         """Results of joint prediction at the chosen lambda, by ascending b; empty for a peer."""
-        found = {
-            one.depth: one
-            for one in self._joint()
-            if one.memorization == self.chosen.memorization and one.depth is not None
+        by_setting = {
+            result.depth: result
+            for result in self._joint()
+            if result.memorization == self.chosen.memorization and result.depth is not None
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(by_setting.items()))
 
     @property
     def separate(self) -> dict[float, Result]:
         """Results of separate prediction (Eq. 11) at the chosen b, by ascending lambda."""
-        found = {
-            one.memorization: one
-            for one in self.results.results
-            if one.method == SEPARATE and one.memorization is not None
+        by_setting = {
+            result.memorization: result
+            for result in self.results.results
+            if result.method == SEPARATE and result.memorization is not None
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(by_setting.items()))
 
     @property
     def others(self) -> list[Result]:
         """Results of a peer's other methods, which have no lambda."""
-        ways = self.results.results
-        return [one for one in ways if one.memorization is None and one is not self.chosen]
+        without_lambda = (r for r in self.results.results if r.memorization is None)
+        return [result for result in without_lambda if result is not self.chosen]
 
     @property
     def labels_are(self) -> str:
@@ -87,14 +87,14 @@ class Run:
 
     def setting(self, table: str, key: str) -> Any:
         """A setting of the recipe; None if there is no recipe or it does not set it."""
-        found = self.results.settings.get(table)
-        return found.get(key) if isinstance(found, dict) else None
+        settings = self.results.settings.get(table)
+        return settings.get(key) if isinstance(settings, dict) else None
 
     def _joint(self) -> Iterator[Result]:
         return (
-            one
-            for one in self.results.results
-            if one.memorization is not None and one.method != SEPARATE
+            result
+            for result in self.results.results
+            if result.memorization is not None and result.method != SEPARATE
         )
 
 
@@ -119,10 +119,10 @@ def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
 def _check_alone(run: Run) -> None:
     if not run.results.results:
         raise InvalidData(run.folder / results.FILE, "holds no result", field="results")
-    for one in run.results.results:
+    for result in run.results.results:
         for metric in PER_ROW:
-            if not isinstance(one.metrics.get(metric), int | float):
-                message = f"the method {one.method!r} has no {metric}"
+            if not isinstance(result.metrics.get(metric), int | float):
+                message = f"the method {result.method!r} has no {metric}"
                 raise InvalidData(run.folder / results.FILE, message, field="results")
     if run.rows.ndim != 2 or run.rows.shape[1] != len(PER_ROW):
         message = f"holds {list(run.rows.shape)}, not [n, {len(PER_ROW)}]"
@@ -137,7 +137,7 @@ def _check_together(runs: Sequence[Run]) -> None:
         if first is not run:
             raise InvalidInput(
                 f"{first.folder} and {run.folder} are both named {run.name!r} on"
-                f" {run.results.dataset!r}: score one again with --name, or leave it out"
+                f" {run.results.dataset!r}: score one of them again with --name, or leave it out"
             )
     for left, right in pairwise(runs):
         if left.results.propensity != right.results.propensity:

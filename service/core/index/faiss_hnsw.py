@@ -113,7 +113,7 @@ def selector(row_filter: RowFilter) -> Any:
 
 
 def search_in_one_thread() -> None:
-    """Make faiss search in the calling thread only; each thread has a setting of its own."""
+    """Make faiss search without further threads; call it in each thread that searches."""
     faiss.omp_set_num_threads(1)
 
 

@@ -16,7 +16,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthRoutes:
-    """Tells how the service is doing."""
+    """The probes, /info and /metrics."""
 
     def __init__(self, dependencies: RouteDependencies) -> None:
         self._engine, self._telemetry = dependencies.engine, dependencies.telemetry
