@@ -21,6 +21,8 @@ EF ?= 300
 #   make test PYTEST=tests/unit/service
 WORKERS ?= 2
 PYTEST ?=
+# Where PYTEST names a part of the tests, pytest's status 5, "no test of this kind", is no failure.
+NONE_IN_PART = $(if $(PYTEST),|| test $$? -eq 5)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all lint load bench clean
@@ -37,10 +39,11 @@ serve: $(VENV)/.serve | $(BUNDLE) ## Serve the Moby thesaurus on http://127.0.0.
 	$(BIN)/python -m service serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
 
 test: $(VENV)/.test ## Run the tests, in minutes; PYTEST=tests/unit/service runs a part
-	$(RUN_TESTS) -m 'not slow' $(PYTEST)
+	$(RUN_TESTS) -m 'not slow' $(PYTEST) $(NONE_IN_PART)
 
-test-all: test ## Run the long tests as well: random kills, replicas, real encoders, image and deployment
-	$(RUN_TESTS) -m slow $(PYTEST) $(if $(PYTEST),|| test $$? -eq 5) # 5: that part has none
+test-all: test ## Run the long tests as well: random kills, replicas, real encoders, several ranks
+	$(RUN_TESTS) -m 'slow and not alone' $(PYTEST) $(NONE_IN_PART)
+	$(RUN_TESTS) -m 'slow and alone' --numprocesses 1 $(PYTEST) $(NONE_IN_PART)
 
 lint: $(VENV)/.test ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check .
