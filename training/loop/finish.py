@@ -72,6 +72,6 @@ def _choose_with(
     """The best choices with instance keys [N, d] and label keys [L, d], and their criterion."""
     metrics = trainer.recipe.validation.metrics
     held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
-    best = choose_on(held_out, start, metrics=metrics, told=trainer.journal.tried)
+    best = choose_on(held_out, start, metrics=metrics, on_tried=trainer.journal.tried)
     measured = held_out.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
     return criterion({best.memorization: measured}, metrics), best

@@ -1,7 +1,7 @@
-"""The memory's temperature, lambda and b, chosen on held-out rows.
+"""Chooses the memory's temperature, lambda and b on held-out rows.
 
-RAE-XMC keeps one temperature for training and memory. Another one is best for the memory on both of
-our data sets, so it is chosen here; nothing is trained again for it.
+RAE-XMC uses the training's temperature in the memory, too. On both of our data sets the memory
+predicts best with a different one, so it is chosen here, without training again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from training.selection.validation import HeldOutRetrieval, criterion
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
-COARSE = (0.3, 0.5, 0.7)  # the lambdas that each temperature is tried with
+COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried
 
-Told = Callable[[Choices, dict[str, float]], None]
+Tried = Callable[[Choices, dict[str, float]], None]
 
 
 def choose_on(
@@ -25,28 +25,30 @@ def choose_on(
     start: Choices,
     *,
     metrics: Sequence[str],
-    told: Told = lambda choices, found: None,
+    on_tried: Tried = lambda choices, metrics: None,
 ) -> Choices:
-    """First the temperature at the start's b, then b and lambda together.
+    """Choose the temperature at the b of `start`, then b and lambda together.
 
-    What comes first wins where two are equal: `DEPTHS` rise, and a smaller one is quicker. `told`
-    hears of everything that was tried.
+    Of equally good choices the first is taken: `DEPTHS` rise, and a smaller depth is faster.
+    `on_tried` is called with all tried choices and their metrics.
     """
 
     def score(tried: Choices) -> float:
-        found = held_out.metrics(tau=tried.tau, memorization=tried.memorization, depth=tried.depth)
-        told(tried, found)
-        return criterion({tried.memorization: found}, metrics)
+        measured = held_out.metrics(
+            tau=tried.tau, memorization=tried.memorization, depth=tried.depth
+        )
+        on_tried(tried, measured)
+        return criterion({tried.memorization: measured}, metrics)
 
     taus = [
         replace(start, tau=tau, memorization=memorization)
         for tau in sorted({start.tau, *TAUS})
-        for memorization in COARSE
+        for memorization in COARSE_MEMORIZATIONS
     ]
-    warmed = max(taus, key=score)
+    with_best_tau = max(taus, key=score)
     return max(
         (
-            replace(warmed, depth=depth, memorization=memorization)
+            replace(with_best_tau, depth=depth, memorization=memorization)
             for depth in DEPTHS
             for memorization in MEMORIZATIONS
         ),

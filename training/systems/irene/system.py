@@ -29,7 +29,7 @@ from service.core.encoding.irene import ASSOCIATED
 from service.core.types import Bools, Floats
 from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
-from training.selection.hidden_label_folds import LabelFoldData, a_row_of_each
+from training.selection.hidden_label_folds import LabelFoldData, row_of_each_label
 from training.selection.refinement import PAPERS, RefinementChoice, choose_refinement
 from training.systems.irene.associations import associations
 from training.systems.irene.combiner import Kind, make_combiner
@@ -140,16 +140,18 @@ class Irene(SystemDefaults):
     def _held_out(self, finished: FinishedTraining) -> LabelFoldData:
         validation, instances = finished.validation, finished.instances
         train = validation.dataset.train
-        slices, asking = validation.slices, validation.slices.held_out
-        revealed = a_row_of_each(train.labels_of, among=slices.kept)  # [L]
+        slices, held_out = validation.slices, validation.slices.held_out
+        revealed = row_of_each_label(train.labels_of, among=slices.kept)  # [L]
         return LabelFoldData(
             texts=finished.labels,
             keys=finished.keys,
             classifiers=normalize(finished.head_weights["weight"], dim=-1).cpu().numpy(),
-            queries=np.where((revealed >= 0)[:, None], instances[revealed], np.float32(np.nan)),
-            asking=instances[asking],
-            positives=train.labels_of[asking],
-            filtered=train.filtered[asking],
+            label_queries=np.where(
+                (revealed >= 0)[:, None], instances[revealed], np.float32(np.nan)
+            ),
+            held_out_queries=instances[held_out],
+            positives=train.labels_of[held_out],
+            filtered=train.filtered[held_out],
             combine=self._combine,
             choices=finished.choices,
             hidden=validation.hidden,

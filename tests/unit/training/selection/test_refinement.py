@@ -8,8 +8,8 @@ from scipy.sparse import csr_matrix
 
 from training.checkpoints.choices import Choices
 from training.selection import refinement
-from training.selection.hidden_label_folds import LabelFoldData, a_row_of_each, folds
-from training.selection.refinement import PAPERS, choose_refinement, gained, least_gain
+from training.selection.hidden_label_folds import LabelFoldData, folds, row_of_each_label
+from training.selection.refinement import PAPERS, choose_refinement, least_gain, loss_among_all
 
 LABELS, DIMENSION = 900, 6
 NAN = float("nan")
@@ -35,8 +35,8 @@ def held_out(*, good: bool, hidden: int = 0, queries: bool = True) -> LabelFoldD
         texts=texts,
         keys=texts,
         classifiers=places,
-        queries=unit(places + 0.3 * wrong) if queries else np.full_like(texts, NAN),
-        asking=places,
+        label_queries=unit(places + 0.3 * wrong) if queries else np.full_like(texts, NAN),
+        held_out_queries=places,
         positives=csr_matrix(np.eye(LABELS, dtype=np.float32)),
         filtered=csr_matrix((LABELS, LABELS), dtype=bool),
         combine=combine,
@@ -68,21 +68,25 @@ def test_a_query_that_lies_near_draws_the_key() -> None:
 
 def test_keys_are_as_long_as_costs_nothing_among_all() -> None:
     chosen = choose_refinement(held_out(good=True, hidden=300), seed=0)
-    assert gained(chosen.zero_shot, chosen.text) == gained(chosen.one_shot, chosen.text) == 0.0
+    assert (
+        loss_among_all(chosen.zero_shot, chosen.text)
+        == loss_among_all(chosen.one_shot, chosen.text)
+        == 0.0
+    )
     assert chosen.refinement.length == max(refinement.LENGTHS)
 
 
 def test_where_every_length_costs_the_one_that_costs_least_is_taken() -> None:
     data = held_out(good=False, hidden=300)
     chosen = choose_refinement(data, seed=0)
-    least = gained(chosen.zero_shot, chosen.text)
+    least = loss_among_all(chosen.zero_shot, chosen.text)
     assert least < 0.0
     (fold,) = folds(data, seed=0)
     for length in refinement.LENGTHS:
         one = replace(chosen.refinement, length=length)
         keys = fold.keys(fold.combined(one, revealed=False), one, revealed=False)
-        found = replace(chosen.zero_shot, among_all=fold.among_all.found(keys))
-        assert gained(found, chosen.text) <= least
+        found = replace(chosen.zero_shot, among_all=fold.among_all.measure(keys))
+        assert loss_among_all(found, chosen.text) <= least
 
 
 def test_where_nothing_can_be_asked_the_papers_numbers_stay() -> None:
@@ -99,7 +103,7 @@ def test_the_same_choice_every_time() -> None:
 def test_a_row_of_each_label_is_one_of_its_own() -> None:
     labels_of = csr_matrix(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 1]], np.float32))
     for seed in range(10):
-        rows = a_row_of_each(labels_of, among=np.array([0, 1, 2]), seed=seed)
+        rows = row_of_each_label(labels_of, among=np.array([0, 1, 2]), seed=seed)
         assert rows[2] == -1, "its only row is not among them"
         assert labels_of[rows[0], 0] and labels_of[rows[1], 1]
         assert rows[0] in (0, 1)
@@ -108,7 +112,7 @@ def test_a_row_of_each_label_is_one_of_its_own() -> None:
 def test_a_posted_query_votes_beside_its_labels_key() -> None:
     data = held_out(good=False, hidden=300)
     (fold,) = folds(data, seed=0)
-    alone, beside = (fold.found(fold.texts, revealed=revealed) for revealed in (False, True))
+    alone, beside = (fold.measure(fold.texts, revealed=revealed) for revealed in (False, True))
     assert least_gain(beside, alone) > 0
     only_keys = replace(fold, choices=replace(data.choices, memorization=0.0))
-    assert only_keys.found(fold.texts, revealed=True) == pytest.approx(alone)
+    assert only_keys.measure(fold.texts, revealed=True) == pytest.approx(alone)

@@ -86,18 +86,18 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     instances = rng.standard_normal((len(dataset.train), 8)).astype(np.float32)
     instances /= np.linalg.norm(instances, axis=1, keepdims=True)
     slices = default_slices(dataset.train.labels_of, dataset.train.filtered)
-    asked = retrieve_held_out(dataset, slices, instances, labels, depth=max(DEPTHS))
+    held_out = retrieve_held_out(dataset, slices, instances, labels, depth=max(DEPTHS))
     start = Choices(system="rae", tau=0.07, memorization=0.5, depth=200)
     tried: list[Choices] = []
 
     def score(choices: Choices) -> float:
-        found = asked.metrics(
+        metrics = held_out.metrics(
             tau=choices.tau, memorization=choices.memorization, depth=choices.depth
         )
-        return criterion({0.5: found}, ("P@1", "P@5"))
+        return criterion({0.5: metrics}, ("P@1", "P@5"))
 
     chosen = choose_on(
-        asked, start, metrics=("P@1", "P@5"), told=lambda choices, _: tried.append(choices)
+        held_out, start, metrics=("P@1", "P@5"), on_tried=lambda choices, _: tried.append(choices)
     )
 
     assert {each.tau for each in tried} == {0.07, *TAUS}
