@@ -12,7 +12,7 @@ from rich.table import Table
 
 from service.core.errors import MissingExtra
 from service.core.files.atomic import write_file
-from training.commands.options import MANY, AskedPrecision
+from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
 from training.reduction import METHODS, budget_rows, check_method
 
@@ -31,7 +31,7 @@ def budget(
     budgets: Annotated[tuple[float, ...], MANY] = (0.1, 0.25, 0.5, 0.75, 1.0),
     methods: Annotated[tuple[str, ...], MANY] = tuple(METHODS),
     held_out: int | None = None,
-    precision: AskedPrecision = "fp32",
+    precision: ScoringPrecision = "fp32",
     json: Path | None = None,
     plot: Path | None = None,
 ) -> None:

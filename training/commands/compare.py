@@ -14,7 +14,7 @@ from rich.console import Console
 
 from service.core.errors import CommandFailed
 from training.checkpoints.run_json import RUN
-from training.commands.options import MANY, AskedPrecision
+from training.commands.options import MANY, ScoringPrecision
 from training.comparisons import comparison as comparisons
 from training.comparisons.comparison import Comparison, Entry
 from training.datasets import lf_xmc
@@ -30,7 +30,7 @@ def compare(
     data: Path,
     out: Path,
     only: Annotated[tuple[str, ...], MANY] = (),
-    precision: AskedPrecision = "fp32",
+    precision: ScoringPrecision = "fp32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Train and score systems on the same data; prints each command, which can be run alone.
@@ -41,14 +41,14 @@ def compare(
     Parameters
     ----------
     comparison
-        A comparison's name (that of its data set) or a .toml file, see
+        A comparison's name (the name of its data set) or a .toml file; the format is described in
         `training.comparisons.comparison`.
     data
         The data set's folder.
     out
         Folder for the runs; each has a subfolder.
     only
-        Names of entries; without it, all.
+        Names of the entries to run; without it, all.
     dry_run
         Only print the commands.
     """
@@ -66,25 +66,26 @@ def compare(
 def commands(
     entry: Entry, comparison: Comparison, *, data: Path, out: Path, precision: Precision
 ) -> Iterator[Sequence[str]]:
-    """The commands that an entry still needs, in order."""
-    folder, on = out / entry.name, ("--data", str(data))
+    """The commands that are still to be run for an entry, in order."""
+    folder, on_data = out / entry.name, ("--data", str(data))
     if (folder / results.FILE).exists():
         return
-    own = _settings(entry.set)
-    asked = ("--name", entry.name, "--precision", precision)
+    entry_settings = _settings(entry.set)
+    scoring = ("--name", entry.name, "--precision", precision)
     if entry.peer is not None:
-        yield ("peer", entry.peer, *on, "--out", str(folder), *own)
+        yield ("peer", entry.peer, *on_data, "--out", str(folder), *entry_settings)
     elif entry.encoder is not None:
-        yield ("score", "--encoder", entry.encoder, *on, "--out", str(folder), *asked)
+        yield ("score", "--encoder", entry.encoder, *on_data, "--out", str(folder), *scoring)
     elif entry.recipe is not None:
         shared = _settings(comparison.set)
         if not (folder / RUN).exists():
-            yield ("train", entry.recipe, *on, "--out", str(folder), "--resume", *shared, *own)
-        yield ("score", "--run", str(folder), *on, *asked)
+            settings = (*shared, *entry_settings)
+            yield ("train", entry.recipe, *on_data, "--out", str(folder), "--resume", *settings)
+        yield ("score", "--run", str(folder), *on_data, *scoring)
 
 
 def _settings(assignments: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part for one in assignments for part in ("--set", one))
+    return tuple(part for assignment in assignments for part in ("--set", assignment))
 
 
 def _run(command: Sequence[str]) -> None:

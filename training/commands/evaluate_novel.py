@@ -34,7 +34,7 @@ def evaluate_novel(
 ) -> None:
     """Measure a bundle on labels that are not in it, in IRENE's four settings.
 
-    Novel labels are represented as `POST /labels` does it. Compares the methods text, combiner,
+    Novel labels are represented as by `POST /labels`. Compares the methods text, combiner,
     mean of known queries (NCM), RAE-XMC's instance rows, and combinations of them.
 
     Parameters
@@ -49,12 +49,12 @@ def evaluate_novel(
         Also write the figures, in percent, to this file.
     """
     split = novel_split.read(data)
-    opened, others = open_bundle(bundle), _open_beside(beside)
+    opened, ablations = open_bundle(bundle), _open_ablations(beside)
     console = Console()
     with Progress(console=console) as progress:
         report = reported(progress)
         evaluation = open_novel_evaluation(
-            opened, split, beside=others, threads=os.cpu_count() or 1, report=report
+            opened, split, ablations=ablations, threads=os.cpu_count() or 1, report=report
         )
         rows = []
         for row in evaluation.rows():
@@ -70,7 +70,7 @@ def evaluate_novel(
             soft_wrap=True,
         )
     if json is not None:
-        _write_json(json, rows, split, opened, others)
+        _write_json(json, rows, split, opened, ablations)
 
 
 def _write_json(
@@ -78,7 +78,7 @@ def _write_json(
     rows: Sequence[NovelRow],
     split: novel_split.NovelSplit,
     bundle: Bundle,
-    others: Mapping[str, Bundle],
+    ablations: Mapping[str, Bundle],
 ) -> None:
     document = {
         "dataset": split.everything.name,
@@ -86,15 +86,17 @@ def _write_json(
         "split": asdict(split.facts),
         "novel": None if bundle.novel is None else asdict(bundle.novel.facts),
         "beside": {
-            name: asdict(other.novel.facts) for name, other in others.items() if other.novel
+            name: asdict(ablation.novel.facts)
+            for name, ablation in ablations.items()
+            if ablation.novel
         },
         "rows": [vars(row) for row in rows],
     }
     write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _open_beside(given: Sequence[str]) -> dict[str, Bundle]:
-    """Bundles by name; raises `InvalidConfig` for text without NAME= and for a name given twice."""
+def _open_ablations(given: Sequence[str]) -> dict[str, Bundle]:
+    """Bundles by name; raises `InvalidConfig` if one is not NAME=BUNDLE or a name repeats."""
     opened: dict[str, Bundle] = {}
     for pair in given:
         name, is_pair, folder = pair.partition("=")

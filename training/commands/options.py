@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from training.models.precision import Precision
 
 MANY = Parameter(consume_multiple=True, negative=())  # --only a b c
-AskedPrecision = Annotated[
+ScoringPrecision = Annotated[
     Precision,
     Parameter(
-        help="Arithmetic of the encoder in scoring; auto is the fastest of this hardware, fp32 the"
-        " same everywhere."
+        help="Arithmetic of the encoder in scoring: auto is the fastest on this hardware, fp32"
+        " gives the same results on any hardware."
     ),
 ]

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from service.core.errors import InvalidInput, MissingExtra
 from training.checkpoints.choices import Choices
 from training.checkpoints.run_json import BEST, read_run_on
-from training.commands.options import AskedPrecision
+from training.commands.options import ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import results
@@ -32,7 +32,7 @@ def score(
     run: Path | None = None,
     encoder: str | None = None,
     out: Path | None = None,
-    precision: AskedPrecision = "fp32",
+    precision: ScoringPrecision = "fp32",
     name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.

@@ -47,8 +47,8 @@ def stream(
 ) -> None:
     """Post novel labels between queries, and measure their recall by the time since their post.
 
-    One query after the other goes through HTTP; a label counts for a query if it was posted before
-    it. `report --streams FILE` draws the result.
+    Queries are sent one by one over HTTP; a label counts for a query if it was posted before the
+    query. `report --streams FILE` draws the result.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def stream(
         _refuse_other_labels(bundle, split)
     console = Console()
     with connect(str(url)) if bundle is None else start(bundle) as service:
-        expected = _replayed(split, service, console, seed=seed, one_shot=one_shot, learn=learn)
+        expected = _replay_all(split, service, console, seed=seed, one_shot=one_shot, learn=learn)
     if not expected:
         raise InvalidInput(f"{data}: no test row has a novel label that was posted before it")
     measured = ReplayResult(
@@ -94,7 +94,7 @@ def stream(
         write_file(json, orjson.dumps(asdict(measured), option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _replayed(
+def _replay_all(
     split: novel_split.NovelSplit,
     service: RunningService,
     console: Console,
@@ -126,11 +126,11 @@ def _refuse_other_labels(bundle: Path, split: novel_split.NovelSplit) -> None:
         )
 
 
-def _table(what: str, found: Sequence[Bucket], name: str) -> Table:
+def _table(x: str, measured: Sequence[Bucket], name: str) -> Table:
     table = Table(title=f"{name}: recall of novel labels, percent")
-    for column in (what, "asked", *(f"R@{k}" for k in CUTS)):
+    for column in (x, "asked", *(f"R@{k}" for k in CUTS)):
         table.add_column(column, justify="right")
-    for bucket in found:
+    for bucket in measured:
         figures = (f"{bucket.recall[f'R@{k}']:.2f}" for k in CUTS)
         table.add_row(f"from {bucket.first:,}", f"{bucket.asked:,}", *figures)
     return table

@@ -1,4 +1,4 @@
-"""`python -m training split novel`: hide labels, to measure what is found of them once posted."""
+"""`python -m training split novel`: hides labels, to measure their retrieval once posted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from training.datasets import lf_xmc, novel_split
 
-app = App(name="split", help="Split data sets for what the papers measure.")
+app = App(name="split", help="Split data sets as in the papers' experiments.")
 
 
 @app.command
@@ -21,17 +21,18 @@ def novel(
     fraction: Annotated[float, Parameter(help="The share of labels to hide.")] = 0.1,
     seed: Annotated[int, Parameter(help="Another seed hides other labels.")] = 0,
 ) -> None:
-    """Hide a share of the labels, with a query of each to reveal: IRENE's zero- and one-shot sets.
+    """Hide a share of the labels and draw a query of each, for IRENE's zero- and one-shot settings.
 
-    OUT/seen is a data set without the hidden labels, to train and to export a bundle with; OUT/all
-    has them after the seen ones, its train rows are the queries that one-shot reveals.
+    OUT/seen is a data set without the hidden labels, to train on and to build a bundle from.
+    OUT/all has all labels, the hidden ones last; its train rows are the queries that are revealed
+    in the one-shot settings.
     """
     split = novel_split.split_novel(lf_xmc.read(data), fraction=fraction, seed=seed)
     with Console(stderr=True).status("writing", spinner="dots"):
         novel_split.write(split, out)
     test = split.everything.test.labels_of[:, split.facts.seen :]
     Console(markup=False, highlight=False, soft_wrap=True).print(
-        f"{out}: {split.facts.seen:,} seen labels and {split.facts.novel:,} novel ones,"
+        f"{out}: {split.facts.seen:,} seen labels and {split.facts.novel:,} novel labels,"
         f" {len(split.seen.train):,} train rows; {(test.getnnz(axis=1) > 0).sum():,} test rows have"
         f" a novel label"
     )

@@ -1,18 +1,18 @@
-"""Novel labels in IRENE's four settings: zero- or one-shot, found among novel labels or among all.
+"""Novel labels in IRENE's four settings: zero- or one-shot, ranked among novel or all labels.
 
-| method           | a novel label is                                                             |
+| method           | what represents u                                                            |
 |------------------|------------------------------------------------------------------------------|
 | `text`           | its text, E(z_u)                                                             |
 | `irene`          | C(u), Algorithm 1                                                            |
 | `ncm`            | the mean of its known queries, as a seen label is of its training queries    |
-| `rae-instances`  | an instance row of its query, and no key of its own                          |
+| `rae-instances`  | an instance row of its query, without a label key                            |
 | `text+instance`  | E(z_u) and that row                                                          |
 | `irene+instance` | C(u) and that row, as it is served                                           |
-| `text+memory`    | E(z_u), beside the instances of training, zero-shot                          |
-| `irene+memory`   | C(u), beside them, as it is served without a query                           |
+| `text+memory`    | E(z_u), together with the instances of training, zero-shot                   |
+| `irene+memory`   | C(u), together with them, as it is served without a query                    |
 
-`text`, `irene`, `ncm` and ablations (C(u) by another combiner, under a name of its own) rank by
-label keys alone, the others by the memory's votes. Every key is scanned.
+u is a novel label. `text`, `irene`, `ncm` and ablations (C(u) by another combiner, each under its
+name) rank by label keys alone, the other methods by the memory's votes. Search is exact.
 
 Shapes: q test rows, N instances, S seen and U novel labels, L = S + U, d dimensions.
 """
@@ -64,10 +64,10 @@ class Combined:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelVectors:
-    """A split as unit vectors; `combined` has C(u) by the names of what makes it."""
+    """A split as unit vectors; `combined` has C(u) of each combiner, by the method's name."""
 
     instances: Floats  # [N, d]
-    clicks: csr_matrix  # [N, S], the labels that they vote for
+    clicks: csr_matrix  # [N, S], the labels that the instances vote for
     seen: Floats  # [S, d], the seen labels' keys
     texts: Floats  # [U, d], E(z_u)
     revealed: Floats  # [U, d], E(x_u)
@@ -87,9 +87,10 @@ class NovelRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Method:
-    """What stands for labels: X [m, d] with Y [m, L], and Z [L, d].
+    """The memory of a method: instance keys X [m, d] with labels Y [m, L], label keys Z [L, d].
 
-    `memorization` is lambda, `depth` b; None: as many keys as labels are ranked, or more.
+    `memorization` is lambda, `depth` is b. Without a depth, at least as many keys are retrieved as
+    labels are ranked.
     """
 
     name: str
@@ -102,20 +103,20 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelEvaluation:
-    """A split and its vectors, ready to be measured."""
+    """Measures every method on a split's vectors."""
 
     split: NovelSplit
     vectors: NovelVectors
     predictor: PredictorFacts
 
     def rows(self) -> Iterator[NovelRow]:
-        """Every method in every setting."""
+        """The metrics of every method in every setting."""
         settings: tuple[Setting, ...] = ("zero-shot", "one-shot")
         candidates: tuple[Candidates, ...] = ("novel", "all")
         for setting, among in product(settings, candidates):
             columns = self.split.novel if among == "novel" else np.arange(self._labels)
             for method in self._methods(setting, among):
-                metrics = self._measured(method, columns)
+                metrics = self._measure(method, columns)
                 yield NovelRow(
                     setting=setting, candidates=among, method=method.name, metrics=metrics
                 )
@@ -132,8 +133,8 @@ class NovelEvaluation:
         if setting == "one-shot":
             means = np.concatenate([self._means, vectors.revealed])
             yield self._ranking("ncm", means)
-            none = np.zeros_like(vectors.texts)
-            yield self._voting("rae-instances", none, among, revealed=True)
+            no_keys = np.zeros_like(vectors.texts)
+            yield self._voting("rae-instances", no_keys, among, revealed=True)
             for name, keys in served.items():
                 yield self._voting(f"{name}+instance", keys, among, revealed=True)
         elif among == "all":
@@ -141,7 +142,7 @@ class NovelEvaluation:
                 yield self._voting(f"{name}+memory", keys, among, revealed=False)
 
     def _ranking(self, name: str, labels: Floats) -> Method:
-        """By label keys alone."""
+        """A method that ranks by label keys alone."""
         return Method(
             name=name,
             instances=np.zeros((0, labels.shape[1]), np.float32),
@@ -151,36 +152,36 @@ class NovelEvaluation:
         )
 
     def _voting(self, name: str, novel: Floats, among: Candidates, *, revealed: bool) -> Method:
-        """By the memory: the instances of training, unless only novel labels are asked for."""
+        """A method that ranks by votes; the training's instances vote if all labels are ranked."""
         vectors, one_shot = self.vectors, self.split.everything.train.labels_of
         rows = [(vectors.instances, self._clicks)] if among == "all" else []
         rows += [(self._revealed, csr_matrix(one_shot, dtype=np.float32))] if revealed else []
-        alone = among == "novel" and not novel.any()  # no key but the revealed queries
+        only_revealed = among == "novel" and not novel.any()  # no other keys than revealed queries
         return Method(
             name=name,
             instances=np.concatenate([instances for instances, _ in rows]),
             labels_of=csr_matrix(vstack([labels_of for _, labels_of in rows])),
             labels=np.concatenate([vectors.seen, novel]),
-            memorization=1.0 if alone else self.predictor.memorization,
+            memorization=1.0 if only_revealed else self.predictor.memorization,
             depth=self.predictor.depth if among == "all" else None,
         )
 
-    def _measured(self, method: Method, columns: Rows) -> dict[str, float]:
-        """The metrics of the test rows that have one of these labels, found among them."""
+    def _measure(self, method: Method, columns: Rows) -> dict[str, float]:
+        """Metrics over the test rows that have one of these labels; only these are ranked."""
         test = self.split.everything.test
         positives = csr_matrix(test.labels_of[:, columns] != 0)
         filtered = csr_matrix(test.filtered[:, columns])
-        asked = np.flatnonzero(np.diff(positives.indptr))
+        rows = np.flatnonzero(np.diff(positives.indptr))
         memory = OfflineMemory(
             keys=np.concatenate([method.instances, method.labels[columns]]).astype(np.float16),
             labels_of=csr_matrix(method.labels_of[:, columns]),
             label_ids=[self.split.everything.labels.uids[column] for column in columns.tolist()],
         )
-        top_k = labels_to_rank(filtered[asked])
+        top_k = labels_to_rank(filtered[rows])
         ranked = predict(
             memory,
             memory.search(
-                self.vectors.queries[asked],
+                self.vectors.queries[rows],
                 kind=voting_kind(method.memorization),
                 count=method.depth or max(top_k, self.predictor.depth),
             ),
@@ -191,9 +192,9 @@ class NovelEvaluation:
         ).labels
         return evaluate(
             ranked,
-            positives[asked],
+            positives[rows],
             inverse_propensities=self._inverse_propensities[columns],
-            filtered=filtered[asked],
+            filtered=filtered[rows],
         )
 
     @property
@@ -202,26 +203,26 @@ class NovelEvaluation:
 
     @cached_property
     def _clicks(self) -> csr_matrix:
-        """Y of the instances of training, [N, L]."""
+        """Y of the training's instances, [N, L]."""
         seen = self.vectors.clicks
-        none = csr_matrix((seen.shape[0], self.split.facts.novel), dtype=np.float32)
-        return csr_matrix(hstack([csr_matrix(seen != 0, dtype=np.float32), none]))
+        novel = csr_matrix((seen.shape[0], self.split.facts.novel), dtype=np.float32)
+        return csr_matrix(hstack([csr_matrix(seen != 0, dtype=np.float32), novel]))
 
     @cached_property
     def _revealed(self) -> Floats:
-        """E(x_u) in order of the one-shot rows, [U, d]."""
+        """E(x_u) in the order of the one-shot rows, [U, d]."""
         columns = self.split.everything.train.labels_of.indices - self.split.facts.seen
         revealed: Floats = self.vectors.revealed[columns]
         return revealed
 
     @cached_property
     def _means(self) -> Floats:
-        """Seen labels by the mean of their training queries, [S, d]; by their text without any."""
+        """Means of each seen label's training queries, [S, d]; its key if it has no query."""
         vectors = self.vectors
         return class_means(vectors.clicks, vectors.instances, vectors.seen, text_weight=0.0)
 
     @cached_property
     def _inverse_propensities(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """[L]; nobody has clicked a novel label yet."""
+        """Inverse propensities of all labels, [L]; a novel label has no clicks yet."""
         propensity = self.split.everything.propensity
         return inverse_propensity(self._clicks, a=propensity.a, b=propensity.b)

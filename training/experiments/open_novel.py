@@ -1,4 +1,4 @@
-"""A bundle and a novel split as vectors, made as the service makes them.
+"""Encodes a novel split with a bundle, as the service encodes it.
 
 Shapes: U novel labels, N instances, S seen labels, d dimensions.
 """
@@ -33,20 +33,20 @@ def open_novel_evaluation(
     bundle: Bundle,
     split: NovelSplit,
     *,
-    beside: Mapping[str, Bundle] | None = None,
+    ablations: Mapping[str, Bundle] | None = None,
     threads: int,
     report: Report,
 ) -> NovelEvaluation:
-    """Encode a split for a bundle, and C(u) by the combiners of those `beside` it, too.
+    """Encode a split with a bundle; `ablations` are bundles whose combiners are compared with it.
 
-    Raises `InvalidInput` when a bundle was made from other labels, and where one beside it has
-    another encoder, no combiner, or the name of a method.
+    Raises `InvalidInput` if a bundle was built from other labels, and if an ablation has another
+    encoder, no combiner, or the name of a method.
     """
-    beside = beside or {}
+    ablations = ablations or {}
     _check_labels(bundle, split)
-    for name, other in beside.items():
-        _check_labels(other, split)
-        _check_beside(name, other, bundle)
+    for name, ablation in ablations.items():
+        _check_labels(ablation, split)
+        _check_ablation(name, ablation, bundle)
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
 
     def encoded(stage: str, texts: Sequence[str], role: Role) -> Floats:
@@ -64,7 +64,7 @@ def open_novel_evaluation(
             texts=encoded("encode novel labels", novel, Role.LABEL),
             revealed=encoded("encode revealed queries", split.revealed(), Role.QUERY),
             queries=encoded("encode test rows", split.everything.test.instances.texts, Role.QUERY),
-            combined=_combined({IRENE: bundle, **beside}, split, encoder, threads, report),
+            combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
         ),
     )
 
@@ -83,7 +83,7 @@ def _combined(
     threads: int,
     report: Report,
 ) -> dict[str, Combined]:
-    """C(u) of the novel labels by each bundle's combiner, if it has one."""
+    """C(u) of the novel labels by the combiner of each bundle that has one."""
     novel = split.everything.labels.texts[split.facts.seen :]
     zero_shot: list[ItemTexts] = [[(Role.LABEL, text)] for text in novel]
     one_shot = [
@@ -106,43 +106,43 @@ def _combined(
 def _check_labels(bundle: Bundle, split: NovelSplit) -> None:
     if list(bundle.label_ids) != list(split.seen.labels.uids):
         raise InvalidInput(
-            f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r}; its labels"
-            f" are not the seen ones of {split.everything.name!r}"
+            f"bundle {bundle.manifest.name} was built from {bundle.manifest.dataset!r}; its labels"
+            f" are not the seen labels of {split.everything.name!r}"
         )
 
 
-def _check_beside(name: str, other: Bundle, bundle: Bundle) -> None:
+def _check_ablation(name: str, ablation: Bundle, bundle: Bundle) -> None:
     if name in METHODS:
-        raise InvalidInput(f"{name!r} is a method already; name what stands beside it otherwise")
-    if other.novel is None:
-        raise InvalidInput(f"bundle {other.manifest.name} ({name!r}) has no combiner")
-    if other.manifest.encoder.fingerprint != bundle.manifest.encoder.fingerprint:
+        raise InvalidInput(f"{name!r} is the name of a method; give the ablation another name")
+    if ablation.novel is None:
+        raise InvalidInput(f"bundle {ablation.manifest.name} ({name!r}) has no combiner")
+    if ablation.manifest.encoder.fingerprint != bundle.manifest.encoder.fingerprint:
         raise InvalidInput(
-            f"bundle {other.manifest.name} ({name!r}) has another encoder than"
+            f"bundle {ablation.manifest.name} ({name!r}) has another encoder than"
             f" {bundle.manifest.name}"
         )
 
 
 def _encoded(
-    encoder: Encoder, texts: Sequence[str], role: Role, what: str, threads: int, report: Report
+    encoder: Encoder, texts: Sequence[str], role: Role, stage: str, threads: int, report: Report
 ) -> Floats:
     return encode_all(
         encoder,
         texts,
         role=role,
         threads=threads,
-        progress=lambda done: report(what, done, len(texts)),
+        progress=lambda done: report(stage, done, len(texts)),
     )
 
 
 def _represented(
-    representer: Representer, items: Sequence[ItemTexts], what: str, threads: int, report: Report
+    representer: Representer, items: Sequence[ItemTexts], stage: str, threads: int, report: Report
 ) -> Floats:
-    """The labels' own rows, [U, d]."""
+    """The key of each label, [U, d]."""
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     rows: list[Floats] = []
     with ThreadPoolExecutor(threads) as pool:
         for encoded_items in pool.map(representer.encode, chunks):
             rows += [encoded.rows[0].astype(np.float32) for encoded in encoded_items]
-            report(what, len(rows), len(items))
+            report(stage, len(rows), len(items))
     return np.stack(rows)

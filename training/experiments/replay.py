@@ -1,9 +1,9 @@
-"""A data set replayed as traffic: queries, with novel labels posted between them.
+"""Replays a data set as traffic: queries, with novel labels posted between them.
 
-No public set has times, so they are drawn: the test rows come in a random order, and a novel label
-is posted before a random one of them. All rows are posted as queries; recall counts the pairs of a
-row and one of its novel labels that was posted before it. With `learn`, each row's labels are
-posted as a click after its answer, as a search log would record them.
+No public data set has times, so they are drawn: the test rows come in random order, and each novel
+label is posted before a random row. All rows are posted as queries; recall counts the pairs of a
+row and one of its novel labels that was posted before the row. With `learn`, each row's labels are
+posted as a click after the query's response, as a search log would record them.
 
 Shapes: q test rows, U novel labels.
 """
@@ -32,7 +32,7 @@ class Service(Protocol):
     """The part of the HTTP client that a replay needs."""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer; raises for any status but 200."""
+        """The decoded response; raises if the status is not 200."""
         ...
 
 
@@ -46,10 +46,10 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedLabel:
-    """A posted novel label of a query, which the answer should contain.
+    """A posted novel label of a query, which the response should contain.
 
     `age` is the number of queries since its post, `clicks` the number of its clicks so far, `rank`
-    its place in the answer from 0, None where it is missing.
+    its rank in the response, counted from 0, or None if the response does not contain it.
     """
 
     age: int
@@ -59,7 +59,10 @@ class ExpectedLabel:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Bucket:
-    """Labels of an age (or number of clicks) from `first` on: their number, and R@k in percent."""
+    """Expected labels whose age (or number of clicks) is in a range that starts at `first`.
+
+    `asked` is their number, `recall` has R@k in percent.
+    """
 
     first: int
     asked: int
@@ -108,7 +111,7 @@ def replay(
 
 
 class _Traffic:
-    """Sends a schedule's requests, and remembers what the service was told."""
+    """Sends a schedule's requests, and remembers which labels and clicks the service received."""
 
     def __init__(
         self, split: NovelSplit, plan: Schedule, service: Service, *, one_shot: bool
@@ -124,7 +127,7 @@ class _Traffic:
         self._posted, self._version = 0, 0
 
     def post_labels(self, time: int) -> None:
-        """Post the novel labels that are due."""
+        """Post the novel labels whose time has come."""
         stop = int(np.searchsorted(self._times, time, side="right"))
         columns = self._split.novel[self._by_time[self._posted : stop]]
         for page in _pages(_labels(self._split, columns, self._one_shot), MOST_LABELS):
@@ -167,18 +170,18 @@ def buckets(
     labels: Sequence[ExpectedLabel], starts: Sequence[int], value: Callable[[ExpectedLabel], int]
 ) -> list[Bucket]:
     """Recall by age or by clicks; empty buckets are left out."""
-    places = np.searchsorted(starts, [value(label) for label in labels], side="right") - 1
+    bucket_of = np.searchsorted(starts, [value(label) for label in labels], side="right") - 1
     ranks = np.array(
         [DEEPEST_RANK if label.rank is None else label.rank for label in labels], np.int64
     )
     return [
         Bucket(
             first=first,
-            asked=int((places == place).sum()),
-            recall={f"R@{k}": 100 * float((ranks[places == place] < k).mean()) for k in CUTS},
+            asked=int((bucket_of == bucket).sum()),
+            recall={f"R@{k}": 100 * float((ranks[bucket_of == bucket] < k).mean()) for k in CUTS},
         )
-        for place, first in enumerate(starts)
-        if (places == place).any()
+        for bucket, first in enumerate(starts)
+        if (bucket_of == bucket).any()
     ]
 
 
@@ -198,7 +201,7 @@ def _labels(split: NovelSplit, columns: Rows, one_shot: bool) -> list[dict[str, 
 
 
 def _columns(split: NovelSplit, row: int) -> list[int]:
-    """A test row's labels without the filtered ones."""
+    """A test row's labels, except those that are filtered from its evaluation."""
     test = split.everything.test
     labels = test.labels_of[row].indices
     return sorted(set(labels.tolist()) - set(test.filtered[row].indices.tolist()))

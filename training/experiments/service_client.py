@@ -1,4 +1,4 @@
-"""A client of a running service, or of a new one with an empty label log."""
+"""An HTTP client of a running service, or of one started with an empty label log."""
 
 from __future__ import annotations
 
@@ -14,50 +14,52 @@ import orjson
 from service.core.errors import CommandFailed, InvalidInput
 from training.experiments.service_process import HOST, running_server
 
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 _JSON = {"content-type": "application/json"}
 
 
 class RunningService:
-    """One connection, kept open."""
+    """A client that keeps one connection open."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Connect at the first request."""
-        self._connection = HTTPConnection(host, port, timeout=ANSWER_SECONDS)
-        self._place = f"http://{host}:{port}"
+        """Set the address; the connection is opened by the first request."""
+        self._connection = HTTPConnection(host, port, timeout=RESPONSE_SECONDS)
+        self._address = f"http://{host}:{port}"
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer; raises `CommandFailed` where there is none, or another than 200."""
+        """The decoded response; raises `CommandFailed` without one or for any status but 200."""
         try:
             self._connection.request("POST", path, orjson.dumps(body), _JSON)
-            answer = self._connection.getresponse()
-            content = answer.read()
+            response = self._connection.getresponse()
+            content = response.read()
         except (OSError, HTTPException) as error:
-            raise CommandFailed(f"{self._place}{path}: {error}") from error
-        if answer.status != 200:
-            raise CommandFailed(f"{self._place}{path}: {answer.status} {content.decode()[:500]}")
-        found: dict[str, Any] = orjson.loads(content)
-        return found
+            raise CommandFailed(f"{self._address}{path}: {error}") from error
+        if response.status != 200:
+            raise CommandFailed(
+                f"{self._address}{path}: {response.status} {content.decode()[:500]}"
+            )
+        decoded: dict[str, Any] = orjson.loads(content)
+        return decoded
 
     def ready(self) -> bool:
-        """Whether it answers queries."""
+        """Whether the service is ready to answer queries."""
         try:
             self._connection.request("GET", "/health/ready")
-            answer = self._connection.getresponse()
-            answer.read()
+            response = self._connection.getresponse()
+            response.read()
         except (OSError, HTTPException):
             self._connection.close()
             return False
-        return answer.status == 200
+        return response.status == 200
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._connection.close()
 
 
 @contextmanager
 def connect(url: str) -> Iterator[RunningService]:
-    """A service that runs; raises `InvalidInput` for what is no address, or is not ready."""
+    """A client of the service at `url`; raises `InvalidInput` if no service is ready there."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise InvalidInput(f"--url {url!r} is not of the form http://HOST:PORT")

@@ -1,4 +1,4 @@
-"""What `simulate stream` measured, as panels: recall of novel labels by their age and by clicks."""
+"""Panels of `simulate stream` results: recall of novel labels by age and by clicks."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from training.report.panels import Curve, Panel
 
 
 def read_streams(paths: Sequence[Path]) -> list[ReplayResult]:
-    """Read what was measured; raises `InvalidData` naming the file."""
+    """Read files of `simulate stream --json`; raises `InvalidData`, which names the file."""
     return [_read(path) for path in paths]
 
 
 def stream_panels(streams: Sequence[ReplayResult]) -> Iterator[Panel]:
-    """A panel of each stream by age and, where clicks were learned, one by clicks."""
-    for place, stream in enumerate(streams, start=1):
-        yield _panel(f"{place}-age", stream, stream.by_age, "queries since it was posted")
+    """For each stream a panel by age and, if clicks were learned, a panel by clicks."""
+    for number, stream in enumerate(streams, start=1):
+        yield _panel(f"{number}-age", stream, stream.by_age, "queries since it was posted")
         if stream.learn:
-            yield _panel(f"{place}-clicks", stream, stream.by_clicks, "clicks learned for it")
+            yield _panel(f"{number}-clicks", stream, stream.by_clicks, "clicks learned for it")
 
 
-def _panel(name: str, stream: ReplayResult, found: Sequence[Bucket], x: str) -> Panel:
-    metrics = list(found[0].recall) if found else []
+def _panel(name: str, stream: ReplayResult, buckets: Sequence[Bucket], x_label: str) -> Panel:
+    metrics = list(buckets[0].recall) if buckets else []
     return Panel(
         name=name,
         title=_title(stream),
-        x=f"{x}, at least",
+        x=f"{x_label}, at least",
         y="recall of novel labels, percent",
         curves=tuple(
             Curve(
                 name=metric,
-                points=tuple((float(at), bucket.recall[metric]) for at, bucket in enumerate(found)),
+                points=tuple((float(x), bucket.recall[metric]) for x, bucket in enumerate(buckets)),
                 style=style,
             )
             for style, metric in enumerate(metrics)
         ),
-        ticks=tuple((float(at), f"{bucket.first:,}") for at, bucket in enumerate(found)),
+        ticks=tuple((float(x), f"{bucket.first:,}") for x, bucket in enumerate(buckets)),
         limits=(0.0, 100.0),
     )
 

@@ -23,7 +23,7 @@ _CHUNK = 100_000  # votes whose two vectors are multiplied at once
 class Carriers:
     """Pairs (vote, carrier) with the carrier's similarity to the vote's row.
 
-    They are ordered by vote, then by falling similarity: those of vote e are at `start[e]` to
+    Pairs are ordered by vote, then by falling similarity: the pairs of vote e are at `start[e]` to
     `start[e + 1]`, the votes of row i at `votes[i]` to `votes[i + 1]`.
     """
 
@@ -41,30 +41,30 @@ def find_carriers(memory: WholeMemory, *, near: int = NEAR) -> Carriers:
     similarities, rows = neighbours(memory.instances, count=near)
     numbered = csr_matrix((np.arange(1.0, y.nnz + 1), y.indices, y.indptr), shape=y.shape)
     row_of_vote = np.repeat(np.arange(y.shape[0]), np.diff(y.indptr))
-    votes, carriers, found = [], [], []
-    for place in range(rows.shape[1]):
-        column = rows[:, place]
-        there = (column >= 0).astype(np.float32)[:, None]
-        shared = csr_matrix(numbered.multiply(y[np.maximum(column, 0)].multiply(there)))
+    votes, carriers, carrier_similarities = [], [], []
+    for rank in range(rows.shape[1]):
+        column = rows[:, rank]
+        exists = (column >= 0).astype(np.float32)[:, None]
+        shared = csr_matrix(numbered.multiply(y[np.maximum(column, 0)].multiply(exists)))
         shared.eliminate_zeros()
         vote = shared.data.astype(np.int64) - 1
         votes.append(vote)
         carriers.append(column[row_of_vote[vote]])
-        found.append(similarities[row_of_vote[vote], place])
+        carrier_similarities.append(similarities[row_of_vote[vote], rank])
     vote = np.concatenate(votes)
-    order = np.argsort(vote, kind="stable")  # places came by falling similarity
+    order = np.argsort(vote, kind="stable")  # stable: ranks were added by falling similarity
     return Carriers(
         votes=y.indptr.astype(np.int64),
         floor=label_similarities(memory, y),
         start=np.concatenate([[0], np.cumsum(np.bincount(vote, minlength=y.nnz))]),
         vote=vote[order],
         carrier=np.concatenate(carriers)[order],
-        similarity=np.concatenate(found)[order],
+        similarity=np.concatenate(carrier_similarities)[order],
     )
 
 
 def label_similarities(memory: WholeMemory, y: csr_matrix) -> Floats:
-    """s(x_i, z_l) of every vote, [E]."""
+    """The similarity s(x_i, z_l) of every vote of row i for label l, [E]."""
     rows = np.repeat(np.arange(y.shape[0]), np.diff(y.indptr))
     parts: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
     for start in range(0, y.nnz, _CHUNK):

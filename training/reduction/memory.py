@@ -1,6 +1,6 @@
-"""The instance block of a memory, whole and reduced.
+"""A memory's instances, before and after reduction.
 
-Shapes: N instances, m of them or of their means after reduction, L labels, d dimensions.
+Shapes: N instances, m instances (or means of instances) after reduction, L labels, d dimensions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.core.types import Floats, Rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeMemory:
-    """The input of a method of reduction."""
+    """The memory that a reduction method starts from."""
 
     instances: Floats  # [N, d] unit vectors
     labels_of: csr_matrix  # [N, L]
@@ -26,15 +26,15 @@ class WholeMemory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReducedMemory:
-    """Fewer keys; `texts_of` names the row whose text a key is shown with."""
+    """Fewer instance keys; `texts_of` has the row whose text is shown for each key."""
 
     instances: Floats  # [m, d] unit vectors
     labels_of: csr_matrix  # [m, L]
-    texts_of: Rows  # [m] rows of the whole memory
+    texts_of: Rows  # [m], rows of the whole memory
 
 
 def kept(memory: WholeMemory, rows: Rows) -> ReducedMemory:
-    """The memory of some of its rows, in their order."""
+    """The memory reduced to these rows, in ascending order."""
     rows = np.sort(rows)
     return ReducedMemory(
         instances=memory.instances[rows], labels_of=memory.labels_of[rows], texts_of=rows
@@ -42,21 +42,23 @@ def kept(memory: WholeMemory, rows: Rows) -> ReducedMemory:
 
 
 def neighbours(vectors: Floats, *, count: int) -> tuple[Floats, Rows]:
-    """The `count` nearest other vectors of each of [n, d], descending; -1 where there are fewer."""
+    """Similarities and rows of the `count` nearest other vectors of each vector, [n, count] each.
+
+    They are ordered by falling similarity; missing neighbours have row -1.
+    """
     row_filter = RowFilter(start=0, stop=len(vectors))
-    found = exact_search(
+    similarities, rows = exact_search(
         vectors.astype(np.float16), vectors, count=count + 1, row_filter=row_filter
     )
-    similarities, rows = found
-    # Subtle: among many equal vectors the search may not return a vector itself.
-    own = rows == np.arange(len(vectors))[:, None]
-    own[~own.any(axis=1), -1] = True
+    # Subtle: if many vectors are equal, the search may not return the vector itself.
+    is_itself = rows == np.arange(len(vectors))[:, None]
+    is_itself[~is_itself.any(axis=1), -1] = True
     shape = (len(vectors), count)
-    return similarities[~own].reshape(shape), rows[~own].reshape(shape)
+    return similarities[~is_itself].reshape(shape), rows[~is_itself].reshape(shape)
 
 
 def presence(labels_of: csr_matrix) -> csr_matrix:
-    """Y as 0 and 1 in fp32, its columns in order."""
+    """Y with fp32 entries 0 and 1, and ascending columns in each row."""
     present = csr_matrix(labels_of != 0).astype(np.float32)
     present.sort_indices()
     return present

@@ -1,6 +1,6 @@
-"""Near rows with overlapping labels become one: their mean as key, the union of their labels.
+"""Merges near rows with overlapping labels into one key: their mean, with the union of labels.
 
-Shapes: N instances, m keys at some point, L labels, d dimensions, C candidate pairs.
+Shapes: N instances, m keys after some merges, L labels, d dimensions, C candidate pairs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from service.core.types import Doubles, Floats, Rows
 from training.reduction.memory import ReducedMemory, WholeMemory, neighbours, presence
 
 NEAR = 16  # neighbours of a key that it may be merged with
-SHARE = 0.25  # of the keys at most is merged away before neighbours are looked for again
+SHARE = 0.25  # of the keys, merged at most before neighbours are searched again
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Groups:
-    """Keys made of members; `sums` are those of the members' vectors, `group` is each row's key."""
+    """Groups of rows that became one key each."""
 
-    sums: Floats  # [m, d]
-    labels_of: csr_matrix  # [m, L] 0 and 1
-    group: Rows  # [N]
+    sums: Floats  # [m, d], sums of the member rows' vectors
+    labels_of: csr_matrix  # [m, L], entries 0 and 1
+    group: Rows  # [N], the group of each row
 
     @property
     def keys(self) -> Floats:
-        """Mean unit vectors, [m, d]."""
+        """The mean of each group, normalised, [m, d]."""
         norms = np.linalg.norm(self.sums, axis=1, keepdims=True)
         return np.asarray(self.sums / np.maximum(norms, 1e-12), np.float32)
 
@@ -36,7 +36,7 @@ class Groups:
 def merge(
     memory: WholeMemory, budgets: Sequence[int], *, rng: np.random.Generator
 ) -> Iterator[ReducedMemory]:
-    """Merge pair by pair, budgets in falling order."""
+    """Merge pairs of keys down to each budget; budgets must fall."""
     rows = len(memory.instances)
     groups = Groups(
         sums=memory.instances, labels_of=presence(memory.labels_of), group=np.arange(rows)
@@ -48,7 +48,7 @@ def merge(
 
 
 def merged(groups: Groups, *, down_to: int) -> Groups:
-    """One round: the best disjoint pairs are joined, at most a `SHARE` of the keys."""
+    """One round: joins the best disjoint pairs, at most a `SHARE` of the keys."""
     keys = groups.keys
     similarities, rows = neighbours(keys, count=min(NEAR, len(keys) - 1))
     left = np.repeat(np.arange(len(keys)), rows.shape[1])
@@ -60,10 +60,10 @@ def merged(groups: Groups, *, down_to: int) -> Groups:
     into = np.arange(len(keys))
     free = np.ones(len(keys), bool)
     for pair in np.argsort(-fit, kind="stable"):
-        one, other = left[pair], right[pair]
-        if free[one] and free[other]:
-            free[one] = free[other] = False
-            into[max(one, other)] = min(one, other)
+        first, second = left[pair], right[pair]
+        if free[first] and free[second]:
+            free[first] = free[second] = False
+            into[max(first, second)] = min(first, second)
             most -= 1
             if not most:
                 break
@@ -79,9 +79,9 @@ def overlap(labels_of: csr_matrix, *, left: Rows, right: Rows) -> Doubles:
 
 
 def joined(groups: Groups, *, into: Rows) -> Groups:
-    """Add each key up with those that go into it; `into` [m] names a key that stays itself."""
-    stays, place = np.unique(into, return_inverse=True)
-    shape = (len(stays), len(into))
+    """Join groups: `into` [m] has the group that each joins, its own place if it remains."""
+    remaining, place = np.unique(into, return_inverse=True)
+    shape = (len(remaining), len(into))
     total = csr_matrix((np.ones(len(into), np.float32), (place, np.arange(len(into)))), shape=shape)
     return Groups(
         sums=total @ groups.sums,
@@ -91,7 +91,7 @@ def joined(groups: Groups, *, into: Rows) -> Groups:
 
 
 def reduced(memory: WholeMemory, groups: Groups) -> ReducedMemory:
-    """The groups as keys; the text of each is its member's that lies nearest to the mean."""
+    """The groups as keys; each has the text of the member nearest to its mean."""
     keys = groups.keys
     nearness = np.einsum("nd,nd->n", memory.instances, keys[groups.group])
     order = np.lexsort((-nearness, groups.group))
@@ -100,5 +100,5 @@ def reduced(memory: WholeMemory, groups: Groups) -> ReducedMemory:
 
 
 def _mutual(left: Rows, right: Rows, rows: Rows) -> np.ndarray:
-    """Whether the right one lists the left one too, so that the pair is there twice, [C]."""
+    """Whether `left` is a neighbour of `right` too, so that the pair occurs twice, [C]."""
     return np.asarray((rows[right] == left[:, None]).any(axis=1))

@@ -1,4 +1,4 @@
-"""Keep representative rows: a greedy facility location over neighbours that share labels."""
+"""Keeps representative rows by greedy facility location over neighbours that share labels."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def representative(
 def facility_order(carriers: Carriers, *, rng: np.random.Generator) -> Rows:
     """Rows [N] by greedy maximisation of the facility location, best first.
 
-    Every training row is a query that must find its own labels without its own row. For each of
-    its votes the sum adds s(the nearest kept row that carries it, or the label's own key), which
-    is tau times the log of the largest addend of its score (Eq. 7). Submodular, so lazily greedy.
-    Rows without any gain follow in random order.
+    Every training row is a query whose labels must be retrieved without that row. Each of its votes
+    adds its similarity to the nearest kept row with the same label, or to the label's key if that
+    is nearer: tau times the log of the largest addend of the label's score (Eq. 7). The sum is
+    submodular, so gains only fall, and a row's gain is computed again only when the row comes first
+    (lazy greedy). Rows without any gain follow in random order.
     """
     rows = len(carriers.votes) - 1
     by_carrier = np.argsort(carriers.carrier, kind="stable")
@@ -39,14 +40,14 @@ def facility_order(carriers: Carriers, *, rng: np.random.Generator) -> Rows:
         cut = slice(start[row], start[row + 1])
         return float((similarity[cut] - best[vote[cut]]).clip(0.0).sum())
 
-    heap = [(-gain(row), place, row) for place, row in enumerate(rng.permutation(rows))]
+    heap = [(-gain(row), tie_break, row) for tie_break, row in enumerate(rng.permutation(rows))]
     heapq.heapify(heap)
     order = []
     while heap:
-        _, place, row = heapq.heappop(heap)
-        now = -gain(row)
-        if heap and now > heap[0][0]:
-            heapq.heappush(heap, (now, place, row))
+        _, tie_break, row = heapq.heappop(heap)
+        current = -gain(row)
+        if heap and current > heap[0][0]:
+            heapq.heappush(heap, (current, tie_break, row))
             continue
         cut = slice(start[row], start[row + 1])
         best[vote[cut]] = np.maximum(best[vote[cut]], similarity[cut])

@@ -183,7 +183,7 @@ def test_another_combiner_is_measured_beside(
         assert rows == figures(measured, setting, candidates)
     for wrong, message in (
         ("bundle", "--beside takes NAME=BUNDLE, not 'bundle'"),
-        (f"irene={bundle}", "'irene' is a method already"),
+        (f"irene={bundle}", "'irene' is the name of a method"),
     ):
         assert message in refused(training, "evaluate-novel", *places, "--beside", wrong)
 

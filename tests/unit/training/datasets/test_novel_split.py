@@ -119,7 +119,7 @@ def test_the_command(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[st
     out = tmp_path / "novel"
     command = ["split", "novel", "--data", str(data), "--out", str(out), "--fraction", "0.25"]
     assert run(app, command) == 0
-    assert f"{out}: 12 seen labels and 4 novel ones" in capfd.readouterr().out
+    assert f"{out}: 12 seen labels and 4 novel labels" in capfd.readouterr().out
     assert len(lf_xmc.read(out / "seen").labels) == 12
 
     assert run(app, command) == 2
