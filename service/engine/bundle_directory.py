@@ -39,7 +39,7 @@ class BundleDirectory:
     def current(self, label_log: LabelLog) -> Path:
         """The bundle to open at the start.
 
-        It is the one that was last reloaded, as the log says, so that a restart goes on with it.
+        The label log names the bundle of the last reload; a restart opens that one again.
         A start with another configured bundle than at that reload overrides it.
         """
         event = label_log.newest(UseBundle.kind)

@@ -1,7 +1,7 @@
 """Writes `bundle-v1` and `bundle-v1.answers.json`: `python -m tests.golden.write_bundle`.
 
-The fixture stands for the bundles on users' disks, so it must stay as it is once 0.1.0 is
-released. To add something to version 1 before that, remove the folder and run this command in the
+Once 0.1.0 is released, the fixture must not change: it represents bundles on users' disks. To add
+something to version 1 before that, remove the folder and run this command in the
 repository's root. The bundle has everything that a bundle can have: it is a snapshot, taken after
 every kind of write, of a bundle with prompts and with IRENE's combiner and classifiers.
 """

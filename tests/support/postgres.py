@@ -64,6 +64,12 @@ def with_query(url: str, **parameters: str) -> str:
     return sa.make_url(url).update_query_dict(parameters).render_as_string(hide_password=False)
 
 
+def named_after_schema(url: str) -> str:
+    """Connections carry the schema's name, so that a test can end its own connections only."""
+    schema = sa.make_url(url).query["options"].removeprefix("-csearch_path=")
+    return with_query(url, application_name=schema)
+
+
 def _connected(server: str) -> psycopg.Connection:
     try:
         return psycopg.connect(server, autocommit=True, connect_timeout=5)

@@ -1,7 +1,7 @@
 """The end of a run: temperature, lambda, b and label keys of the best checkpoint are chosen.
 
-Where a system has label keys of its own, they compete with the labels' texts: beside instance keys,
-which carry the clicks already, the texts may serve better.
+A system may learn label keys. They are compared with the vectors of the labels' texts, because the
+instance keys carry the clicks already, and text vectors may complement them better.
 
 Shapes: N training rows, L labels, d dimensions.
 """

@@ -1,4 +1,4 @@
-"""TOML files that come with Keymatch, found by name, and those of users, found by path."""
+"""TOML files: those shipped with Keymatch are read by name, those of users by path."""
 
 from __future__ import annotations
 

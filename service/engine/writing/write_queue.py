@@ -109,7 +109,7 @@ class WriteQueue:
             self._waiting -= sum(len(job.operation.items) for job in jobs)
 
     def end(self) -> None:
-        """Take nothing more; `take` says to stop after what is queued."""
+        """Refuse new jobs; once all queued jobs are taken, `take` says to stop."""
         with self._admission:
             self.closed = True
             self._queue.put(None)

@@ -53,7 +53,7 @@ class SendBuffer:
         await self._until(lambda: self._sent)
 
     async def run(self) -> None:
-        """Send what is written, in a task of its own; returns once the whole answer is sent."""
+        """Send written pieces to the client until the answer is complete; run it as a task."""
         while self._pieces or not self._ended:
             if self._pieces:
                 piece = self._pieces.popleft()

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -11,20 +10,12 @@ import sqlalchemy as sa
 from service.core.errors import InvalidConfig, LogError, LogLocked, MissingExtra
 from service.core.label_log import LabelLog, open_log, postgres
 from tests.support.label_logs import Place, append
-from tests.support.postgres import changed, in_schema, with_query
+from tests.support.postgres import changed, in_schema, named_after_schema
 
 
 @pytest.fixture
 def place(postgres_url: str) -> Place:
-    """Connections carry the schema's name, so that a test can end its own connections only."""
-    schema = sa.make_url(postgres_url).query["options"].removeprefix("-csearch_path=")
-    return Place(with_query(postgres_url, application_name=schema))
-
-
-@pytest.fixture
-def log(place: Place) -> Iterator[LabelLog]:
-    with closing(place.open()) as opened:
-        yield opened
+    return Place(named_after_schema(postgres_url))
 
 
 def test_both_schemes_reach_the_same_log(postgres_url: str) -> None:

@@ -13,21 +13,13 @@ from service.core.errors import LogError
 from service.core.label_log import LabelLog, postgres
 from tests.support.http.wire import Wire
 from tests.support.label_logs import Place, append
-from tests.support.postgres import changed, with_query
+from tests.support.postgres import changed, named_after_schema
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture
 def place(postgres_url: str) -> Place:
-    """Connections carry the schema's name, so that a test can end its own connections only."""
-    schema = sa.make_url(postgres_url).query["options"].removeprefix("-csearch_path=")
-    return Place(with_query(postgres_url, application_name=schema))
-
-
-@pytest.fixture
-def log(place: Place) -> Iterator[LabelLog]:
-    with closing(place.open()) as opened:
-        yield opened
+    return Place(named_after_schema(postgres_url))
 
 
 @contextmanager
