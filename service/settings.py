@@ -19,8 +19,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Count, Natural, parse, read_toml
+from service.core.types import DeviceName
 
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
+# One thread uses the GPU while the other counts votes. More would only take queries from each
+# other's batches.
+GPU_THREADS = 2
 STATE_VARIABLE = "KEYMATCH_STATE"  # replaces --state, which other users of the machine can read
 
 
@@ -46,10 +50,14 @@ class Limits:
     - `label_queries`: queries posted with one label
     - `metadata_entries`: metadata entries of one label
     - `metadata_characters`: characters of one metadata key or value
+    - `metadata_bytes`: bytes of all metadata of one label, names and values, in UTF-8
     - `instances`: instances per `POST /instances` request
     - `instance_labels`: labels of one instance
     - `page`: labels in one answer of `GET /labels`
+    - `answer_bytes`: bytes of one `/predict` answer, estimated; beyond it 422
     - `stream_answer_bytes`: bytes of one stream's answers that its client has not read yet
+    - `held_bytes`: bytes of large bodies, streams and unread answers of one worker together; beyond
+      it 429
     """
 
     body_bytes: Count = 4_194_304
@@ -63,20 +71,34 @@ class Limits:
     label_queries: Natural = 100
     metadata_entries: Natural = 64
     metadata_characters: Count = 1_024
+    metadata_bytes: Count = 16_384
     instances: Count = 1_000
     instance_labels: Count = 100
     page: Count = 1_000
+    answer_bytes: Count = 67_108_864
     stream_answer_bytes: Count = 67_108_864
+    held_bytes: Count = 268_435_456
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EngineSettings:
     """How the engine of one worker uses the machine.
 
-    - `threads`: threads that answer queries; as many child processes encode. Where no file sets
-      it, `load_settings` divides the cores among the workers
-    - `queue_queries`: queries waiting or running; beyond it 429
+    - `device`: what encodes and searches: "cpu", or "cuda" for one NVIDIA GPU
+    - `threads`: threads that answer queries; at most as many child processes encode what is posted
+      in bulk. Where no file sets it, `load_settings` divides the cores among the workers; with a
+      GPU it is `GPU_THREADS`
+    - `queue_queries`: plain queries waiting or running in each of the two lanes; beyond it 429
+    - `queue_target_ms`: milliseconds that a queue of queries may stand; while even the shortest
+      wait is longer, requests that would wait longer get 429
+    - `queue_interval_ms`: milliseconds over which the shortest wait is taken
+    - `version_waiters`: requests waiting for their `min_version`; beyond it 429
     - `queue_labels`: labels and instances waiting to be encoded, or to be written; beyond it 429
+    - `write_share`: share of the cores that encoding posted texts gets at least, however busy they
+      are; beyond it queries go first
+    - `write_deadline_ms`: milliseconds that a write may wait for its turn; beyond it 504, and 429
+      while earlier writes have waited for half of it
+    - `snapshot_seconds`: seconds that writing a snapshot may take; then it is given up
     - `cached_queries`: query vectors kept
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
@@ -84,9 +106,16 @@ class EngineSettings:
     - `seal_rows`: live rows that are frozen together in a segment
     """
 
+    device: DeviceName = "cpu"
     threads: Count = field(default_factory=available_cores)
     queue_queries: Count = 512
+    queue_target_ms: Count = 10
+    queue_interval_ms: Count = 50
+    version_waiters: Natural = 1_000
     queue_labels: Count = 10_000
+    write_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.15
+    write_deadline_ms: Count = 10_000
+    snapshot_seconds: Count = 3_600
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000
     segments: Path | None = None
@@ -101,14 +130,35 @@ class ServerSettings:
     - `port`: port; 0 takes any free port
     - `workers`: processes that serve, each with its own copy of the live memory and its own queues
     - `allow_anonymous`: whether other addresses than loopback are served without API keys
+    - `hosts`: names, without port, by which clients call the service; "*" any. Default: on a
+      loopback address its names; else with API keys any, without keys addresses and dotless names
+    - `origins`: sites, such as "https://example.org", whose pages may write; its own always may
+    - `metrics_need_key`: whether `GET /metrics` needs an API key with the scope `metrics`
+    - `connections`: connections of one worker; beyond it those that are due first end
+    - `probe_connections`: connections beyond those, which only probes and `/metrics` may use
+    - `header_bytes`: bytes of a request's line and header fields; beyond it 431
+    - `header_seconds`: seconds from a connection, or a header's first byte, to its end; then 408
+    - `body_seconds`: seconds from a request's header to the end of its body; then 408
+    - `idle_seconds`: seconds that a connection may do nothing between requests, in a stream of
+      labels, or while it has an answer to read
     - `access_log`: whether each request is a line of the log
-    - `shutdown_seconds`: seconds that accepted requests may still take after SIGTERM
+    - `shutdown_seconds`: seconds that accepted requests may still take after SIGTERM; then they get
+      503, and the process ends within five more
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     workers: Count = 1
     allow_anonymous: bool = False
+    hosts: tuple[str, ...] | None = None
+    origins: tuple[str, ...] = ()
+    metrics_need_key: bool = False
+    connections: Count = 1_000
+    probe_connections: Natural = 16
+    header_bytes: Count = 32_768
+    header_seconds: Count = 10
+    body_seconds: Count = 60
+    idle_seconds: Count = 75
     access_log: bool = True
     shutdown_seconds: Count = 30
 
@@ -126,7 +176,7 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     """Read settings from a TOML file, or none; `server` options override its [server] table.
 
     Where the file does not set `engine.threads`, it is the number of cores divided by the number of
-    workers, at least 1. An option that is None is not set.
+    workers, at least 1, and at most `GPU_THREADS` with a GPU. An option that is None is not set.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     document = read_toml(path) if path is not None else {}
@@ -137,5 +187,6 @@ def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
     settings = parse(Settings, document, source=str(path) if path else "command line")
     if "threads" in document.get("engine", {}):
         return settings
-    threads = max(1, available_cores() // settings.server.workers)
+    cores = max(1, available_cores() // settings.server.workers)
+    threads = cores if settings.engine.device == "cpu" else min(cores, GPU_THREADS)
     return replace(settings, engine=replace(settings.engine, threads=threads))

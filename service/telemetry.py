@@ -4,13 +4,15 @@ Several workers share a folder: each writes files of its own there, and the work
 answers for all. Counters and histograms add up, those of workers that ended included. A gauge is
 merged over the workers that are running:
 
-| gauge            | merged by      | because                                                     |
-|------------------|----------------|-------------------------------------------------------------|
-| `queue_depth`    | sum            | each worker has its own queue                               |
-| `memory_rows`    | newest value   | all hold the same memory; rows of one moment fit each other |
-| `memory_version` | minimum        | every worker already answers with this version              |
-| `log_lag_events` | maximum        | the worker that is furthest behind                          |
-| `build_info`     | maximum        | 1 for what any worker serves, 0 for what none serves now    |
+| gauge             | merged by    | because                                                     |
+|-------------------|--------------|-------------------------------------------------------------|
+| `queue_depth`     | sum          | each worker has its own queue                               |
+| `version_waiters` | sum          | each worker has its own waiters                             |
+| `held_bytes`      | sum          | each worker holds its own requests                          |
+| `memory_rows`     | newest value | all hold the same memory; rows of one moment fit each other |
+| `memory_version`  | minimum      | every worker already answers with this version              |
+| `log_lag_events`  | maximum      | the worker that is furthest behind                          |
+| `build_info`      | maximum      | 1 for what any worker serves, 0 for what none serves now    |
 
 prometheus_client chooses between memory and files when it is imported, by the environment variable
 PROMETHEUS_MULTIPROC_DIR; it must name the folder before a worker's process begins.
@@ -23,8 +25,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.multiprocess import mark_process_dead
+
+from service.exposition import render
 
 # Geometric, from 50 microseconds to 6.5 seconds.
 SECONDS_BUCKETS = tuple(50e-6 * 2**step for step in range(18))
@@ -33,7 +37,20 @@ SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
 STAGES = ("queue", "tokenize", "encode", "retrieve", "score", "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
-REJECTIONS = ("queue_full", "deadline", "not_ready", "memory_full", "refused", "invalid")
+REJECTIONS = (
+    "queue_full",
+    "overloaded",
+    "held_bytes",
+    "answer_bytes",
+    "deadline",
+    "disconnected",
+    "not_ready",
+    "memory_full",
+    "slow",
+    "connections",
+    "refused",
+    "invalid",
+)
 RELOADS = ("ok", "failed")
 
 Metric = TypeVar("Metric", bound=Counter | Gauge | Histogram)
@@ -86,10 +103,22 @@ class Telemetry:
     queue_depth = Declared(
         Gauge, "queue_depth", "Queries waiting or running", multiprocess_mode="livesum"
     )
+    version_waiters = Declared(
+        Gauge,
+        "version_waiters",
+        "Requests waiting for their min_version",
+        multiprocess_mode="livesum",
+    )
+    held_bytes = Declared(
+        Gauge,
+        "held_bytes",
+        "Bytes of large bodies, streams and unread answers",
+        multiprocess_mode="livesum",
+    )
     batch_size = Declared(
         Histogram,
         "batch_size",
-        "Queries answered by one task, and labels written by one commit",
+        "Queries that a thread took together, and labels written by one commit",
         "kind",
         buckets=BATCH_BUCKETS,
     )
@@ -145,6 +174,9 @@ class Telemetry:
             if isinstance(declared, Declared):
                 setattr(self, attribute, declared.create(self.registry))
         self._served: tuple[str, str] | None = None
+        # Looked up once: `labels` validates its values anew at each call.
+        self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         if shared is not None:
             # A worker that still opens answers nothing: its 0 must not become the minimum.
             self.memory_version.set(math.inf)
@@ -160,15 +192,21 @@ class Telemetry:
     def observe_stages(self, seconds: Mapping[str, float]) -> None:
         """Observe the seconds of each stage."""
         for stage, value in seconds.items():
-            self.stage_seconds.labels(stage).observe(value)
+            self._stages[stage].observe(value)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        """Count one answered request, and observe how long it took."""
+        series = self._answered.get((route, status))
+        if series is None:
+            series = (self.requests.labels(route, status), self.request_seconds.labels(route))
+            self._answered[route, status] = series
+        answered, duration = series
+        answered.inc()
+        duration.observe(seconds)
 
     def render(self) -> bytes:
-        """Return the metrics of all workers in Prometheus's text format."""
-        if self.shared is None:
-            return generate_latest(self.registry)
-        merged = CollectorRegistry()
-        MultiProcessCollector(merged, path=str(self.shared))  # type: ignore[no-untyped-call]
-        return generate_latest(merged)
+        """Return the metrics of all workers in Prometheus's text format; not for the event loop."""
+        return render(self.registry, self.shared)
 
 
 def forget_ended(shared: Path, running: Collection[int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from service.core.bundle.bundle import open_bundle
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import OnnxEncoder, open_query_encoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
@@ -23,7 +23,8 @@ def check(*, bundle: Path) -> int:
     """
     opened = open_bundle(bundle)
     facts = opened.manifest
-    predictor = Predictor(OnnxEncoder(bundle, facts.encoder), tau=facts.predictor.tau)
+    encoder = open_query_encoder(opened, OnnxEncoder(bundle, facts.encoder))
+    predictor = Predictor(encoder, tau=facts.predictor.tau)
     query = opened.label_texts[0]
     options = PredictOptions(
         top_k=1, memorization=facts.predictor.memorization, depth=facts.predictor.depth

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,19 +15,28 @@ from rich.text import Text
 
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
+from service.core.files.atomic import new_folder
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.check import LogReport, StoredEvent, stored_events, verify
+from service.core.label_log.recover import recover as save_whole_events
 from service.core.types import Event
 
 _FINGERPRINT_CHARACTERS = 12  # enough to tell encoders apart
 
 
 def log(
-    *, state: str, after: int = 0, check: bool = False, limit: int = 100, json: bool = False
+    *,
+    state: str,
+    after: int = 0,
+    check: bool = False,
+    recover: Path | None = None,
+    limit: int = 100,
+    json: bool = False,
 ) -> int:
-    """Show the label log, or verify it. Changes nothing; the service may run meanwhile.
+    """Show the label log, verify it, or save what is whole of it. The log itself is not changed.
 
-    Exit status 1: `--check` found an event that is missing or altered. 2: the log cannot be read.
+    The service may run meanwhile. Exit status 1: `--check` found an event that is missing or
+    altered, or `--recover` could not save all. 2: the log cannot be read.
 
     Parameters
     ----------
@@ -36,6 +46,8 @@ def log(
         Show or verify the events after this number; a negative number counts from the end.
     check
         Verify every event and print a verdict.
+    recover
+        Write every whole event into a new log in this new state folder, and say which were lost.
     limit
         Show at most this many events.
     json
@@ -44,6 +56,8 @@ def log(
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
     with closing(open_log(state, create=False)) as opened:
+        if recover is not None:
+            return _recover(opened, recover)
         last = opened.last_sequence()
         after = max(last + after, 0) if after < 0 else after
         if check:
@@ -67,6 +81,14 @@ def _check(opened: LabelLog, *, after: int, json: bool) -> int:
     else:
         _say(f"{opened.place}: {_verdict(report)}")
     return 0
+
+
+def _recover(opened: LabelLog, folder: Path) -> int:
+    with new_folder(folder) as partial, closing(open_log(partial)) as target:
+        found = save_whole_events(opened, target)
+    _say(f"{opened.place}: {found}")
+    _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
+    return 1 if found.lost else 0
 
 
 def _table(

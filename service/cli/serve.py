@@ -9,10 +9,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from service.core.bundle import manifest
-from service.http.auth import Access, read_keys, require_keys_beyond_loopback
+from service.engine.devices import require_device
+from service.http.auth import (
+    Access,
+    read_keys,
+    require_keys_beyond_loopback,
+    require_keys_for_metrics,
+)
 from service.server.launcher import launch
 from service.server.serve_config import ServeConfig
-from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, load_settings
+from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, Settings, load_settings
 
 
 def serve(
@@ -65,7 +71,7 @@ def serve(
     access = read_keys(Path(keys)) if keys else Access()
     server = settings.server
     require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
-    manifest.read(bundle)  # a folder that is no bundle is reported before a port is opened
+    _require_servable(settings, access, bundle)
     return launch(
         ServeConfig(
             bundle=bundle,
@@ -75,3 +81,10 @@ def serve(
             access=access,
         )
     )
+
+
+def _require_servable(settings: Settings, access: Access, bundle: Path) -> None:
+    """Raise what would stop the engine anyway, before a port is opened."""
+    require_keys_for_metrics(access, metrics_need_key=settings.server.metrics_need_key)
+    require_device(settings.engine.device)
+    manifest.read(bundle)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +18,13 @@ from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
 from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
 from service.core.processes.low_priority import lower_priority
 from service.engine.loaded_bundle import load_bundle
+from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
 from service.settings import STATE_VARIABLE, EngineSettings
+
+Report = Callable[[int], None]  # is called with the number of indexed rows
 
 
 def snapshot(
@@ -27,11 +34,14 @@ def snapshot(
     out: Path,
     until: int | None = None,
     nice: bool = False,
+    niceness: int | None = None,
+    progress: Path | None = None,
 ) -> int:
     """Write a new bundle that holds everything that a bundle and its label log hold.
 
     The service may run meanwhile; `POST /admin/snapshot` runs this command. Serve the new bundle
-    with the same state: only events that it does not hold are replayed.
+    with the same state: only events that it does not hold are replayed. Only one snapshot at a time
+    is written to a folder.
 
     Parameters
     ----------
@@ -44,31 +54,29 @@ def snapshot(
     until
         The last event to include; default: the newest.
     nice
-        Run at the lowest priority, so that the service is not slowed down.
+        Run at the lowest priority; on a busy machine this may take very long.
+    niceness
+        Add so much to the niceness, which keeps a share of a busy processor (8: about 15 %).
+    progress
+        The file in which the service that runs this keeps the progress; end when it is removed.
     """
     if nice:
         lower_priority()
-        parent = os.getppid()
+    elif niceness is not None:
+        os.nice(niceness)
+    parent = os.getppid()
     refuse_existing(out)
-    label_log = open_log(state, create=False)
-    try:
-        loaded = load_bundle(bundle, label_log, EngineSettings(), until=until)
-        view = loaded.memory.view
-        if until is not None and view.version != until:
-            raise InvalidInput(f"the log ends at event {view.version}", field="until")
-        name, log_id = out.name, label_log.id
-    finally:
-        label_log.close()
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("build the index", total=view.base_rows + view.live_rows)
+    # The service that runs this holds the lock already.
+    with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
+        view, log_id = _view(bundle, state, until=until)
+        with _reporting(view, out.name, progress) as report:
 
-        def progress(rows: int) -> None:
-            bar.update(task, completed=rows)
-            if nice and os.getppid() != parent:
-                sys.exit("the service that asked for this snapshot is gone")
+            def report_unless_orphaned(rows: int) -> None:
+                if progress is not None and os.getppid() != parent:
+                    sys.exit("the service that asked for this snapshot is gone")
+                report(rows)
 
-        write_snapshot(view, out, name=name, log=log_id, progress=progress)
+            write_snapshot(view, out, name=out.name, log=log_id, progress=report_unless_orphaned)
     Console().print(
         f"{out}: version {view.version}, {len(view.labels):,} labels",
         highlight=False,
@@ -76,3 +84,33 @@ def snapshot(
         soft_wrap=True,
     )
     return 0
+
+
+def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str]:
+    """The memory up to event `until`, and the id of its log."""
+    with closing(open_log(state, create=False)) as label_log:
+        view = load_bundle(bundle, label_log, EngineSettings(), until=until).memory.view
+        if until is not None and view.version != until:
+            raise InvalidInput(f"the log ends at event {view.version}", field="until")
+        return view, label_log.id
+
+
+@contextmanager
+def _reporting(view: View, name: str, file: Path | None) -> Iterator[Report]:
+    """Yield what shows the number of indexed rows: in the service's file, or on the terminal."""
+    total = len(view.alive_rows())
+    if file is not None:
+        kept = SnapshotFile(file.parent)
+        begun = SnapshotProgress(bundle=name, version=view.version)
+        begun = replace(kept.read() or begun, stage="index", of_rows=total)
+
+        def update(rows: int) -> None:
+            kept.update(replace(begun, rows=rows, stage="index" if rows < total else "write"))
+
+        update(0)
+        yield update
+        return
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("build the index", total=total)
+        yield lambda rows: bar.update(task, completed=rows)

@@ -2,10 +2,12 @@
 
     KeymatchError
     ├── InvalidInput            a value is wrong; names the field and what is allowed
+    │   ├── AnswerTooLarge      the answer would have more bytes than are allowed
     │   ├── InvalidConfig       in a settings file, an option or an environment variable
     │   ├── InvalidData         in a data file; names file, line and field
     │   ├── UnknownLabel        the memory holds no label with this id
-    │   └── UnknownLabels       the same for several ids of one request
+    │   └── InvalidFields       several fields of one request are wrong
+    │       └── UnknownLabels   the memory holds no label for these ids
     ├── KeyReused               an idempotency key was used before for a different request
     ├── BundleError             a bundle cannot be served; names the file
     │   ├── BundleMissing       the folder or one of its files does not exist
@@ -17,28 +19,47 @@
     │   ├── LogCorrupt          an event has a wrong checksum, or the sequence has a gap
     │   └── LogLocked           another process held the log's lock for too long
     ├── SealError               a segment or snapshot cannot be built; serving goes on
+    │   └── SealLate            its child process was not done in time, and was killed
     ├── Unavailable             the request cannot be answered now, but perhaps later
     │   ├── Busy                the same operation is already running
     │   ├── NotReady            the service is starting, draining or has failed
     │   ├── MemoryFull          the configured number of live rows is reached
     │   ├── Overloaded          the queue is full; retry after `retry_after` seconds
-    │   └── DeadlineExceeded    the request's deadline has passed
+    │   │   ├── DelayExceeded   the queue would take, or took, longer than is useful
+    │   │   └── TooManyBytes    large requests and unread answers hold all they may
+    │   ├── DeadlineExceeded    the request's deadline has passed
+    │   └── ClientLeft          the client disconnected; nobody reads the answer
     ├── RequestRefused          the HTTP layer refused the request
+    │   ├── MalformedHttp       the request is not HTTP
+    │   ├── UnknownHost         the request's Host is no name of this service
+    │   ├── ForeignOrigin       a web page of another site has sent the request
+    │   ├── HeaderTooLarge      the request's header is larger than the limit
+    │   ├── TooSlow             the request did not come within its time
+    │   ├── TooManyConnections  the service holds as many connections as it may
     │   ├── MalformedRequest    the body is not JSON in UTF-8
     │   ├── Unauthenticated     the API key is missing or unknown
     │   ├── Forbidden           the API key lacks the scope that the route needs
     │   ├── BodyTooLarge        the body is larger than the limit
     │   └── UnsupportedMedia    the route does not read this content type
+    ├── DeviceUnavailable       the configured device cannot be used; says what is missing
     └── MissingExtra            an optional package is not installed; says how to install it
 
 A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`
 may be sent to a client, so they contain neither paths nor internals; all others are only logged.
+What they repeat of a request is cut (`echoed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+
+ECHOED_CHARACTERS = 100
+
+
+def echoed(text: str) -> str:
+    """`text` in quotation marks, cut: a message must not grow with what a client has sent."""
+    return repr(text if len(text) <= ECHOED_CHARACTERS else text[:ECHOED_CHARACTERS] + "…")
 
 
 class KeymatchError(Exception):
@@ -52,6 +73,10 @@ class InvalidInput(KeymatchError):
         """Keep the message and `field`, the path of the wrong value (`queries.0`)."""
         super().__init__(message)
         self.field = field
+
+
+class AnswerTooLarge(InvalidInput):
+    """The answer would have more bytes than are allowed."""
 
 
 class InvalidConfig(InvalidInput):
@@ -75,13 +100,17 @@ class UnknownLabel(InvalidInput):
     """The memory holds no label with this id: it never did, or the label was deleted."""
 
 
-class UnknownLabels(InvalidInput):
-    """The memory holds no label for some ids of a request."""
+class InvalidFields(InvalidInput):
+    """Several fields of a request are not what their documentation allows."""
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
-        """Keep `fields`, pairs of a field's path and the message about its id."""
-        super().__init__(f"{len(fields)} label(s) are unknown", field=fields[0][0])
+        """Keep `fields`, pairs of a field's path and the message about it."""
+        super().__init__(f"{len(fields)} field(s) are invalid", field=fields[0][0])
         self.fields = tuple(fields)
+
+
+class UnknownLabels(InvalidFields):
+    """The memory holds no label for some ids of a request."""
 
 
 class BundleError(KeymatchError):
@@ -116,12 +145,20 @@ class LogCorrupt(LogError):
     """The label log has lost an event, or holds one that was altered."""
 
 
+class LogReplaced(LogError):
+    """The log's file was removed or replaced while it was open: what is written there is lost."""
+
+
 class LogLocked(LogError):
     """Another process held the log's lock for too long."""
 
 
 class SealError(KeymatchError):
     """A segment or a snapshot cannot be built; the memory that is served is unchanged."""
+
+
+class SealLate(SealError):
+    """A child process was killed because it took longer than it was given."""
 
 
 class KeyReused(KeymatchError):
@@ -134,6 +171,10 @@ class Unavailable(KeymatchError):
 
 class Busy(Unavailable):
     """The same operation is already running."""
+
+
+class Cancelled(Unavailable):
+    """Somebody asked that the operation be given up; nothing was changed."""
 
 
 class NotReady(Unavailable):
@@ -153,12 +194,48 @@ class Overloaded(Unavailable):
         self.retry_after = retry_after
 
 
+class DelayExceeded(Overloaded):
+    """More arrives than is answered, and the request would wait, or has waited, for too long."""
+
+
+class TooManyBytes(Overloaded):
+    """All large requests and unread answers together hold as many bytes as they may."""
+
+
+class ClientLeft(Unavailable):
+    """The client disconnected before its request was answered."""
+
+
 class DeadlineExceeded(Unavailable):
     """The request's deadline passed before it was answered."""
 
 
 class RequestRefused(KeymatchError):
     """The HTTP layer refused a request, which did not reach the engine."""
+
+
+class MalformedHttp(RequestRefused):
+    """What came over the connection is not HTTP, so nobody can tell where the next request is."""
+
+
+class UnknownHost(RequestRefused):
+    """The request's Host is no name of this service."""
+
+
+class ForeignOrigin(RequestRefused):
+    """A web page of another site has sent a request that may change something."""
+
+
+class HeaderTooLarge(RequestRefused):
+    """The request line and the header fields are larger than the limit."""
+
+
+class TooSlow(RequestRefused):
+    """The header or the body did not come within the time that it may take."""
+
+
+class TooManyConnections(RequestRefused):
+    """The service holds as many connections as it may; the few more are for probes."""
 
 
 class MalformedRequest(RequestRefused):
@@ -179,6 +256,10 @@ class BodyTooLarge(RequestRefused):
 
 class UnsupportedMedia(RequestRefused):
     """The route does not read this content type."""
+
+
+class DeviceUnavailable(KeymatchError):
+    """The device that the settings name cannot be used on this machine."""
 
 
 class MissingExtra(KeymatchError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ Rows = NDArray[np.int64]  # row numbers of the memory
 Indices = NDArray[np.int32]  # columns of V
 Bits = NDArray[np.uint8]  # a bitmap, little-endian
 Bools = NDArray[np.bool_]
+
+DeviceName = Literal["cpu", "cuda"]  # what encodes and searches
 
 
 class Role(Enum):

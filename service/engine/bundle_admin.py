@@ -6,18 +6,21 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
 from service.core.changes import UseBundle
 from service.core.errors import Busy, InvalidInput, KeymatchError, SealError
 from service.core.files.atomic import discard_partial
+from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
-from service.core.processes.low_priority import LowPriorityChild
+from service.core.processes.low_priority import LowPriorityChild, niceness_of
 from service.engine.bundle_directory import BundleDirectory
+from service.engine.label_encoding import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
 from service.engine.writing.writer import Writer
 from service.settings import STATE_VARIABLE, EngineSettings
 from service.telemetry import Telemetry
@@ -35,43 +38,68 @@ class BundleAdmin:
         state: Path | str,
         label_log: LabelLog,
         writer: Writer,
-        pool: ThreadPoolExecutor,
+        encoding: LabelEncoding,
+        submit: Callable[[Callable[[], None]], Future[None]],
         settings: EngineSettings,
+        device: ScanDevice | None,
         telemetry: Telemetry,
     ) -> None:
-        """Work for one engine; `pool` holds the threads that answer queries."""
+        """Work for one engine; `submit` calls a function in an answering thread."""
         self._directory, self._state, self._log = directory, state, label_log
-        self._writer, self._pool = writer, pool
-        self._settings, self._telemetry = settings, telemetry
+        self._writer, self._encoding, self._submit = writer, encoding, submit
+        self._settings, self._device, self._telemetry = settings, device, telemetry
         self._child = LowPriorityChild()
-        self._snapshotting, self._reloading = threading.Lock(), threading.Lock()
+        self._reloading = threading.Lock()
+        self._progress = SnapshotFile(directory.folder)
 
     def snapshot(self, loaded: LoadedBundle, name: str | None) -> tuple[str, int]:
         """Write everything up to the present version as a bundle; returns its name and version.
 
-        A low-priority child process reads the same bundle and log, so that nothing waits in this
-        one. Raises `Busy`, `InvalidInput` for a name that exists or is not allowed, or `SealError`.
+        A child process reads the same bundle and log, so that nothing waits in this one. Beside
+        busy processes it gets `write_share` of a core. Raises `Busy`, `Cancelled`, `InvalidInput`
+        for a name that exists or is not allowed, or `SealError`, also after `snapshot_seconds`.
         """
         version = loaded.memory.view.version
-        name = name or f"{loaded.bundle.folder.name}-v{version}"
+        if name is None:
+            name = f"{loaded.bundle.folder.name}-v{version}"
         target = self._directory.path(name)
         if target.exists():
             raise InvalidInput(f"a bundle named {name!r} exists already", field="bundle")
-        with _one_at_a_time(self._snapshotting, "a snapshot is being written"):
+        progress = SnapshotProgress(bundle=name, version=version)
+        with self._progress.only_one(), self._progress.kept(progress):
             try:
                 self._child.run(
                     [
-                        *(sys.executable, "-m", "service", "snapshot", "--nice"),
+                        *(sys.executable, "-m", "service", "snapshot"),
                         *("--bundle", str(loaded.bundle.folder), "--out", str(target)),
-                        *("--until", str(version)),
+                        *("--until", str(version), "--progress", str(self._progress.path)),
+                        *("--niceness", str(niceness_of(self._settings.write_share))),
                     ],
                     secrets={STATE_VARIABLE: str(self._state)},
+                    seconds=self._settings.snapshot_seconds,
                 )
             except SealError:
                 discard_partial(target)  # a child that was killed could not
                 raise
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version
+
+    def snapshot_progress(self) -> SnapshotProgress | None:
+        """How far the snapshot is that this or another process writes to the bundles' folder."""
+        return self._progress.read()
+
+    def cancel_snapshot(self) -> str | None:
+        """Give up the snapshot that is being written; returns its name, None if there is none.
+
+        The child of another process ends when it next brings its progress up to date.
+        """
+        progress = self._progress.read()
+        if progress is None:
+            return None
+        self._progress.remove()
+        self._child.kill()
+        log.info("snapshot cancelled", extra={"bundle": progress.bundle})
+        return progress.bundle
 
     def reload(self, name: str) -> LoadedBundle:
         """Serve another bundle from now on; the present one answers until the other is ready.
@@ -93,9 +121,12 @@ class BundleAdmin:
 
     def _switch_to(self, name: str, *, configured: str) -> LoadedBundle:
         try:
-            loaded = load_bundle(self._directory.path(name), self._log, self._settings)
-            loaded.warm_up(self._pool, threads=self._settings.threads)
-            self._writer.switch_to(loaded, configured=configured).result()
+            loaded = load_bundle(
+                self._directory.path(name), self._log, self._settings, device=self._device
+            )
+            loaded.warm_up(self._submit, threads=self._settings.threads)
+            with self._encoding.switched_to(loaded):
+                self._writer.switch_to(loaded, configured=configured).result()
         except KeymatchError:
             self._telemetry.reloads.labels("failed").inc()
             raise

@@ -25,12 +25,15 @@ class BundleDirectory:
     started_with: Path
 
     def path(self, name: str) -> Path:
-        """The folder of a bundle; raises `InvalidInput` for a name that could lead elsewhere."""
+        """The folder of a bundle; raises `InvalidInput` for a name that leads elsewhere."""
         if not NAME.fullmatch(name):
             raise InvalidInput(
                 "must be a folder's name of letters, digits, '.', '_' and '-'", field="bundle"
             )
-        return self.folder / name
+        folder = self.folder / name
+        if not folder.resolve().is_relative_to(self.folder.resolve()):
+            raise InvalidInput("is a link that leads out of the folder of bundles", field="bundle")
+        return folder
 
     def configured(self) -> str:
         """The fingerprint of the bundle that the service was started with."""
@@ -48,11 +51,14 @@ class BundleDirectory:
         reload_request = UseBundle.from_event(event)
         if reload_request.configured != self.configured():
             return self.started_with
-        folder = self.path(reload_request.bundle)
-        if folder.is_dir():
-            return folder
+        try:
+            folder = self.path(reload_request.bundle)
+            if folder.is_dir():
+                return folder
+        except InvalidInput:
+            pass  # its folder was replaced by a link that leads elsewhere
         log.warning(
             "the bundle that was last reloaded is gone; the configured one is served",
-            extra={"bundle": folder.name},
+            extra={"bundle": reload_request.bundle},
         )
         return self.started_with

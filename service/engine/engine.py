@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from importlib.metadata import version as library_version
 from pathlib import Path
 from time import perf_counter
@@ -21,19 +18,22 @@ from typing import Any
 
 from service.core.bundle import manifest
 from service.core.errors import NotReady
-from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.label_log import LabelLog, open_log
-from service.core.memory.segment_store import SegmentStore
 from service.core.memory.view import View
 from service.core.types import Answer, NewLabel, PredictOptions
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
+from service.engine.devices import open_device, segment_source, segments_folder
 from service.engine.label_encoding import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
-from service.engine.read_path import ReadPath
+from service.engine.reading.arrivals import Arrivals
+from service.engine.reading.query_request import Client
+from service.engine.reading.read_path import ReadPath
+from service.engine.reading.task_queue import TaskQueue
 from service.engine.sealer import Sealer
 from service.engine.status import Gauges, State, describe
 from service.engine.writing.operations import Operation, PutLabels
+from service.engine.writing.processor_share import ProcessorShare
 from service.engine.writing.write_path import WritePath
 from service.engine.writing.write_queue import RequestKey
 from service.engine.writing.writer import Writer
@@ -69,9 +69,12 @@ class Engine:
         )
         self._state_place = state
         self._settings, self._telemetry = settings, telemetry
+        self._queue = TaskQueue(settings)
+        self.arrivals = Arrivals(self._queue)
         self.state = State.STARTING
         self.failure: BaseException | None = None
         self._log: LabelLog | None = None
+        self._kill_children: list[Callable[[], None]] = []  # of what was started
 
     def open(self) -> None:
         """Verify the bundle, replay the log, answer a warm-up query; then be ready.
@@ -92,43 +95,56 @@ class Engine:
     def _open(self) -> None:
         settings, telemetry = self._settings, self._telemetry
         manifest.read(self._directory.started_with)  # before a log is created for a wrong bundle
+        self._device = open_device(settings.device)
         self._log = open_log(self._state_place)
-        self._loaded = load_bundle(self._directory.current(self._log), self._log, settings)
-        self._pool = ThreadPoolExecutor(
-            settings.threads, "answer", initializer=search_in_one_thread
+        self._loaded = load_bundle(
+            self._directory.current(self._log), self._log, settings, device=self._device
         )
-        self._loaded.warm_up(self._pool, threads=settings.threads)
+        self._encoding = LabelEncoding(
+            self._loaded,
+            processes=settings.threads,
+            share=settings.write_share,
+            patience=settings.write_deadline_ms / 1000,
+        )
+        self._kill_children.append(self._encoding.kill)
         self._reads = ReadPath(
-            self._pool,
-            telemetry,
-            loaded=lambda: self._loaded,
-            queue_queries=settings.queue_queries,
+            self._queue, telemetry, loaded=lambda: self._loaded, settings=settings
         )
-        self._encoding = LabelEncoding(self._loaded, processes=settings.threads)
+        self._loaded.warm_up(self._reads.submit, threads=settings.threads)
+        self._encoding.wait_until_warm()
         self._open_writer(self._log)
+        self._kill_children += [self._sealer.interrupt, self._admin.close]
         self._gauges = Gauges(telemetry)
+        self._writer.rehearse().result()
         self._log.watch(self._writer.wake)
         self._publish(self._loaded)
 
     def _open_writer(self, label_log: LabelLog) -> None:
         """Start the writer's thread, and what hands work to it."""
         settings, telemetry = self._settings, self._telemetry
+        patience = settings.write_deadline_ms / 1000
+        share = ProcessorShare(settings.write_share, cores=settings.threads)
         self._writer = Writer(
             log=label_log,
             loaded=self._loaded,
             telemetry=telemetry,
             queue_items=settings.queue_labels,
+            queue_delay=patience / 2,
             published=self._publish,
             reload_requested=lambda request: self._admin.follow(request),
+            encoding_took=share.spend,
         )
         self._writes = WritePath(
             self._encoding,
             self._writer,
             loaded=lambda: self._loaded,
+            share=share,
             queue_items=settings.queue_labels,
+            patience=patience,
         )
+        folder = segments_folder(self._state_place, label_log, settings)
         self._sealer = Sealer(
-            store=SegmentStore(self._segments_folder(label_log)),
+            store=segment_source(self._device, folder, settings),
             writer=self._writer,
             loaded=lambda: self._loaded,
             telemetry=telemetry,
@@ -138,18 +154,12 @@ class Engine:
             state=self._state_place,
             label_log=label_log,
             writer=self._writer,
-            pool=self._pool,
+            encoding=self._encoding,
+            submit=self._reads.submit,
             settings=settings,
+            device=self._device,
             telemetry=telemetry,
         )
-
-    def _segments_folder(self, label_log: LabelLog) -> Path:
-        """In the state folder; for a log on another machine, in this one's temporary folder."""
-        if self._settings.segments is not None:
-            return self._settings.segments
-        if isinstance(self._state_place, Path):
-            return self._state_place / "segments"
-        return Path(tempfile.gettempdir()) / f"keymatch-{os.getuid()}-{label_log.id}"
 
     def _publish(self, loaded: LoadedBundle) -> None:
         """Called from the writer's thread after each new view."""
@@ -169,9 +179,14 @@ class Engine:
         self._encoding.close()
         self._sealer.close()
         self._writer.close()
-        self._pool.shutdown()
+        self._reads.close()
         if self._log is not None:
             self._log.close()
+
+    def kill_children(self) -> None:
+        """Kill all child processes, where closing takes too long; may be called by any thread."""
+        for kill in self._kill_children:
+            kill()
 
     # Requests ----------------------------------------------------------------------------
 
@@ -193,24 +208,32 @@ class Engine:
         *,
         deadline: float,
         min_version: int = 0,
+        client: Client | None = None,
         **requested: Any,
     ) -> tuple[str, Answer]:
         """Answer queries from one view of at least `min_version`; returns the bundle's name too.
 
         `requested` are options for which the bundle has defaults, None where the request has none;
-        `deadline` is a time of `monotonic`. Raises `NotReady`, `Overloaded` or
-        `DeadlineExceeded`.
+        `deadline` is a time of `monotonic`; a request whose `client` has left is not worked on.
+        Raises `NotReady`, `InvalidInput` for a `min_version` that cannot come, `Overloaded`,
+        `DelayExceeded`, `DeadlineExceeded` or `ClientLeft`.
         """
         self._require_ready()
         return await self._reads.predict(
-            queries, base, deadline=deadline, min_version=min_version, **requested
+            queries,
+            base,
+            deadline=deadline,
+            min_version=min_version,
+            client=client,
+            **requested,
         )
 
     async def write(self, operation: Operation, *, request: RequestKey | None = None) -> Written:
         """Carry out an operation; returns once it is synced to the log and visible.
 
-        Raises `NotReady`, `Overloaded`, `MemoryFull`, `KeyReused`, `LogError` or what the
-        operation itself raises; then nothing was written, or, after a `LogError`, possibly all.
+        Raises `NotReady`, `Overloaded`, `DeadlineExceeded`, `MemoryFull`, `KeyReused`, `LogError`
+        or what the operation itself raises; then nothing was written, or, after a `LogError`,
+        possibly all.
         """
         self._require_ready()
         return await self._writes.write(operation, request=request)
@@ -227,6 +250,11 @@ class Engine:
         self._require_ready()
         return await asyncio.to_thread(self._admin.snapshot, self._loaded, name)
 
+    async def cancel_snapshot(self) -> str | None:
+        """Give up the snapshot that is being written; returns its name, None if there is none."""
+        self._require_ready()
+        return await asyncio.to_thread(self._admin.cancel_snapshot)
+
     async def reload(self, name: str) -> tuple[str, int]:
         """Serve another bundle; returns its name and the version of its memory.
 
@@ -240,19 +268,21 @@ class Engine:
 
     def ready(self) -> bool:
         """Whether queries are answered and writes can still succeed."""
-        return self.state is State.READY and self._writer.alive
+        return self.state is State.READY and self._writer.alive and self._writer.log_in_place
 
     def broken(self) -> bool:
         """Whether only a restart can help."""
         return self.state is State.FAILED or (self.state is State.READY and not self._writer.alive)
 
-    def log_failure(self) -> bool:
-        """Whether the label log could not be used when it was last tried."""
-        return self.state is State.READY and bool(self._writer.failing)
+    def writes(self) -> str:
+        """`accepted`, `limited` to few texts each, or `failing`; of an engine that is ready."""
+        if self._writer.failing:
+            return "failing"
+        return "accepted" if self._encoding.warm else "limited"
 
     def describe(self) -> dict[str, Any]:
         """What is served, for GET /info; raises `NotReady`."""
-        return describe(self.view)
+        return describe(self.view, self._admin.snapshot_progress())
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
@@ -260,7 +290,8 @@ class Engine:
             self._gauges.update(
                 self._loaded,
                 lag=self._writer.lag,
-                waiting_queries=self._reads.admission.waiting,
+                waiting_queries=self._queue.depth,
+                version_waiters=len(self._reads.waiters),
             )
 
     def _require_ready(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -15,16 +15,18 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import UseBundle
-from service.core.encoding.encoder import Encoder, OnnxEncoder
+from service.core.encoding.encoder import Encoder, OnnxEncoder, open_query_encoder
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import LogError
+from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
+from service.core.label_log.recover import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.query_cache import QueryCache
 from service.core.replay import replayed
-from service.core.types import Event, PredictOptions
+from service.core.types import DeviceName, Event, PredictOptions
 from service.settings import EngineSettings
 
 WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
@@ -38,7 +40,7 @@ class LoadedBundle:
     """One open bundle with everything that answers from it."""
 
     bundle: Bundle
-    encoder: Encoder
+    encoder: Encoder  # of labels and posted texts, and of queries unless the bundle has another
     representer: Representer
     cache: QueryCache
     predictor: Predictor
@@ -74,8 +76,10 @@ class LoadedBundle:
                         reload_request = change
         return reload_request
 
-    def warm_up(self, pool: ThreadPoolExecutor, *, threads: int) -> None:
-        """Answer a query on every thread of the pool.
+    def warm_up(
+        self, submit: Callable[[Callable[[], None]], Future[None]], *, threads: int
+    ) -> None:
+        """Answer a query on each of so many threads, to which `submit` hands a function.
 
         First calls allocate memory, first searches read pages from disk, and a broken model raises
         here and not at the first request.
@@ -90,28 +94,40 @@ class LoadedBundle:
             self.predictor.predict(view, ["warm-up"], options)
             view.retrieve(queries, depth=options.depth)
 
-        for future in [pool.submit(answer) for _ in range(threads)]:
+        for future in [submit(answer) for _ in range(threads)]:
             future.result()
 
 
 def load_bundle(
-    folder: Path, label_log: LabelLog, settings: EngineSettings, *, until: int | None = None
+    folder: Path,
+    label_log: LabelLog,
+    settings: EngineSettings,
+    *,
+    device: ScanDevice | None = None,
+    until: int | None = None,
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
-    Raises `BundleError`, and `LogError` where the log lacks events that the bundle holds.
+    Its rows are searched and its texts encoded on `device`, or on the processor (None).
+    Raises `BundleError`, `DeviceUnavailable`, and `LogError` where the log lacks events that the
+    bundle holds.
     """
-    bundle = open_bundle(folder)
+    name: DeviceName = "cpu" if device is None else device.name
+    bundle = open_bundle(folder, device=device)
     facts = bundle.manifest
     log.info("bundle verified", extra={"bundle": facts.name, "rows": len(bundle.keys)})
-    encoder = OnnxEncoder(bundle.folder, facts.encoder)
+    encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
     cache = QueryCache(settings.cached_queries)
     loaded = LoadedBundle(
         bundle=bundle,
         encoder=encoder,
         representer=open_representer(encoder, bundle),
         cache=cache,
-        predictor=Predictor(encoder, tau=facts.predictor.tau, cache=cache),
+        predictor=Predictor(
+            open_query_encoder(bundle, encoder, device=name),
+            tau=facts.predictor.tau,
+            cache=cache,
+        ),
         memory=KnowledgeMemory(
             bundle,
             MemoryLimits(live_rows=settings.live_rows, seal_rows=settings.seal_rows),
@@ -119,7 +135,10 @@ def load_bundle(
         ),
     )
     events = label_log.read(after=loaded.memory.view.version, until=until)
-    loaded.apply(events, threads=settings.threads)
+    try:
+        loaded.apply(events, threads=settings.threads)
+    except LogError as error:
+        raise explained(label_log, error) from error
     log.info("log replayed", extra={"version": loaded.memory.view.version})
     return loaded
 

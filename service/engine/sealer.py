@@ -7,16 +7,21 @@ import threading
 from collections.abc import Callable
 from time import perf_counter
 
+import numpy as np
+
 from service.core.errors import BundleError, KeymatchError, SealError
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
-from service.core.memory.segment_store import SegmentStore
+from service.core.memory.segment_source import SegmentSource
 from service.core.memory.view import View
+from service.core.types import Halves, Rows
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.writing.writer import Writer
 from service.telemetry import Telemetry
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds after a failed attempt, doubled each time
+
+COPIED_ROWS = 512  # at a time, some 0.3 ms
 
 # Segments that no view here needs are deleted only when they are so old: another process on this
 # machine may be about to open one.
@@ -31,7 +36,7 @@ class Sealer:
     def __init__(
         self,
         *,
-        store: SegmentStore,
+        store: SegmentSource,
         writer: Writer,
         loaded: Callable[[], LoadedBundle],
         telemetry: Telemetry,
@@ -49,10 +54,14 @@ class Sealer:
         """Look for planned segments."""
         self._woken.set()
 
-    def close(self) -> None:
-        """Kill the child that builds a segment, if there is one, and stop the thread."""
+    def interrupt(self) -> None:
+        """Kill the child that builds a segment, if there is one; called from any thread."""
         self._stopping.set()
         self._store.interrupt()
+
+    def close(self) -> None:
+        """Kill the child that builds a segment, if there is one, and stop the thread."""
+        self.interrupt()
         self._woken.set()
         self._thread.join()
 
@@ -92,7 +101,8 @@ class Sealer:
         start = perf_counter()
         view = loaded.memory.view
         key, segment = self._segment(view, plan) if len(plan.rows) else ("", None)
-        if not self._writer.attach(plan, segment, to=loaded).result():
+        sealed = loaded.memory.seal(plan, segment)
+        if not self._writer.attach(sealed, to=loaded).result():
             return
         self._discard_replaced(plan, key)
         seconds = perf_counter() - start
@@ -101,7 +111,7 @@ class Sealer:
 
     def _segment(self, view: View, plan: SegmentPlan) -> tuple[str, Segment]:
         parameters = view.bundle.manifest.index.parameters()
-        vectors = view.vectors(plan.rows)
+        vectors = _vectors(view, plan.rows)
         key = self._store.key(vectors, parameters)
         shape = (len(vectors), vectors.shape[1])
         segment = self._store.find(key, parameters, shape=shape)
@@ -120,3 +130,12 @@ class Sealer:
                     self._store.discard(old)
         if key:
             self._keys[plan.first, plan.stop] = key
+
+
+def _vectors(view: View, rows: Rows) -> Halves:
+    """The keys [n, d] of `rows` [n], copied in pieces: a copy holds the interpreter's lock."""
+    vectors = np.empty((len(rows), view.bundle.keys.shape[1]), np.float16)
+    for start in range(0, len(rows), COPIED_ROWS):
+        piece = rows[start : start + COPIED_ROWS]
+        vectors[start : start + len(piece)] = view.vectors(piece)
+    return vectors

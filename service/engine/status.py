@@ -9,6 +9,7 @@ from service.core.bundle import manifest
 from service.core.memory.view import View
 from service.core.prediction.query_cache import QueryCache
 from service.engine.loaded_bundle import LoadedBundle
+from service.engine.snapshot_file import SnapshotProgress, described
 from service.telemetry import Telemetry
 
 
@@ -21,10 +22,11 @@ class State(Enum):
     FAILED = "failed"
 
 
-def describe(view: View) -> dict[str, Any]:
+def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
     """What is served, for GET /info."""
     return {
         "version": view.version,
+        "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
         "bundle": manifest.as_document(view.bundle.manifest),
         "novel_labels": "text" if view.bundle.novel is None else "irene",
         "memory": {
@@ -37,6 +39,7 @@ def describe(view: View) -> dict[str, Any]:
             "labels": len(view.labels),
             "live_labels": len(view.labels.live),
         },
+        "snapshot": described(snapshot),
     }
 
 
@@ -49,8 +52,10 @@ class Gauges:
         self._cache: QueryCache | None = None  # the one that was counted last
         self._hits = self._misses = 0  # of that cache, as counted so far
 
-    def update(self, loaded: LoadedBundle, *, lag: int, waiting_queries: int) -> None:
-        """Measure the memory, the lag of the log in events, and the waiting queries."""
+    def update(
+        self, loaded: LoadedBundle, *, lag: int, waiting_queries: int, version_waiters: int
+    ) -> None:
+        """Measure the memory, the lag of the log in events, and who waits."""
         telemetry, view = self._telemetry, loaded.memory.view
         rows = {
             "base": view.base_rows,
@@ -63,6 +68,7 @@ class Gauges:
         telemetry.memory_version.set(view.version)
         telemetry.log_lag_events.set(lag)
         telemetry.queue_depth.set(waiting_queries)
+        telemetry.version_waiters.set(version_waiters)
         self._count(loaded.cache)
 
     def _count(self, cache: QueryCache) -> None:

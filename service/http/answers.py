@@ -156,6 +156,25 @@ class BundleAnswer(VersionAnswer):
     bundle: str
 
 
+class CancelAnswer(TypedDict):
+    """What was given up."""
+
+    bundle: Annotated[
+        str | None, Field(description="Name of the snapshot; null where none was being written.")
+    ]
+
+
+class SnapshotState(TypedDict):
+    """How far a snapshot is."""
+
+    bundle: Annotated[str, Field(description="Name of the new bundle.")]
+    version: Version
+    stage: Annotated[str, Field(description="`read`, then `index`, then `write`.")]
+    rows: Annotated[int, Field(description="Rows that are indexed.")]
+    of_rows: Annotated[int, Field(description="Rows to index; 0 while that is not known.")]
+    seconds: Annotated[float, Field(description="Since its start.")]
+
+
 class LabelAnswer(TypedDict):
     """A label as the memory holds it."""
 
@@ -193,7 +212,10 @@ class ReadyAnswer(TypedDict):
     status: Annotated[str, Field(description="Always `ready`.")]
     writes: Annotated[
         str,
-        Field(description="`accepted`, or `failing` while the label log cannot be used."),
+        Field(
+            description="`accepted`; `limited` while no child process can encode many texts;"
+            " `failing` while the label log cannot be used."
+        ),
     ]
 
 
@@ -201,6 +223,7 @@ class InfoAnswer(TypedDict):
     """What is served, and the limits on requests."""
 
     version: Version
+    device: Annotated[str, Field(description="What encodes and searches: `cpu` or `cuda`.")]
     bundle: Annotated[dict[str, Any], Field(description="The bundle's manifest.")]
     novel_labels: Annotated[
         str,
@@ -211,5 +234,8 @@ class InfoAnswer(TypedDict):
     ]
     memory: Annotated[
         dict[str, int], Field(description="Counts of rows, index segments and labels.")
+    ]
+    snapshot: Annotated[
+        SnapshotState | None, Field(description="The snapshot that is being written, if any.")
     ]
     limits: Annotated[dict[str, int], Field(description="The table [limits] of the settings.")]

@@ -1,6 +1,6 @@
 """API keys and their scopes, from a file of `name:scopes:sha256(key)` lines.
 
-Scopes are `read`, `write` and `admin`, separated by commas. A client sends its key as
+Scopes are `read`, `write`, `admin` and `metrics`, separated by commas. A client sends its key as
 `Authorization: Bearer KEY`. The file holds hashes only; they are compared in constant time.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from service.core.errors import Forbidden, InvalidConfig, Unauthenticated
 
-SCOPES = ("read", "write", "admin")
+SCOPES = ("read", "write", "admin", "metrics")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -34,17 +34,17 @@ class Access:
 
     keys: tuple[ApiKey, ...] = ()
 
-    def check(self, authorization: str | None, scope: str) -> str:
-        """The name of the API key in the header, empty if no keys are configured.
+    def check(self, authorization: bytes | None, scope: str) -> str:
+        """The name of the API key in the header's value, empty if no keys are configured.
 
         Raises `Unauthenticated` without a known key, `Forbidden` if the key lacks the scope.
         """
         if not self.keys:
             return ""
-        scheme, _, given = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        scheme, _, given = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not given.strip():
             raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
-        digest = hashlib.sha256(given.strip().encode()).hexdigest()
+        digest = hashlib.sha256(given.strip()).hexdigest()
         # All keys are compared even after a match, so that the duration reveals nothing.
         holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
         if not holders:
@@ -81,6 +81,15 @@ def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: 
         f"{host} can be reached from other machines and no API keys are set: name a keys file in"
         " KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
     )
+
+
+def require_keys_for_metrics(access: Access, *, metrics_need_key: bool) -> None:
+    """Raise `InvalidConfig` where /metrics should need an API key and there is none."""
+    if metrics_need_key and not access.keys:
+        raise InvalidConfig(
+            "server.metrics_need_key is set and no API keys are: name a keys file in"
+            " KEYMATCH_API_KEYS, with a key of the scope 'metrics'"
+        )
 
 
 def is_loopback(host: str) -> bool:

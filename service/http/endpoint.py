@@ -8,22 +8,32 @@ idempotency key, call the handler, serialise its answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.core.errors import KeymatchError
 from service.engine.writing.write_queue import RequestKey
+from service.http import problems
 from service.http.auth import Access
-from service.http.idempotency import refuse_idempotency_key, request_key
-from service.http.request_body import JSON, NDJSON, media_type, read_json
-from service.http.responses import json_response
+from service.http.bounded_model import BoundedModel
+from service.http.idempotency import HEADER, refuse_idempotency_key, request_key
+from service.http.large.held_bytes import HeldBytes, Hold
+from service.http.request_body import JSON, NDJSON, header, media_type, read_json
+from service.http.responses import PIECE_BYTES, JsonAnswer
+from service.http.side_thread import SideThread
+from service.telemetry import Telemetry
+
+_KEY_HEADER = HEADER.lower().encode()
 
 Input = TypeVar("Input", bound=BaseModel | None)
 
@@ -33,12 +43,14 @@ class Call(Generic[Input]):
     """One request, after its API key and its input were accepted.
 
     `input` is the validated body or query string, None for a route without either. `received` is
-    the time (of `monotonic`) at which the request arrived, before its body was read.
+    the time (of `monotonic`) at which the request arrived, before its body was read. `hold` counts
+    what the request holds of the worker's memory, until its answer is sent.
     """
 
     request: Request
     input: Input
     received: float
+    hold: Hold
     idempotency: RequestKey | None = None
 
 
@@ -48,7 +60,7 @@ class LineStream:
 
     line: type[BaseModel]  # one line of the request
     answer: Any  # one line of the answer
-    handler: Callable[[Request], Response]
+    handler: Callable[[Request, Hold], Response]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +94,11 @@ class Endpoint(Generic[Input]):
         if self.scope is not None:
             statuses |= {401, 403}
         if self.body is not None:
-            statuses |= {400, 413, 415, 422}
+            statuses |= {400, 413, 415, 422, 429}
         if self.query is not None:
             statuses |= {422}
+        if self.scope == "read":
+            statuses |= {429}
         if self.idempotent:
             statuses |= {409, 422}
         return sorted(statuses)
@@ -93,45 +107,90 @@ class Endpoint(Generic[Input]):
 class EndpointRoute(Route):
     """Serves one endpoint, under its method alone."""
 
-    def __init__(self, endpoint: Endpoint[Any], *, access: Access, body_bytes: int) -> None:
-        """`access` checks API keys; a body may have at most `body_bytes` bytes."""
-        super().__init__(endpoint.path, self._serve, name=endpoint.handler.__name__)
+    def __init__(
+        self,
+        endpoint: Endpoint[Any],
+        *,
+        allowed: Iterable[str],
+        access: Access,
+        body_bytes: int,
+        telemetry: Telemetry,
+        side_thread: SideThread,
+        held_bytes: HeldBytes,
+    ) -> None:
+        """`allowed` are the methods of all endpoints of this path; `access` checks API keys.
+
+        A body may have at most `body_bytes` bytes; `side_thread` parses what is large, which counts
+        in `held_bytes`.
+        """
+        super().__init__(endpoint.path, self.serve, name=endpoint.handler.__name__)
         # Starlette would wrap the function, which makes a second Request, and answer HEAD like GET.
-        self.app = self._serve
+        self.app = self.serve
         self.methods = {endpoint.method}
+        self._allow = {"Allow": ", ".join(sorted(allowed))}
         self._endpoint, self._access, self._body_bytes = endpoint, access, body_bytes
+        self._telemetry, self._side_thread = telemetry, side_thread
+        self._held_bytes = held_bytes
+        self._body = None if endpoint.body is None else BoundedModel[BaseModel](endpoint.body)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of this path; another method than the endpoint's is a 405."""
         scope["route"] = self  # for the metrics; FastAPI sets it for routes of its own kind only
-        await super().handle(scope, receive, send)
+        if scope["method"] != self._endpoint.method:
+            raise HTTPException(405, headers=self._allow)
+        await self.serve(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = monotonic()
-        request = Request(scope, receive)
-        endpoint = self._endpoint
-        key_name = ""
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of this endpoint's method and path."""
+        hold = self._held_bytes.hold()
+        try:
+            try:
+                response = await self._answer(scope, receive, monotonic(), hold)
+            except (KeymatchError, ValidationError) as error:
+                reason = problems.reason(error)
+                if reason:
+                    self._telemetry.rejected.labels(reason).inc()
+                response = problems.refusal(error)
+            await response(scope, receive, send)
+        finally:
+            hold.release()
+
+    async def _answer(self, scope: Scope, receive: Receive, received: float, hold: Hold) -> ASGIApp:
+        """Return what answers the request; `received` is the time of its arrival."""
+        endpoint, key_name = self._endpoint, ""
         if endpoint.scope is not None:
-            key_name = self._access.check(request.headers.get("authorization"), endpoint.scope)
-        if endpoint.stream is not None and media_type(request, JSON, NDJSON) == NDJSON:
+            key_name = self._access.check(header(scope, b"authorization"), endpoint.scope)
+        request = Request(scope, receive)
+        if endpoint.stream is not None and media_type(scope, JSON, NDJSON) == NDJSON:
             refuse_idempotency_key(request)
-            await endpoint.stream.handler(request)(scope, receive, send)
-            return
-        call = Call(request=request, input=await self._input(request), received=received)
+            return endpoint.stream.handler(request, hold)
+        body = await self._input(request, hold)
+        call = Call(request=request, input=body, received=received, hold=hold)
         if endpoint.idempotent:
-            call.idempotency = request_key(request, call.input, key_name=key_name)
+            key = partial(request_key, request, body, key_name=key_name)
+            large = hold.size and header(scope, _KEY_HEADER)
+            call.idempotency = await self._side_thread.run(key) if large else key()
         answer = await endpoint.handler(call)
-        response = answer if isinstance(answer, Response) else json_response(answer)
-        await response(scope, receive, send)
+        if isinstance(answer, Response):
+            return answer
+        answer = answer if isinstance(answer, JsonAnswer) else JsonAnswer(answer)
+        # The input is held no longer. What was written is answered, whatever is held.
+        size = answer.size if answer.size > PIECE_BYTES else 0
+        hold.become(size, must=endpoint.scope != "read")
+        return answer
 
-    async def _input(self, request: Request) -> BaseModel | None:
+    async def _input(self, request: Request, hold: Hold) -> BaseModel | None:
         endpoint = self._endpoint
-        if endpoint.body is not None:
-            default = b"" if endpoint.body_required else b"{}"
-            body: BaseModel = await read_json(
-                request, endpoint.body, limit=self._body_bytes, default=default
+        if self._body is not None:
+            return await read_json(
+                request.scope,
+                request.receive,
+                self._body,
+                limit=self._body_bytes,
+                hold=hold,
+                side_thread=self._side_thread,
+                default=b"" if endpoint.body_required else b"{}",
             )
-            return body
         if endpoint.query is not None:
             query: BaseModel = endpoint.query.model_validate(dict(request.query_params))
             return query

@@ -17,10 +17,16 @@ from service.http.request_body import JSON, NDJSON
 
 _PATH_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 _KEY_SCHEME = "api_key"
+_EVERYWHERE = (
+    "Besides what each route documents, any request may be refused before it reaches one, with a"
+    " problem document: 400 what is no HTTP, 403 a write with the Origin of another site, 408"
+    " a header or body that comes too slowly, 421 a Host that is no name of this service, 431 a"
+    " header that is too large, 503 too many connections."
+)
 
 
 def openapi_document(
-    endpoints: Sequence[Endpoint[Any]], *, title: str, version: str
+    endpoints: Sequence[Endpoint[Any]], *, title: str, version: str, body_bytes: int
 ) -> dict[str, Any]:
     """The OpenAPI 3.1 document of all endpoints, in their order."""
     types = {kind for endpoint in endpoints for kind in _types(endpoint)} | {Problem}
@@ -32,11 +38,13 @@ def openapi_document(
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         path = _PATH_PARAMETER.sub(r"{\1}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, path, by_type)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
+            endpoint, path, by_type, body_bytes
+        )
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version},
+        "info": {"title": title, "version": version, "description": _EVERYWHERE},
         "paths": paths,
         "components": {
             "schemas": definitions.get("$defs", {}),
@@ -52,7 +60,9 @@ def _types(endpoint: Endpoint[Any]) -> Iterator[Any]:
     return (kind for kind in found if kind is not None)
 
 
-def _operation(endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(
+    endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any], body_bytes: int
+) -> dict[str, Any]:
     name = re.sub(r"\W", "_", f"{endpoint.handler.__name__}{path}")
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
@@ -69,7 +79,11 @@ def _operation(endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any]) -> d
         content = {JSON: {"schema": schemas[endpoint.body]}}
         if endpoint.stream is not None:
             content[NDJSON] = {"schema": schemas[endpoint.stream.line]}
-        operation["requestBody"] = {"required": endpoint.body_required, "content": content}
+        operation["requestBody"] = {
+            "description": f"At most {body_bytes} bytes of JSON; more is a 413.",
+            "required": endpoint.body_required,
+            "content": content,
+        }
     operation["responses"] = _responses(endpoint, schemas)
     return operation
 

@@ -25,16 +25,25 @@ SHOWN_CHARACTERS = 200  # of a field's name, which the client may have chosen
 # The first row whose class fits the exception decides. `True`: the exception's message was written
 # for clients and is sent; `False`: it may hold paths or internals and goes to the log only.
 STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
+    (errors.MalformedHttp, 400, "Malformed HTTP", True),
     (errors.MalformedRequest, 400, "Malformed JSON", True),
     (errors.Unauthenticated, 401, "API key needed", True),
     (errors.Forbidden, 403, "Scope missing", True),
+    (errors.ForeignOrigin, 403, "Foreign origin", True),
     (errors.KeyReused, 409, "Idempotency key reused", True),
     (errors.Busy, 409, "Already going on", True),
+    (errors.Cancelled, 409, "Cancelled", True),
     (errors.UnknownLabel, 404, "Unknown label", True),
+    (errors.TooSlow, 408, "Request too slow", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
+    (errors.UnknownHost, 421, "Unknown host", True),
     (errors.InvalidInput, 422, INVALID, True),
+    (errors.TooManyBytes, 429, "Too many bytes held", True),
     (errors.Overloaded, 429, "Too many requests wait", True),
+    (errors.HeaderTooLarge, 431, "Header too large", True),
+    (errors.ClientLeft, 499, "Client left", True),
+    (errors.TooManyConnections, 503, "Too many connections", True),
     (errors.NotReady, 503, "Not ready", True),
     (errors.BundleMissing, 422, "Bundle missing", False),
     (errors.BundleError, 422, "Bundle refused", False),
@@ -45,11 +54,17 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
 )
 # Label values of `keymatch_rejected_total`; the first class that fits the exception decides.
 REASONS = {
+    errors.DelayExceeded: "overloaded",
+    errors.TooManyBytes: "held_bytes",
     errors.Overloaded: "queue_full",
+    errors.ClientLeft: "disconnected",
     errors.DeadlineExceeded: "deadline",
     errors.NotReady: "not_ready",
     errors.MemoryFull: "memory_full",
+    errors.AnswerTooLarge: "answer_bytes",
     errors.InvalidInput: "invalid",
+    errors.TooSlow: "slow",
+    errors.TooManyConnections: "connections",
     errors.RequestRefused: "refused",
 }
 
@@ -102,6 +117,11 @@ def problem_response(document: Problem, headers: dict[str, str] | None = None) -
     return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
 
 
+def refusal(error: KeymatchError | ValidationError) -> Response:
+    """The answer to a request that was refused, whether for its fields or for another reason."""
+    return from_validation(error) if isinstance(error, ValidationError) else from_error(error)
+
+
 def from_error(error: KeymatchError) -> Response:
     """The answer to a request that failed with `error`."""
     return problem_response(error_document(error), _headers(error))
@@ -116,7 +136,7 @@ def error_document(error: Exception) -> Problem:
     if not for_clients:
         log.error(title, extra={"cause": str(error)})
         return problem(status, title)
-    if isinstance(error, errors.UnknownLabels):
+    if isinstance(error, errors.InvalidFields):
         return _invalid([((field,), message) for field, message in error.fields], "body")
     message, field = str(error), getattr(error, "field", "")
     fields: list[FieldProblem] = [{"field": field, "message": message}] if field else []
@@ -132,6 +152,16 @@ def validation_document(error: ValidationError, *, whole: str = "body") -> Probl
     """Names the invalid fields and repeats no value; an error above all fields names `whole`."""
     invalid = error.errors(include_url=False, include_context=False, include_input=False)
     return _invalid([(field["loc"], field["msg"]) for field in invalid], whole)
+
+
+def field_problems(
+    error: ValidationError, above: tuple[int | str, ...] = ()
+) -> list[tuple[str, str]]:
+    """The invalid fields, by path and message; `above` is where the validated document lies."""
+    return [
+        (".".join(map(str, (*above, *field["loc"]))), field["msg"])
+        for field in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
 
 
 def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
@@ -152,6 +182,8 @@ def defect_document(error: Exception) -> Problem:
 
 def reason(error: Exception) -> str | None:
     """The label value of `keymatch_rejected_total` for `error`, None if it is not counted."""
+    if isinstance(error, ValidationError):
+        return "invalid"
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
 
 
@@ -161,7 +193,9 @@ def _invalid(invalid: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -
         {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or whole, "message": message}
         for path, message in invalid[:SHOWN_FIELDS]
     ]
-    return problem(422, INVALID, f"{len(invalid)} field(s) are not as documented", fields=fields)
+    # Validation may have stopped after one more than are shown.
+    count = len(invalid) if len(invalid) <= SHOWN_FIELDS else f"more than {SHOWN_FIELDS}"
+    return problem(422, INVALID, f"{count} field(s) are not as documented", fields=fields)
 
 
 def _headers(error: KeymatchError) -> dict[str, str] | None:

@@ -6,30 +6,62 @@ from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from service.core.errors import BodyTooLarge, MalformedRequest, UnsupportedMedia
+from service.http.bounded_model import BoundedModel
+from service.http.large.held_bytes import Hold
+from service.http.side_thread import SideThread
 
 Model = TypeVar("Model", bound=BaseModel)
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
+SMALL_BYTES = 16_384  # of JSON, which the event loop parses itself, in a millisecond
+
 _UTF8 = ("utf-8", "utf8")
 
 
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this name, in lower case; None where the request has none."""
+    return next((value for known, value in scope["headers"] if known == name), None)
+
+
 async def read_json(
-    request: Request, model: type[Model], *, limit: int, default: bytes = b""
+    scope: Scope,
+    receive: Receive,
+    model: BoundedModel[Model],
+    *,
+    limit: int,
+    hold: Hold,
+    side_thread: SideThread,
+    default: bytes = b"",
 ) -> Model:
     """Read and validate a JSON body of at most `limit` bytes; `default` replaces an empty body.
 
-    Raises `UnsupportedMedia`, `BodyTooLarge`, `MalformedRequest`, or pydantic's
-    `ValidationError`. The parser refuses NaN, lone surrogates, invalid UTF-8 and deep nesting.
+    A body of more than `SMALL_BYTES` counts in `hold` until the caller releases it. Raises
+    `UnsupportedMedia`, `BodyTooLarge`, `TooManyBytes`, `MalformedRequest`, `InvalidInput`, or
+    pydantic's `ValidationError`. The parser refuses NaN, lone surrogates, invalid UTF-8 and deep
+    nesting.
     """
-    content = await _read(request, limit)
-    if content or not default:
-        media_type(request, JSON)
-    return model.model_validate(parse_json(content or default, what="body"))
+    content = await _read(scope, receive, limit, hold)
+    # Even without content: a page of another site can send an empty body, but not this type.
+    media_type(scope, JSON)
+    content = content or default
+    if len(content) <= SMALL_BYTES:
+        return validated(model, content, what="body")
+    return await side_thread.run(validated, model, content, what="body")
+
+
+def validated(model: BoundedModel[Model], content: bytes, *, what: str) -> Model:
+    """The document in `content`; raises as `read_json`, with messages that name `what`.
+
+    What has more than `SMALL_BYTES` is for another thread than the event loop's.
+    """
+    if len(content) > SMALL_BYTES:
+        model.most_values.require(content, what=what)
+    return model.validate(parse_json(content, what=what))
 
 
 def parse_json(content: bytes, *, what: str) -> Any:
@@ -42,12 +74,12 @@ def parse_json(content: bytes, *, what: str) -> Any:
         ) from error
 
 
-def media_type(request: Request, *accepted: str) -> str:
+def media_type(scope: Scope, *accepted: str) -> str:
     """The media type of the body; raises `UnsupportedMedia` unless it is `accepted` and UTF-8."""
-    header = request.headers.get("content-type", "")
-    if header in accepted:
-        return header
-    kind, *parameters = (part.strip().lower() for part in header.split(";"))
+    given = (header(scope, b"content-type") or b"").decode("latin-1")
+    if given in accepted:
+        return given
+    kind, *parameters = (part.strip().lower() for part in given.split(";"))
     charsets = [
         value.strip('" ')
         for name, _, value in (p.partition("=") for p in parameters)
@@ -58,16 +90,21 @@ def media_type(request: Request, *accepted: str) -> str:
     return kind
 
 
-async def _read(request: Request, limit: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise BodyTooLarge(f"the body has {declared} bytes; at most {limit} are allowed")
-    content = bytearray()
-    try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > limit:
-                raise BodyTooLarge(f"the body has more than the {limit} bytes that are allowed")
-    except ClientDisconnect as error:  # nobody reads the answer, but the request is not a defect
-        raise MalformedRequest("the client left before it had sent its whole body") from error
-    return bytes(content)
+async def _read(scope: Scope, receive: Receive, limit: int, hold: Hold) -> bytes:
+    declared = header(scope, b"content-length") or b""
+    if declared.isdigit() and int(declared) > limit:
+        raise BodyTooLarge(f"the body has {int(declared)} bytes; at most {limit} are allowed")
+    pieces, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":  # nobody reads the answer; it is no defect
+            raise MalformedRequest("the client left before it had sent its whole body")
+        piece = message.get("body", b"")
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise BodyTooLarge(f"the body has more than the {limit} bytes that are allowed")
+        if size > SMALL_BYTES:
+            hold.add(size - hold.size)
+        if not message.get("more_body", False):
+            return b"".join(pieces)

@@ -6,6 +6,7 @@ models that validate and document them, with the configured bounds.
 """
 
 import unicodedata
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from service.core.errors import echoed
 from service.core.types import NewInstance, NewLabel
 from service.settings import Limits
 
@@ -86,7 +88,7 @@ class LabelsBody(StrictModel):
         for place, label in enumerate(labels):
             label_id = label.to_label().id
             if label_id in seen:
-                raise ValueError(f"label {place} repeats the id {label_id!r}")
+                raise ValueError(f"label {place} repeats the id {echoed(label_id)}")
             seen.add(label_id)
         return labels
 
@@ -118,10 +120,14 @@ class Page(StrictModel):
     limit: int
 
 
+# The same names as `BundleDirectory.path` takes.
+BundleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
 class SnapshotBody(StrictModel):
     """The body of POST /admin/snapshot."""
 
-    bundle: str | None = Field(
+    bundle: BundleName | None = Field(
         None,
         description="Name of the new bundle: 1 to 128 letters, digits, '.', '_' and '-'. Default:"
         " the name of the served bundle, '-v' and the memory version.",
@@ -131,7 +137,7 @@ class SnapshotBody(StrictModel):
 class ReloadBody(StrictModel):
     """The body of POST /admin/reload."""
 
-    bundle: str = Field(
+    bundle: BundleName = Field(
         description="Name of the bundle to serve: a folder in the service's folder of bundles."
     )
 
@@ -206,11 +212,12 @@ def _label(text: Any, limits: Limits) -> type[LabelBody]:
             ),
         ),
         metadata=(
-            dict[short, short],
+            Annotated[dict[short, short], AfterValidator(_fits(limits.metadata_bytes))],
             Field(
                 {},
                 max_length=limits.metadata_entries,
-                description="Any names and values; returned with predictions that `explain`.",
+                description="Any names and values; returned with predictions that `explain`. In"
+                f" UTF-8, at most {limits.metadata_bytes} bytes together.",
             ),
         ),
     )
@@ -267,6 +274,18 @@ def _text(limits: Limits) -> Any:
         StringConstraints(strip_whitespace=True, min_length=1, max_length=limits.query_characters),
         AfterValidator(_not_blank),
     ]
+
+
+def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Refuse metadata of more than `most` bytes, which every explained answer would repeat."""
+
+    def check(metadata: dict[str, str]) -> dict[str, str]:
+        size = sum(len(text.encode()) for pair in metadata.items() for text in pair)
+        if size > most:
+            raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
+        return metadata
+
+    return check
 
 
 def _not_blank(text: str) -> str:

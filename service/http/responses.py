@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from service.core.types import Answer, Keyword, Label
+from service.core.errors import AnswerTooLarge
+from service.core.types import Answer, Evidence, Keyword, Label, Prediction
 from service.engine.writing.written import Written, WrittenLabel
 from service.http.answers import (
+    EvidenceAnswer,
     KeywordAnswer,
     LabelAnswer,
     LabelsAnswer,
@@ -18,15 +20,45 @@ from service.http.answers import (
     LineAnswer,
     LineRefusal,
     PredictAnswer,
+    ResultAnswer,
     StreamEnd,
     TimingAnswer,
 )
+from service.http.large.held_bytes import Hold
 from service.http.problems import Problem
 
+PIECE_BYTES = 131_072  # of an answer that are handed to the server at once
+KEYWORD_BYTES = 70  # of a keyword beside its texts
+EVIDENCE_BYTES = 90  # of a row of evidence beside its text
 
-def json_response(document: Any) -> Response:
-    """A 200 with a JSON body."""
-    return Response(orjson.dumps(document), media_type="application/json")
+
+class JsonAnswer:
+    """A 200 with a JSON body: an ASGI application with less work than Starlette's response."""
+
+    def __init__(self, document: Any) -> None:
+        """Serialise `document`."""
+        self._body = orjson.dumps(document)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self._body)
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send the answer; one of several pieces as fast as the client reads it."""
+        headers = [
+            (b"content-length", b"%d" % len(self._body)),
+            (b"content-type", b"application/json"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        body, place = self._body, PIECE_BYTES
+        if len(body) > PIECE_BYTES:
+            while place < len(body):
+                piece = body[place - PIECE_BYTES : place]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                place += PIECE_BYTES
+            body = body[place - PIECE_BYTES :]
+        await send({"type": "http.response.body", "body": body})
 
 
 def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
@@ -41,15 +73,43 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
     return {
         "bundle": bundle,
         "version": answer.version,
-        "results": [
-            {
-                "query": prediction.query,
-                "keywords": [_keyword(keyword, explain) for keyword in prediction.keywords],
-            }
-            for prediction in answer.predictions
-        ],
+        "results": [_result(prediction, explain) for prediction in answer.predictions],
         "timing_ms": _timing(answer.seconds),
     }
+
+
+def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> int:
+    """About how many bytes an answer will have; raises `AnswerTooLarge` beyond `limit`."""
+    size = sum(_size(prediction, explain) for prediction in answer.predictions)
+    if size > limit:
+        raise AnswerTooLarge(
+            f"the answer would have some {size} bytes, and {limit} are allowed; ask for fewer"
+            " keywords, for fewer queries, or without `explain`",
+            field="top_k",
+        )
+    return size
+
+
+def large_predict_answer(
+    answer: Answer, *, bundle: str, explain: bool, limit: int, hold: Hold
+) -> JsonAnswer:
+    """The same, serialised query by query: a single call would keep the interpreter's lock.
+
+    Raises, before it builds the answer, `AnswerTooLarge` if it would have more than `limit` bytes
+    and `TooManyBytes` if `hold` cannot take them.
+    """
+    hold.become(require_answer_fits(answer, explain=explain, limit=limit))
+    return JsonAnswer(
+        {
+            "bundle": bundle,
+            "version": answer.version,
+            "results": [
+                orjson.Fragment(orjson.dumps(_result(prediction, explain)))
+                for prediction in answer.predictions
+            ],
+            "timing_ms": _timing(answer.seconds),
+        }
+    )
 
 
 def labels_answer(written: Written) -> LabelsAnswer:
@@ -87,6 +147,12 @@ def label_answer(label: Label) -> LabelAnswer:
     }
 
 
+def label_size(label: Label) -> int:
+    """About how many bytes the answer of a label has."""
+    texts = sum(4 + len(text) for text in (label.id, label.text, *label.queries))
+    return 100 + texts + sum(6 + len(k) + len(v) for k, v in label.metadata.items())
+
+
 def _label_status(label: WrittenLabel) -> LabelStatus:
     return {
         "id": label.id,
@@ -98,7 +164,26 @@ def _label_status(label: WrittenLabel) -> LabelStatus:
     }
 
 
-def _keyword(keyword: Keyword, explain: bool) -> KeywordAnswer:
+def _size(prediction: Prediction, explain: bool) -> int:
+    """About how many bytes a query's part of an answer has."""
+    size = 0
+    for keyword in prediction.keywords:
+        size += KEYWORD_BYTES + len(keyword.id) + len(keyword.text)
+        if explain:
+            size += sum(4 + len(name) + len(value) for name, value in keyword.metadata.items())
+            size += sum(EVIDENCE_BYTES + len(row.text) for row in keyword.evidence)
+    return size
+
+
+def _result(prediction: Prediction, explain: bool) -> ResultAnswer:
+    rows: dict[int, EvidenceAnswer] = {}  # by identity: keywords share the rows that voted for them
+    return {
+        "query": prediction.query,
+        "keywords": [_keyword(keyword, explain, rows) for keyword in prediction.keywords],
+    }
+
+
+def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -> KeywordAnswer:
     document: KeywordAnswer = {
         "id": keyword.id,
         "text": keyword.text,
@@ -108,26 +193,27 @@ def _keyword(keyword: Keyword, explain: bool) -> KeywordAnswer:
     if explain:
         document["metadata"] = dict(keyword.metadata)
         document["evidence"] = [
-            {
-                "kind": row.kind.value,
-                "text": row.text,
-                "similarity": row.similarity,
-                "weight": row.weight,
-            }
+            rows.get(id(row)) or rows.setdefault(id(row), _evidence(row))
             for row in keyword.evidence
         ]
     return document
 
 
+def _evidence(row: Evidence) -> EvidenceAnswer:
+    return {
+        "kind": row.kind.value,
+        "text": row.text,
+        "similarity": row.similarity,
+        "weight": row.weight,
+    }
+
+
 def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
     """Milliseconds by the four documented stages; tokenizing counts as encoding."""
-
-    def milliseconds(*stages: str) -> float:
-        return round(1000 * sum(seconds.get(stage, 0.0) for stage in stages), 3)
-
+    get = seconds.get
     return {
-        "queue": milliseconds("queue"),
-        "encode": milliseconds("tokenize", "encode"),
-        "retrieve": milliseconds("retrieve"),
-        "score": milliseconds("score"),
+        "queue": round(1000 * get("queue", 0.0), 3),
+        "encode": round(1000 * (get("tokenize", 0.0) + get("encode", 0.0)), 3),
+        "retrieve": round(1000 * get("retrieve", 0.0), 3),
+        "score": round(1000 * get("score", 0.0), 3),
     }

@@ -16,10 +16,15 @@ import uvicorn
 
 from service.core.errors import InvalidConfig, KeymatchError
 from service.logs import configure_logs
+from service.server.connection import ServiceConnection
 from service.server.serve_config import ServeConfig
 from service.server.supervisor import supervise
 from service.server.worker import Worker
 from service.settings import ServerSettings
+
+# Connections that wait to be accepted. While the server is too busy to accept them, further ones
+# wait in their clients, which costs nothing here.
+BACKLOG = 256
 
 log = logging.getLogger("keymatch")
 
@@ -61,7 +66,7 @@ def _listen(server: ServerSettings) -> socket.socket:
     """Open the socket first, so that a port in use is reported before a large bundle is read."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     try:
-        listening = socket.create_server((server.host, server.port), family=family, backlog=2048)
+        listening = socket.create_server((server.host, server.port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InvalidConfig(
             f"cannot listen on {server.host} port {server.port}: {error.strerror}"
@@ -76,10 +81,12 @@ def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
         app="",  # set by whoever runs it
         workers=server.workers,
         loop="uvloop",
-        http="httptools",
+        http=ServiceConnection,
+        backlog=BACKLOG,
         access_log=False,
         log_config=None,
-        timeout_keep_alive=75,  # longer than load balancers keep idle connections (60 s)
+        ws="none",
+        timeout_keep_alive=server.idle_seconds,
         timeout_graceful_shutdown=server.shutdown_seconds,
         proxy_headers=False,
         server_header=False,

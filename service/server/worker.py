@@ -7,12 +7,12 @@ never reach a worker that would answer 503 while another is ready.
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
@@ -24,11 +24,13 @@ from service.core.errors import KeymatchError
 from service.engine.engine import Engine
 from service.http.app import build_app
 from service.logs import configure_logs
+from service.server.connection_guard import ConnectionGuard
 from service.server.serve_config import ServeConfig
 from service.telemetry import Telemetry
 
 FAILED = 1  # the exit status; uvicorn's own 3 would end all workers at once
 MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
+KILLING_SECONDS = 1  # of them, for what ends once all child processes are killed
 
 log = logging.getLogger("keymatch")
 
@@ -51,9 +53,14 @@ class Worker:
         config = self._config
         server = config.settings.server
         configure_logs(access=server.access_log)
+        # All modules are loaded and stay: a full collection would walk through what they hold for
+        # some 50 ms, in which nothing is answered.
+        gc.collect()
+        gc.freeze()
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)
         self._engine = engine = config.engine(telemetry)
+        _end_in_time(engine, stop_requested, server.shutdown_seconds)
         if self._metrics is not None:
             _stop_with_parent(server.shutdown_seconds)
             _open_or_exit(engine)
@@ -63,7 +70,8 @@ class Worker:
             access=config.access,
             telemetry=telemetry,
             failed=_stop,
-            draining=stop_requested,
+            draining=stop_requested.is_set,
+            connection_state={"guard": ConnectionGuard(server)},
         )
 
 
@@ -78,8 +86,8 @@ def _open_or_exit(engine: Engine) -> None:
         sys.exit(FAILED)
 
 
-def _note_stop_signals() -> Callable[[], bool]:
-    """Return a function that says whether this process has received SIGTERM or SIGINT since.
+def _note_stop_signals() -> Event:
+    """Return an event that is set when this process receives SIGTERM or SIGINT.
 
     uvicorn's own handlers go on to act on the signals: they hold the server, which is not
     reachable from here.
@@ -98,7 +106,25 @@ def _note_stop_signals() -> Callable[[], bool]:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         wrap(number)
-    return received.is_set
+    return received
+
+
+def _end_in_time(engine: Engine, stop_requested: Event, shutdown_seconds: int) -> None:
+    """End this process soon after `shutdown_seconds`, whatever still keeps it from ending.
+
+    A child process that has stopped, a database or a disk that does not answer may hold a thread
+    for ever. What was acknowledged is on disk.
+    """
+
+    def wait() -> None:
+        stop_requested.wait()
+        sleep(shutdown_seconds + MARGIN_SECONDS - KILLING_SECONDS)
+        log.error("the service does not end in time; its child processes are killed")
+        engine.kill_children()
+        sleep(KILLING_SECONDS)
+        os._exit(FAILED)
+
+    Thread(target=wait, name="end-in-time", daemon=True).start()
 
 
 def _stop() -> None:

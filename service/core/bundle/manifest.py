@@ -24,6 +24,8 @@ from service.core.index.libraries import IndexParameters
 FORMAT = "keymatch-bundle"
 VERSION = 1
 FILE_NAME = "manifest.json"
+UNQUANTIZED = "none"
+EXACT_QUANTIZATION = "static-int8"  # sums of integers are the same in any order
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,6 +45,16 @@ class EncoderFacts:
     batch_invariant: bool
     query_prompt: str = ""
     label_prompt: str = ""
+
+    @property
+    def same_bits_in_batches(self) -> bool:
+        """Whether a text has the same vector in every batch, to the last bit."""
+        return self.quantization == EXACT_QUANTIZATION
+
+    @property
+    def floating_point(self) -> bool:
+        """Whether the graph computes in floating point throughout, as a GPU needs it."""
+        return self.quantization == UNQUANTIZED
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -140,6 +152,7 @@ class Manifest:
     files: dict[str, FileFacts]
     log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
+    query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
 
 
 _ADAPTER = TypeAdapter(Manifest)

@@ -1,11 +1,11 @@
-"""`python -m service.core.encoding.child BUNDLE`: a child process that encodes new items.
+"""`python -m service.core.encoding.child BUNDLE NICENESS [awaited]`: a child that encodes items.
 
-Encoding in a thread of the service would slow its answers down, because all threads share the
-interpreter's lock. At equal priority the thread takes their processor time; at lower priority it
-may be suspended while it holds the lock. A process of lowest priority avoids both.
+The service encodes single labels itself. What is posted in bulk would keep its interpreter's lock
+busy and slow its answers down, so that is encoded in children, which are nicer than the service.
 
 | stream | message, each preceded by its length (4 bytes, little-endian)     |
 |--------|-------------------------------------------------------------------|
+| stdout | once, empty: the model is loaded and has encoded a text           |
 | stdin  | JSON, a list of items, each a list of [role, text]                |
 | stdout | the rows of all items in order, fp16 [n, d]                       |
 | stdout | JSON, a list of neighbours for each item                          |
@@ -15,23 +15,26 @@ The child ends when stdin ends, so also when the service dies.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import IO
 
-from service.core.processes.low_priority import lower_priority
-
 LENGTH_BYTES = 4
 
 
-def main(folder: Path) -> None:
-    """Answer messages until stdin ends."""
+def main(folder: Path, niceness: int, *, awaited: bool) -> None:
+    """Answer messages until stdin ends, at `niceness`.
+
+    A child that is `awaited` takes it only once it is warm: the service is not ready before.
+    """
     # A signal to the whole process group must not end the child: the service still waits for
     # items that it has admitted, and closes stdin afterwards.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
-    lower_priority()  # before the imports: they take a second of a core while the service starts
+    if not awaited:
+        os.nice(niceness)  # before the imports: they take a second of a core
     import orjson
 
     from service.core.bundle import manifest
@@ -46,6 +49,10 @@ def main(folder: Path) -> None:
         representer = Representer(encoder)
     else:  # the service has verified the bundle already
         representer = open_representer(encoder, open_bundle(folder, verify=False))
+    representer.encode([[(Role.LABEL, "warm-up")]])  # first calls allocate memory
+    if awaited:
+        os.nice(niceness)
+    send(sys.stdout.buffer, b"")
     while (message := receive(sys.stdin.buffer)) is not None:
         encoded_items = representer.encode(
             [[(Role(role), text) for role, text in item] for item in orjson.loads(message)]
@@ -69,4 +76,4 @@ def receive(stream: IO[bytes]) -> bytes | None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), awaited=sys.argv[3:] == ["awaited"])

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from service.core.bundle.bundle import Bundle
 from service.core.bundle.manifest import EncoderFacts
-from service.core.errors import BundleAltered, BundleUnsupported, MissingExtra
-from service.core.types import Floats, Role
-
-Tokens = list[list[int]]
+from service.core.encoding.bucketed_graph import BATCHES, BucketedGraph
+from service.core.encoding.graph_inputs import Tokens, graph_inputs
+from service.core.encoding.onnx_session import ONNX_DEVICES, open_session
+from service.core.errors import BundleAltered, BundleUnsupported
+from service.core.types import DeviceName, Floats, Role
 
 _BATCH_TEXTS = 32  # texts in one call of a batch-invariant graph
 _CHUNK_TEXTS = 512  # texts that a thread of `encode_all` encodes before it reports progress
@@ -41,9 +43,9 @@ class Encoder(Protocol):
         ...
 
     def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
-        """Return unit vectors [n, d] of tokenized texts.
+        """Return unit vectors [n, d] of tokenized texts, in batches where that changes no bit.
 
-        Texts are encoded one by one, or in batches if `together` is set and the encoder allows it.
+        `together` also allows batches that change the last bits of fp32.
         """
         ...
 
@@ -51,25 +53,44 @@ class Encoder(Protocol):
 class OnnxEncoder:
     """An encoder graph, run on one ONNX thread per call; several threads may call at once.
 
-    The service encodes texts one by one, so that a text always has the same vector, bit for bit:
-    in any request, as a new label, and after a restart. A graph in dynamic int8 uses one
-    activation scale for a whole batch, which changes vectors by more than rounding, so it is never
-    run in batches. In other graphs a batch changes only the last bits of fp32; the export runs
-    those in batches of texts of similar length.
+    What the processor serves must be the same, bit for bit, in any request and after a restart. A
+    graph in static int8 gives a text the same bits in every batch; one in fp32 may change the last
+    of them, so it runs in batches only where the caller allows that. A graph in dynamic int8 uses
+    one activation scale for a whole batch, so it is never run in batches.
+
+    A GPU is of use only in batches, so there they are always run: answers are the same within a
+    tolerance (service/README.md), and graphs in int8 are refused, since most of their operators
+    have no kernel there.
     """
 
-    def __init__(self, folder: Path, facts: EncoderFacts) -> None:
-        """Load `encoder.onnx` and `tokenizer.json` from `folder`."""
+    def __init__(
+        self,
+        folder: Path,
+        facts: EncoderFacts,
+        *,
+        graph: str = "encoder.onnx",
+        device: DeviceName = "cpu",
+    ) -> None:
+        """Load the file `graph` and `tokenizer.json` from `folder`; on a GPU, warm all shapes up.
+
+        Raises `BundleUnsupported` for a graph that the device cannot run, and as `open_session`.
+        """
         self._facts = facts
-        self._session = open_session(folder / "encoder.onnx")
+        if device != "cpu" and not facts.floating_point:
+            raise BundleUnsupported(
+                f"{folder / graph} is quantized to {facts.quantization}, which has no kernels on"
+                f' device = "{device}": export the encoder with --quantize none'
+            )
+        self._session = open_session(folder / graph, device)
         self._tokenizer = load_tokenizer(folder / "tokenizer.json", max_tokens=facts.max_tokens)
         self._prompts = {Role.QUERY: facts.query_prompt, Role.LABEL: facts.label_prompt}
         produced = self._session.get_outputs()[0].shape[-1]
         if produced != facts.dimension:
             raise BundleUnsupported(
-                f"{folder / 'encoder.onnx'} produces vectors of {produced} dimensions;"
+                f"{folder / graph} produces vectors of {produced} dimensions;"
                 f" the manifest says {facts.dimension}"
             )
+        self._buckets = None if device == "cpu" else self._in_buckets(device)
 
     @property
     def dimension(self) -> int:
@@ -89,24 +110,49 @@ class OnnxEncoder:
 
     def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
         """Return unit vectors [n, d]; batches hold texts of similar length."""
-        size = _BATCH_TEXTS if together and self._facts.batch_invariant else 1
+        size = self._batch_texts(together)
         vectors = np.empty((len(tokens), self._facts.dimension), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda position: len(tokens[position]))
         for start in range(0, len(tokens), size):
             batch = by_length[start : start + size]
-            vectors[batch] = self._run([tokens[position] for position in batch])
+            vectors[batch] = self.embed_batch([tokens[position] for position in batch])
         return vectors
 
-    def _run(self, tokens: Tokens) -> Floats:
-        longest = max(len(ids) for ids in tokens)
-        input_ids = np.zeros((len(tokens), longest), np.int64)  # [n, t]
-        attention_mask = np.zeros_like(input_ids)
-        for row, ids in enumerate(tokens):
-            input_ids[row, : len(ids)] = ids
-            attention_mask[row, : len(ids)] = 1
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        vectors: Floats = self._session.run(None, inputs)[0]
+    def embed_batch(self, tokens: Tokens) -> Floats:
+        """Return unit vectors [n, d] of one batch, even where a text's depends on the others."""
+        if self._buckets is not None:
+            return self._buckets(tokens)
+        vectors: Floats = self._session.run(None, graph_inputs(tokens))[0]
         return vectors
+
+    def _batch_texts(self, together: bool) -> int:
+        """How many texts one call may encode."""
+        if self._buckets is not None:
+            return BATCHES[-1]
+        facts = self._facts
+        batches = facts.same_bits_in_batches or (together and facts.batch_invariant)
+        return _BATCH_TEXTS if batches else 1
+
+    def _in_buckets(self, device: DeviceName) -> BucketedGraph:
+        graph = BucketedGraph(
+            self._session,
+            memory=ONNX_DEVICES[device].memory,
+            dimension=self._facts.dimension,
+            max_tokens=self._facts.max_tokens,
+        )
+        graph.warm_up()
+        return graph
+
+
+def open_query_encoder(bundle: Bundle, encoder: Encoder, *, device: DeviceName = "cpu") -> Encoder:
+    """Return what encodes queries for a bundle: its own graph for them, otherwise `encoder`.
+
+    Both give vectors of the same space. Labels and posted texts are always encoded by `encoder`.
+    """
+    queries = bundle.query_encoder
+    if queries is None:
+        return encoder
+    return OnnxEncoder(bundle.folder, queries.facts, graph=queries.graph.name, device=device)
 
 
 def encode(encoder: Encoder, texts: Sequence[str], *, role: Role) -> Floats:
@@ -156,26 +202,3 @@ def load_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     return tokenizer
-
-
-def open_session(path: Path) -> Any:
-    """Return an ONNX graph, run on one thread per call.
-
-    Raises `BundleAltered` if the file is not a graph that onnxruntime can load.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:  # pragma: no cover - needs an environment without onnxruntime
-        raise MissingExtra("onnxruntime", extra="cpu") from error
-    options = onnxruntime.SessionOptions()
-    # Cores are used by concurrent calls, one thread each. Two threads per call made p99 five to
-    # ten times worse, at an equal median.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=onnxruntime.get_available_providers()
-        )
-    except Exception as error:  # onnxruntime's exceptions share no public base
-        raise BundleAltered(f"{path} is not a graph that onnxruntime can load") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.encoding.encoder import open_session
+from service.core.encoding.onnx_session import open_session
 from service.core.types import Bools, Floats
 
 

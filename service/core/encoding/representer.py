@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.encoder import Encoder, encode
+from service.core.encoding.encoder import Encoder
 from service.core.encoding.irene import NovelLabels, Shortlist
 from service.core.encoding.onnx_combiner import OnnxCombiner
 from service.core.index.protocol import RowFilter
@@ -58,11 +58,8 @@ class Representer:
             self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
 
     def encode(self, items: Sequence[ItemTexts]) -> list[EncodedItem]:
-        """Return the rows of each item; texts are encoded one by one, as queries are served."""
-        vectors = [
-            np.concatenate([encode(self._encoder, [text], role=role) for role, text in item])
-            for item in items
-        ]
+        """Return the rows of each item."""
+        vectors = self._vectors(items)
         encoded_items = [EncodedItem(rows=rows.astype(np.float16)) for rows in vectors]
         labels = [place for place, item in enumerate(items) if item[0][0] is Role.LABEL]
         if self._novel is not None and labels:
@@ -70,6 +67,15 @@ class Representer:
             for place, encoded in zip(labels, enriched, strict=True):
                 encoded_items[place] = encoded
         return encoded_items
+
+    def _vectors(self, items: Sequence[ItemTexts]) -> list[Floats]:
+        """Return the vectors [n, d] of the n texts of each item."""
+        tokens = [
+            self._encoder.tokenize([text], role=role)[0] for item in items for role, text in item
+        ]
+        vectors = self._encoder.embed(tokens)
+        ends = np.cumsum([len(item) for item in items])
+        return np.split(vectors, ends[:-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

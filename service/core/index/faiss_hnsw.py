@@ -1,7 +1,13 @@
-"""HNSW of faiss over fp16 vectors, memory-mapped: half the memory of fp32 at equal recall."""
+"""HNSW of faiss over fp16 vectors, memory-mapped: half the memory of fp32 at equal recall.
+
+The file holds an `IndexIDMap` over an `IndexHNSWSQ`: vectors and graph are stored in the order of
+`cluster_order`, and the map has the row at each place. In a file without the map, as earlier
+versions wrote it, row and place are the same.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,7 @@ import numpy as np
 from service.core.errors import BundleAltered, MissingExtra
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress, RowFilter, Segment, batches
+from service.core.index.row_order import cluster_order
 from service.core.types import Floats, Halves, Rows
 
 try:
@@ -28,9 +35,10 @@ class FaissSegment:
     """A frozen faiss HNSW index, searched in the calling thread."""
 
     def __init__(self, index: Any) -> None:
-        """Wrap an open `IndexHNSWSQ`."""
+        """Wrap an open `IndexHNSWSQ`, or an `IndexIDMap` over one."""
         self._index = index
-        self._vectors = faiss.downcast_index(index.storage)
+        self._vectors = faiss.downcast_index(_graph(index).storage)
+        self._unfiltered: dict[int, Any] = {}  # search parameters by length of the queue
 
     @property
     def rows(self) -> int:
@@ -74,14 +82,31 @@ class FaissSegment:
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the vectors [n, d] of `rows` [n]; faiss decodes fp16 to fp32 without loss."""
-        return np.asarray(self._vectors.reconstruct_batch(rows), np.float16)
+        places = self._place_of_row[rows]
+        return np.asarray(self._vectors.reconstruct_batch(places), np.float16)
+
+    @cached_property
+    def _row_at(self) -> Rows | None:
+        """The row at each place [R], None where row and place are the same."""
+        if not isinstance(self._index, faiss.IndexIDMap):
+            return None
+        row_at: Rows = faiss.vector_to_array(self._index.id_map)
+        return row_at
+
+    @cached_property
+    def _place_of_row(self) -> Rows:
+        return np.arange(self.rows) if self._row_at is None else np.argsort(self._row_at)
 
     def _walk(
         self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
-        parameters = faiss.SearchParametersHNSW(
-            efSearch=max(ef, count), sel=None if row_filter is None else selector(row_filter)
-        )
+        queue = max(ef, count)
+        if row_filter is None:
+            parameters = self._unfiltered.get(queue)
+            if parameters is None:  # to make them takes as long as to compare a hundred vectors
+                parameters = self._unfiltered[queue] = faiss.SearchParametersHNSW(efSearch=queue)
+        else:
+            parameters = faiss.SearchParametersHNSW(efSearch=queue, sel=selector(row_filter))
         similarities, rows = self._index.search(queries, count, params=parameters)
         return similarities, rows
 
@@ -99,9 +124,15 @@ class FaissSegment:
 
     def _scan(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
         """Scan every row that passes the filter, in the segment's memory-mapped vectors."""
-        parameters = faiss.SearchParameters(sel=selector(row_filter))
-        similarities, rows = self._vectors.search(queries, count, params=parameters)
-        return similarities, rows
+        selected = selector(row_filter)
+        if self._row_at is None:
+            parameters = faiss.SearchParameters(sel=selected)
+            similarities, rows = self._vectors.search(queries, count, params=parameters)
+            return similarities, rows
+        selected_places = faiss.IDSelectorTranslated(self._index.id_map, selected)
+        parameters = faiss.SearchParameters(sel=selected_places)
+        similarities, places = self._vectors.search(queries, count, params=parameters)
+        return similarities, np.where(places < 0, places, self._row_at[places])
 
 
 def selector(row_filter: RowFilter) -> Any:
@@ -131,7 +162,10 @@ def build(vectors: Halves, parameters: IndexParameters, path: Path, progress: Pr
     for batch in batches(rows, _ADD_ROWS):
         index.add(vectors[batch].astype(np.float32))
         progress(batch.stop)
-    faiss.write_index(index, str(path))
+    # Sorted only now: inserted in this order, rows would be linked less well.
+    row_at = cluster_order(vectors)
+    index.permute_entries(row_at)
+    faiss.write_index(_numbered(index, row_at), str(path))
 
 
 def open(path: Path, *, rows: int, dimension: int) -> Segment:
@@ -143,11 +177,36 @@ def open(path: Path, *, rows: int, dimension: int) -> Segment:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:  # faiss raises no other exception, whatever is wrong
         raise BundleAltered(f"{path.name} is not an index that faiss can read") from error
-    if not isinstance(index, faiss.IndexHNSWSQ):
-        raise BundleAltered(f"{path.name} holds a {type(index).__name__}, expected IndexHNSWSQ")
+    graph = _graph(index)
+    if not isinstance(graph, faiss.IndexHNSWSQ):
+        raise BundleAltered(f"{path.name} holds a {type(graph).__name__}, expected IndexHNSWSQ")
     if (index.ntotal, index.d) != (rows, dimension):
         raise BundleAltered(
             f"{path.name} holds {index.ntotal} rows of {index.d} dimensions;"
             f" the manifest says {rows} of {dimension}"
         )
+    if graph is not index and not _ends_with_its_map(index, path):
+        raise BundleAltered(f"{path.name} is cut off")
     return FaissSegment(index)
+
+
+def _graph(index: Any) -> Any:
+    """The index below a map of rows, or `index` itself if it has none."""
+    return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
+
+
+def _ends_with_its_map(index: Any, path: Path) -> bool:
+    """Whether the file's last number is the map's; faiss misses a last number that is cut off."""
+    row_at = faiss.vector_to_array(index.id_map)
+    size = path.stat().st_size
+    if not len(row_at):
+        return True
+    return bool(np.fromfile(path, np.int64, offset=size - row_at.itemsize)[0] == row_at[-1])
+
+
+def _numbered(index: Any, row_at: Rows) -> Any:
+    """Give the places of a filled index the row numbers `row_at` [R]."""
+    numbered = faiss.IndexIDMap(faiss.IndexFlatIP(index.d))  # it takes only an empty index
+    numbered.index, numbered.ntotal, numbered.own_fields = index, index.ntotal, False
+    faiss.copy_array_to_vector(row_at, numbered.id_map)
+    return numbered

@@ -1,8 +1,8 @@
 """The table of index libraries, and the parameters with which they build a graph.
 
 To add a library, write one module with the functions of `SegmentLibrary` and add one line to
-`LIBRARIES`. faiss is the default: `python -m loadtests.index_libraries` measures the libraries on
-the same keys.
+`LIBRARIES`. faiss is the default: `python -m loadtests.parts.index_libraries` measures the
+libraries on the same keys.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ LIBRARIES = {
     "faiss": "service.core.index.faiss_hnsw",
     "hnswlib": "service.core.index.hnswlib_hnsw",
 }
+
+
+SMALLEST_EF, LARGEST_EF = 8, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,11 @@ class IndexParameters:
                 f"index library {self.library!r} is unknown; choose one of {', '.join(LIBRARIES)}",
                 field="library",
             )
-        for field, low, high in (("m", 4, 256), ("ef_construction", 8, 4096), ("ef", 8, 4096)):
+        for field, low, high in (
+            ("m", 4, 256),
+            ("ef_construction", SMALLEST_EF, LARGEST_EF),
+            ("ef", SMALLEST_EF, LARGEST_EF),
+        ):
             if not low <= getattr(self, field) <= high:
                 raise InvalidConfig(f"{field} must lie in {low}..{high}", field=field)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import orjson
 import sqlalchemy as sa
@@ -89,6 +90,13 @@ class Appending:
             self._database.notify(self._connection)
         self.last = numbered[-1].sequence
         return numbered
+
+    def restore(self, event: Event, *, written: float) -> None:
+        """Write an event of another log under the next number, with its time of writing."""
+        row = {**row_of(replace(event, sequence=self.last + 1)), "written": written}
+        with as_log_errors(self._database, action="written"):
+            self._connection.execute(events_table.insert(), row)
+        self.last += 1
 
     def remember(self, request: AnsweredRequest) -> None:
         """Keep a write's answer under its idempotency key, and delete some expired keys.

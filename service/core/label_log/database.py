@@ -33,6 +33,14 @@ class Database(Protocol):
         """
         ...
 
+    def require_in_place(self) -> None:
+        """Raise `LogReplaced` unless a restart would open what is open here."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
     def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
         """Return whether the error means that another process held a lock for too long."""
         ...

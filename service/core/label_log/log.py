@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from service.core.errors import LogError
+from service.core.errors import LogError, LogReplaced
 from service.core.label_log.appending import Appending
 from service.core.label_log.database import Database, as_log_errors
 from service.core.label_log.rows import (
@@ -36,11 +36,21 @@ class LabelLog:
         self._database, self.place = database, database.place
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._written = 0  # the newest event when this process last wrote
         try:
             self.id = self._open(create).id
         except BaseException:
             self.close()
             raise
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a restart would open the log that is open here."""
+        try:
+            self._database.require_in_place()
+        except LogReplaced:
+            return False
+        return True
 
     def last_sequence(self) -> int:
         """Return the number of the newest event at this moment, 0 for an empty log."""
@@ -89,14 +99,24 @@ class LabelLog:
         lost between the commit and its confirmation: read on from the last known event, or look
         up the idempotency key, before the write is tried again.
 
-        Raises `LogLocked` if another process holds the lock for too long, and `LogError` if the
-        database cannot be written.
+        Raises `LogLocked` if another process holds the lock for too long, `LogReplaced` if the log
+        is no longer the one that was opened, and `LogError` if the database cannot be written.
         """
         with (
             as_log_errors(self._database, action="written"),
             self._database.exclusive() as connection,
         ):
-            yield Appending(self._database, connection)
+            self._database.require_in_place()
+            appending = Appending(self._database, connection)
+            if appending.last < self._written:
+                raise LogReplaced(
+                    f"{self.place} ends at event {appending.last}, but this process has written"
+                    f" event {self._written}: the log was cut or is an older copy"
+                )
+            yield appending
+            self._database.require_in_place()  # nothing is written, in nearly all cases
+        self._database.require_in_place()  # nothing is acknowledged, in all cases
+        self._written = appending.last
 
     def watch(self, appended: Callable[[], None]) -> None:
         """Call `appended` from one daemon thread whenever some process may have appended.
@@ -119,7 +139,7 @@ class LabelLog:
         self._closing.set()
         if self._watcher not in (None, threading.current_thread()):
             self._watcher.join(CLOSING_SECONDS)
-        self._database.engine.dispose()
+        self._database.close()
 
     def _open(self, create: bool) -> LogFormat:
         with as_log_errors(self._database, action="opened"):

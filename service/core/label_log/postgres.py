@@ -117,6 +117,13 @@ class PostgresDatabase:
                     raise LogError(f"{self.place} cannot be watched: {reason(error)}") from error
                 yield
 
+    def require_in_place(self) -> None:
+        """Do nothing: a client cannot remove the server's files."""
+
+    def close(self) -> None:
+        """Close all connections of the pool."""
+        self.engine.dispose()
+
     def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
         """Return whether the server's `lock_timeout` has passed."""
         return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE

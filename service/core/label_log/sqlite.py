@@ -1,7 +1,8 @@
 """The log in a folder: a SQLite file that the processes of one machine share.
 
 In WAL mode readers and the process that appends do not wait for each other; with synchronous=FULL
-a commit that has returned is on disk.
+a commit that has returned is on disk. On which: SQLite goes on writing to files that were removed
+or replaced, so the identity of database and WAL is compared around each commit (`FileIdentity`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 
 from service.core.errors import LogError
 from service.core.label_log.database import as_log_errors
+from service.core.label_log.file_identity import FileIdentity
 
 FILE_NAME = "labels.sqlite"
 LOCK_SECONDS = 5.0
@@ -52,6 +54,7 @@ class SqliteDatabase:
         except OSError as error:
             raise LogError(f"state folder {folder} cannot be used: {error.strerror}") from error
         self.engine = _engine(path, mode="rwc" if create else "ro")
+        self._identity: FileIdentity | None = None  # of a log that is only read
         self._bare = self.engine.execution_options(**{_NO_BEGIN: True})
         if create:
             try:
@@ -62,6 +65,7 @@ class SqliteDatabase:
                     raise LogError(
                         f"{self.place} cannot be written: no permission on the file or its folder"
                     )
+                self._identity = FileIdentity(path, place=self.place)
             except BaseException:
                 self.engine.dispose()
                 raise
@@ -88,14 +92,31 @@ class SqliteDatabase:
         Raises `LogError` when the file cannot be read.
         """
         with as_log_errors(self, action="watched"), self._bare.connect() as connection:
+            # The driver's own connection and a plain sleep: fifty times a second, the detour by
+            # SQLAlchemy and the waiting for an event took three times the processor time.
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
             seen: int | None = None
-            while True:
-                version = connection.exec_driver_sql("PRAGMA data_version").scalar()
+            while not stop.is_set():
+                try:
+                    [version] = driver.execute("PRAGMA data_version").fetchone()
+                except sqlite3.Error as error:
+                    raise LogError(f"{self.place} cannot be watched: {error}") from error
                 if version != seen:
                     seen = version
                     yield
-                if stop.wait(POLL_SECONDS):
-                    return
+                sleep(POLL_SECONDS)
+
+    def require_in_place(self) -> None:
+        """Raise `LogReplaced` where database or WAL were removed or replaced."""
+        if self._identity is not None:
+            self._identity.require_same()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+        if self._identity is not None:
+            self._identity.close()
 
     def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
         """Return whether the error is SQLITE_BUSY ("database is locked"), after `LOCK_SECONDS`."""

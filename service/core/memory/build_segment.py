@@ -1,4 +1,4 @@
-"""`python -m service.core.memory.build_segment JOB`: build one segment in a child process.
+"""`python -m service.core.memory.build_segment JOB [NICENESS]`: build a segment in a child process.
 
 Building a graph inside the service, even in a thread of low priority, raises the 99th percentile of
 search from 0.3 ms to 4 ms. A child process of low priority (nice) does not slow search down.
@@ -18,13 +18,17 @@ from service.core.memory.segment_store import INDEX
 from service.core.processes.low_priority import lower_priority
 
 
-def main(job: Path) -> None:
+def main(job: Path, niceness: int | None = None) -> None:
     """Build `segment.index` from `vectors.npy` and `parameters.json` in the folder `job`.
 
-    Exits with a message as soon as the parent process has ended.
+    Runs at the lowest priority, or at `niceness` if it is given. Exits with a message as soon as
+    the parent process has ended.
     """
     parent = os.getppid()
-    lower_priority()
+    if niceness is None:
+        lower_priority()
+    else:
+        os.nice(niceness)
 
     def exit_if_orphaned(_rows: int) -> None:
         if os.getppid() != parent:
@@ -36,4 +40,4 @@ def main(job: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

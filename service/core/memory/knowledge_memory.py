@@ -16,12 +16,12 @@ from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.label_table import LabelTable
 from service.core.memory.row_ownership import RowOwnership
-from service.core.memory.sealed_rows import seal
+from service.core.memory.sealed_rows import SealedRows, seal
 from service.core.memory.view import View
 
 
 class KnowledgeMemory:
-    """Publishes views; only the single writer may use anything else than `view`."""
+    """Publishes views; only the single writer may use anything else than `view` and `seal`."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
@@ -41,7 +41,7 @@ class KnowledgeMemory:
                 base_details=bundle.label_details,
                 columns=bundle.labels,
             ),
-            ownership=RowOwnership(),
+            ownership=RowOwnership.of_bundle(bundle),
         )
 
     @property
@@ -72,13 +72,23 @@ class KnowledgeMemory:
         draft.apply(changes)
         return self.publish(draft)
 
-    def attach(self, plan: SegmentPlan, segment: Segment | None) -> bool:
+    def seal(self, plan: SegmentPlan, segment: Segment | None) -> SealedRows:
+        """Gather the rows of a plan, with their segment, for `attach`.
+
+        Any thread may call this: it takes a tenth of a second for 65,000 rows, and what a row holds
+        never changes.
+        """
+        return seal(plan, self._view.parts_within(plan.first, plan.stop), segment)
+
+    def attach(self, sealed: SealedRows) -> bool:
         """Replace the parts that hold a plan's rows by its segment.
 
-        Returns False, and changes nothing, if the plan was replaced by another one meanwhile.
+        Rows that have died since they were gathered get a tombstone. Returns False, and changes
+        nothing, if the plan was replaced by another one meanwhile.
         """
+        plan = sealed.plan
         if not any(current is plan for current in self._view.plans):
             return False
-        sealed = seal(plan, self._view.parts_within(plan.first, plan.stop), segment)
-        self._view = self._view.with_sealed(sealed)
+        alive = self._view.alive_rows_within(plan.first, plan.stop)
+        self._view = self._view.with_sealed(sealed.with_alive(alive))
         return True

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from service.core.index.device_live import DeviceLiveVectors
+from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter
 from service.core.memory.part import Votes, alive_places, count_dead, set_tombstones
@@ -30,10 +32,14 @@ class NewRow:
 class LiveStore:
     """Storage of one block of rows: keys, kinds, votes and texts, each at the same position."""
 
-    def __init__(self, *, capacity: int, dimension: int) -> None:
-        """Reserve `capacity` rows with keys of `dimension`."""
+    def __init__(self, *, capacity: int, dimension: int, device: ScanDevice | None = None) -> None:
+        """Reserve `capacity` rows with keys of `dimension`, which `device` searches if given."""
         self.capacity = capacity
-        self.vectors = LiveVectors(capacity=capacity, dimension=dimension)
+        self.vectors: LiveVectors | DeviceLiveVectors = (
+            LiveVectors(capacity=capacity, dimension=dimension)
+            if device is None
+            else DeviceLiveVectors(device, capacity=capacity, dimension=dimension)
+        )
         self.is_instance: Bools = np.zeros(capacity, bool)
         self.votes: list[Indices] = []
         self.texts: list[str] = []
@@ -107,6 +113,11 @@ class LiveRows:
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
         return self.store.texts[row - self.first]
+
+    def texts_of(self, rows: Rows) -> list[str]:
+        """Return the texts [b] of `rows` [b]."""
+        texts = self.store.texts
+        return [texts[place] for place in (rows - self.first).tolist()]
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""

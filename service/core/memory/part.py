@@ -71,6 +71,10 @@ class Part(Protocol):
         """Return the text that was encoded as the row's key."""
         ...
 
+    def texts_of(self, rows: Rows) -> list[str]:
+        """Return the texts [b] of `rows` [b], quicker than `text` for each."""
+        ...
+
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
         ...

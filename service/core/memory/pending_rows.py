@@ -65,8 +65,12 @@ class PendingRows:
         return parts
 
     def _new_block(self, view: View, first: int) -> LiveRows:
-        dimension = view.bundle.manifest.encoder.dimension
-        store = LiveStore(capacity=self._block_rows, dimension=dimension)
+        bundle = view.bundle
+        store = LiveStore(
+            capacity=self._block_rows,
+            dimension=bundle.manifest.encoder.dimension,
+            device=bundle.device,
+        )
         return LiveRows(store=store, first=first, count=0)
 
     def _full_blocks(self, stop: int) -> int:

@@ -37,6 +37,16 @@ class RowOwnership:
     clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
     queries_by_column: HashTrieMap[int, HashTrieSet[str]] = field(default_factory=HashTrieMap)
 
+    @classmethod
+    def of_bundle(cls, bundle: Bundle) -> RowOwnership:
+        """Return the ownership of a bundle's rows; a snapshot has the clicks posted before it."""
+        ownership = cls()
+        for row in bundle.clicks.tolist():
+            columns = bundle.indices[bundle.indptr[row] : bundle.indptr[row + 1]].tolist()
+            click = Click(row=row, columns=tuple(columns))
+            ownership = ownership.with_click(bundle.instance_texts[row], click)
+        return ownership
+
     def rows_of_label(self, column: int, bundle: Bundle) -> tuple[int, ...]:
         """Return the row of a label's text, followed by the rows of its queries."""
         posted = self.label_rows.get(column)

@@ -109,6 +109,10 @@ class SealedRows:
         """Return the text that was encoded as the row's key."""
         return self.texts[int(self._places(np.array([row]))[0])]
 
+    def texts_of(self, rows: Rows) -> list[str]:
+        """Return the texts [b] of `rows` [b]."""
+        return [self.texts[place] for place in self._places(rows).tolist()]
+
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
         if self.segment is None:
@@ -124,6 +128,11 @@ class SealedRows:
         places = self._places(np.asarray(rows, np.int64)).tolist()
         alive = set_tombstones(self.alive, places, self.stored_rows)
         return replace(self, alive=alive, dead_rows=count_dead(alive, self.stored_rows))
+
+    def with_alive(self, rows: Rows) -> SealedRows:
+        """Return the same part in which no other row than `rows`, in any order, is alive."""
+        dead = np.setdiff1d(self.alive_rows(), rows)
+        return self.with_tombstones(dead.tolist()) if len(dead) else self
 
     def _places(self, rows: Rows) -> Rows:
         """Return the positions of `rows` in the arrays and in the segment."""
@@ -157,11 +166,9 @@ def seal(plan: SegmentPlan, parts: Sequence[Part], segment: Segment | None) -> S
         instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
         indptr=np.cumsum(counts),
         indices=_joined([columns for columns, _ in votes], np.int32),
-        texts=tuple(part.text(row) for part, rows in pieces for row in rows.tolist()),
+        texts=tuple(text for part, rows in pieces for text in part.texts_of(rows)),
     )
-    alive = _joined([part.alive_rows() for part in parts], np.int64)
-    dead = np.setdiff1d(plan.rows, alive)
-    return sealed.with_tombstones(dead.tolist()) if len(dead) else sealed
+    return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
 
 
 def _pieces(rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[Part, Rows]]:

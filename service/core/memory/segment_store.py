@@ -22,12 +22,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from time import time
+from time import sleep, time
+from typing import IO
 
 import numpy as np
 import orjson
 
-from service.core.errors import BundleError, InvalidData, SealError
+from service.core.errors import BundleError, InvalidData, SealError, SealLate
 from service.core.files.atomic import new_folder
 from service.core.files.checksums import FileFacts, file_facts, verify_files
 from service.core.index.libraries import IndexParameters, load_library
@@ -37,16 +38,27 @@ from service.core.types import Halves
 
 INDEX = "segment.index"
 FACTS = "segment.json"
+LATE_SECONDS, LATE_SECONDS_A_ROW = 30.0, 0.004
+STUCK_FACTOR = 10  # times `late_after`, with more priority; then the child is not slow but stuck
+LOCK_SECONDS = 0.1  # between two attempts to take the lock of building
 
 log = logging.getLogger("keymatch")
+
+
+def late_after(rows: int) -> float:
+    """Seconds after which a segment of so many rows is late: some five times an idle core's."""
+    return LATE_SECONDS + LATE_SECONDS_A_ROW * rows
 
 
 class SegmentStore:
     """The segments in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Use `folder`, which is created when the first segment is built."""
-        self._folder = folder
+    def __init__(self, folder: Path, *, late_niceness: int = 0) -> None:
+        """Use `folder`, which is created when the first segment is built.
+
+        A segment that is late is built at `late_niceness`.
+        """
+        self._folder, self._late_niceness = folder, late_niceness
         self._child = LowPriorityChild()
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
@@ -81,11 +93,15 @@ class SegmentStore:
             return None
 
     def build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
-        """Build the segment over vectors [n, d] in a child process of low priority.
+        """Build the segment over vectors [n, d] in a child process of the lowest priority.
+
+        Where other processes keep the cores busy, it may be given next to no time, while its rows
+        are scanned. So it is killed when it is late (`late_after`) and begun again at the niceness
+        of a stated share, where it has ten times as long.
 
         Processes that share the folder build one segment at a time, and do not build what another
-        one has built meanwhile. Raises `SealError` if the child fails or the folder cannot be
-        written.
+        one has built meanwhile. Raises `SealError` if the child fails or is stuck, if the folder
+        cannot be written, or after `interrupt`.
         """
         try:
             with self._build_lock():
@@ -122,7 +138,15 @@ class SegmentStore:
             job = Path(name)
             np.save(job / "vectors.npy", vectors)
             (job / "parameters.json").write_bytes(orjson.dumps(asdict(parameters)))
-            self._child.run([sys.executable, "-m", "service.core.memory.build_segment", str(job)])
+            command = [sys.executable, "-m", "service.core.memory.build_segment", str(job)]
+            try:
+                self._child.run(command, seconds=late_after(len(vectors)))
+            except SealLate as late:
+                log.warning("a segment is built with more priority", extra={"cause": str(late)})
+                self._child.run(
+                    [*command, str(self._late_niceness)],
+                    seconds=STUCK_FACTOR * late_after(len(vectors)),
+                )
             facts = file_facts(job)[INDEX]
             self.discard(key)  # remove a folder without `segment.json`
             with new_folder(self._folder / key) as folder:
@@ -133,7 +157,18 @@ class SegmentStore:
     def _build_lock(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "build.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            while not _locked(lock):  # a process that holds it may be stuck
+                if self._child.stopped:
+                    raise SealError("the service is stopping")
+                sleep(LOCK_SECONDS)
             for abandoned in self._folder.glob(".*-*"):
                 shutil.rmtree(abandoned, ignore_errors=True)  # left by a process that was killed
             yield
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

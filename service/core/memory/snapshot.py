@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.bundle.bundle import BundleContent, write_bundle
+from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
@@ -34,7 +34,6 @@ def write_snapshot(
 
 def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     """Return all that a view holds as the content of a bundle."""
-    bundle, facts = view.bundle, view.bundle.manifest
     rows, columns = view.alive_rows(), _columns(view)
     instances = rows[view.is_instance(rows)]
     votes, counts = view.votes(instances)
@@ -42,21 +41,22 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
     new_row = {row: place for place, row in enumerate(instances.tolist())}
-    return BundleContent(
+    content = BundleContent.like(
+        view.bundle,
         name=name,
-        dataset=facts.dataset,
-        encoder=facts.encoder,
-        encoder_onnx=bundle.folder / "encoder.onnx",
-        tokenizer_json=bundle.folder / "tokenizer.json",
         keys=view.vectors(np.concatenate([instances, _label_rows(view, columns)])),
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         indices=new_column[votes],
         instance_texts=[view.text(row) for row in instances.tolist()],
         label_ids=[label.id for label in labels],
         label_texts=[label.text for label in labels],
-        predictor=facts.predictor,
-        index=facts.index.parameters(),
-        metrics=facts.metrics,
+        metrics=view.bundle.manifest.metrics,
+    )
+    return replace(
+        content,
+        clicks=np.array(
+            sorted(new_row[click.row] for click in view.ownership.clicks.values()), np.int64
+        ),
         label_details=_details(view, labels, new_row),
         version=view.version,
         log=log,

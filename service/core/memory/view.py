@@ -9,7 +9,7 @@ Shapes: B queries, b keys per query, n votes, N instances, L labels, d dimension
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from service.core.memory.label_table import LabelTable
 from service.core.memory.part import Part, Votes, alive_places, gather
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import SealedRows
-from service.core.types import Bits, Bools, Floats, Halves, RowKind, Rows
+from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +101,17 @@ class View:
         graphs. Returns similarities [B, b], descending, and row numbers [B, b]; row -1 fills the
         places for which the memory has no row.
         """
-        base = self._search_base(queries, depth=depth, kind=kind, exact=exact)
-        ef = None if exact else self.bundle.manifest.index.ef
-        # A row of a part matters only above the base's last row: -inf if the base has too few.
-        above = base[0][:, -1]
-        results = [base] + [
-            part.search(queries, count=depth, ef=ef, kind=kind, above=above) for part in self.parts
-        ]
-        similarities = np.hstack([part_similarities for part_similarities, _ in results])
-        rows = np.hstack([part_rows for _, part_rows in results])
+        similarities, rows = self._search_base(queries, depth=depth, kind=kind, exact=exact)
+        if self.parts:
+            ef = None if exact else self.bundle.manifest.index.ef
+            # A row of a part matters only above the base's last row: -inf if the base has too few.
+            above = similarities[:, -1]
+            results = [
+                part.search(queries, count=depth, ef=ef, kind=kind, above=above)
+                for part in self.parts
+            ]
+            similarities = np.hstack([similarities, *(found for found, _ in results)])
+            rows = np.hstack([rows, *(found for _, found in results)])
         similarities = np.where(rows < 0, np.float32(-np.inf), similarities)
         return pad(*nearest(similarities, rows, count=depth), count=depth)
 
@@ -130,17 +132,34 @@ class View:
         votes = [
             (instances, *gather(self.bundle.indptr, self.bundle.indices, rows[instances])),
             # The identity block: a label's row votes for its own column.
-            (labels, rows[labels] - self.bundle.instances, np.ones(len(labels), np.int64)),
+            (
+                labels,
+                (rows[labels] - self.bundle.instances).astype(np.int32),
+                np.ones(len(labels), np.int64),
+            ),
         ]
         votes += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
-        key_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in votes])
-        columns = np.concatenate([columns for _, columns, _ in votes]).astype(np.int32)
-        in_order = np.argsort(key_of_vote, kind="stable")
-        key_of_vote, columns = key_of_vote[in_order], columns[in_order]
+        key_of_vote, columns = _in_row_order(votes)
         if len(self.labels.deleted):
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows))
+
+    def learned_votes(self, rows: Rows) -> Votes:
+        """Return the votes of those of `rows` [b] that were learned since the bundle.
+
+        Returns the columns [n] that they vote for, row after row, and the count of each such row.
+        Votes for deleted labels are among them.
+        """
+        votes = [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
+        if not votes:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        if len(votes) == 1:
+            return votes[0][1:]
+        _, columns = _in_row_order(votes)
+        places = np.concatenate([places for places, _, _ in votes])
+        counts = np.concatenate([counts for _, _, counts in votes])
+        return columns, counts[np.argsort(places)]
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
@@ -184,3 +203,14 @@ class View:
             places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
             if len(places):
                 yield part, places
+
+
+def _in_row_order(votes: Sequence[tuple[Rows, Indices, Rows]]) -> tuple[Rows, Indices]:
+    """Join the votes of parts: positions of rows, ascending, columns, and the counts of each row.
+
+    Returns the position of the row that casts each vote [n], ascending, and the columns [n].
+    """
+    row_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in votes])
+    columns = np.concatenate([columns for _, columns, _ in votes])
+    in_order = np.argsort(row_of_vote, kind="stable")
+    return row_of_vote[in_order], columns[in_order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import repeat
 from time import perf_counter
 
 import numpy as np
@@ -12,15 +12,9 @@ import numpy as np
 from service.core.encoding.encoder import Encoder
 from service.core.memory.view import View
 from service.core.prediction.query_cache import QueryCache
-from service.core.prediction.scoring import (
-    best_candidates,
-    predictive_scores,
-    retriever_distribution,
-    value_weights,
-)
+from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.types import (
     Answer,
-    Doubles,
     Evidence,
     Floats,
     Indices,
@@ -33,21 +27,6 @@ from service.core.types import (
 )
 
 EVIDENCE_ROWS = 10  # the most that one keyword's explanation lists
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranking:
-    """The best labels of one query, descending by score, ties in order of label id.
-
-    `columns` [k] of V with `scores` [k]; `rows` [b], `similarities` [b] and `weights` [b] (Eq. 4
-    applied) are the keys that voted.
-    """
-
-    columns: Indices
-    scores: Doubles
-    rows: Rows
-    similarities: Floats
-    weights: Doubles
 
 
 class Stopwatch:
@@ -76,25 +55,51 @@ class Predictor:
         *,
         tau: float,
         cache: QueryCache | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
-        """Predict at temperature `tau`; `cache` keeps the vectors of recent queries."""
+        """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
+
+        `ranker` counts the votes of retrieved keys, by default in compiled code if it was built.
+        """
         self._encoder = encoder
         self._tau = tau
         self._cache = cache or QueryCache(0)
+        self._ranker = ranker or open_ranker()
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
         vectors = self.encode(queries, watch)
+        return self.answer(view, queries, vectors, options, watch)
+
+    def answer(
+        self,
+        view: View,
+        queries: Sequence[str],
+        vectors: Floats,
+        options: PredictOptions,
+        watch: Stopwatch,
+    ) -> Answer:
+        """Answer encoded queries [B, d]; `watch` may hold the seconds of their encoding."""
         with watch.stage("retrieve"):
             retrieved = self.retrieve(view, vectors, options)
         with watch.stage("score"):
-            rankings = self.vote(view, retrieved, options)
-            predictions = tuple(
-                Prediction(query=query, keywords=self._keywords(view, ranking, options))
-                for query, ranking in zip(queries, rankings, strict=True)
-            )
+            predictions = self.predictions(view, queries, retrieved, options)
         return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
+
+    def predictions(
+        self,
+        view: View,
+        queries: Sequence[str],
+        retrieved: tuple[Floats, Rows],
+        options: PredictOptions,
+    ) -> tuple[Prediction, ...]:
+        """The keywords of queries from their retrieved keys: similarities and rows, [B, b]."""
+        rankings = self.vote(view, retrieved, options)
+        return tuple(
+            Prediction(query=query, keywords=self.keywords(view, ranking, options))
+            for query, ranking in zip(queries, rankings, strict=True)
+        )
 
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
         """Unit vectors [B, d] of queries, from the cache where it has them."""
@@ -125,48 +130,31 @@ class Predictor:
     ) -> Iterator[Ranking]:
         """The best labels of each query from its retrieved keys."""
         for similarities, rows in zip(*retrieved, strict=True):
-            found = rows >= 0
-            yield self._ranking(view, similarities[found], rows[found], options)
+            if len(rows) and rows[-1] < 0:  # places without a row are the last
+                count = np.count_nonzero(rows >= 0)
+                similarities, rows = similarities[:count], rows[:count]
+            yield self._ranker.rank(
+                view, rows=rows, similarities=similarities, tau=self._tau, options=options
+            )
 
-    def _ranking(
-        self, view: View, similarities: Floats, rows: Rows, options: PredictOptions
-    ) -> Ranking:
-        distribution = retriever_distribution(similarities=similarities, tau=self._tau)
-        is_instance = view.is_instance(rows)
-        columns, votes_per_key = view.votes(rows)
-        weights = value_weights(
-            weights=distribution, is_instance=is_instance, memorization=options.memorization
-        )
-        columns, scores = predictive_scores(
-            weights=weights, labels=columns, votes_per_key=votes_per_key
-        )
-        best = best_candidates(scores=scores, top_k=options.top_k)
-        ordered = sorted(
-            zip(columns[best].tolist(), scores[best].tolist(), strict=True),
-            key=lambda candidate: (-candidate[1], view.labels.id_at(candidate[0])),
-        )[: options.top_k]
-        return Ranking(
-            columns=np.array([column for column, _ in ordered], np.int32),
-            scores=np.array([score for _, score in ordered], np.float64),
-            rows=rows,
-            similarities=similarities,
-            weights=weights,
-        )
-
-    def _keywords(
+    def keywords(
         self, view: View, ranking: Ranking, options: PredictOptions
     ) -> tuple[Keyword, ...]:
+        """The labels of a ranking with what an answer shows of them."""
+        explanations = evidence(view, ranking) if options.explain else repeat(())
         keywords = []
-        for column, score in zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True):
-            label = view.labels.at(column)
+        for column, score, explanation in zip(
+            ranking.columns, ranking.scores, explanations, strict=False
+        ):
+            label_id, text, novel, metadata = view.labels.shown_at(column)
             keywords.append(
                 Keyword(
-                    id=label.id,
-                    text=label.text,
+                    id=label_id,
+                    text=text,
                     score=score,
-                    novel=label.novel,
-                    metadata=label.metadata,
-                    evidence=evidence(view, ranking, column) if options.explain else (),
+                    novel=novel,
+                    metadata=metadata,
+                    evidence=explanation,
                 )
             )
         return tuple(keywords)
@@ -183,19 +171,48 @@ def voting_kind(memorization: float) -> RowKind | None:
     return RowKind.INSTANCE if memorization == 1.0 else None
 
 
-def evidence(view: View, ranking: Ranking, column: int) -> tuple[Evidence, ...]:
-    """The rows that voted for a column, the heaviest first."""
-    columns, votes_per_key = view.votes(ranking.rows)
-    key_of_vote = np.repeat(np.arange(len(ranking.rows)), votes_per_key)
-    keys = key_of_vote[columns == column]
-    keys = keys[np.argsort(-ranking.weights[keys], kind="stable")][:EVIDENCE_ROWS]
-    is_instance = view.is_instance(ranking.rows[keys])
-    return tuple(
-        Evidence(
+def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
+    """The rows that voted for each of the k columns of a ranking, the heaviest first.
+
+    All votes are walked once, not once for each column. A row that voted for several columns is one
+    `Evidence`, which they share.
+    """
+    by_weight = np.argsort(-ranking.weights, kind="stable")  # [b]
+    rows = ranking.rows[by_weight]
+    places = _heaviest_keys(*view.votes(rows), columns=ranking.columns)
+    shown = sorted({place for explanation in places for place in explanation})
+    kinds = view.is_instance(rows[shown]).tolist()
+    of_place = {
+        place: Evidence(
             kind=RowKind.INSTANCE if instance else RowKind.LABEL,
-            text=view.text(int(ranking.rows[key])),
-            similarity=float(ranking.similarities[key]),
-            weight=float(ranking.weights[key]),
+            text=view.text(int(rows[place])),
+            similarity=float(ranking.similarities[by_weight[place]]),
+            weight=float(ranking.weights[by_weight[place]]),
         )
-        for key, instance in zip(keys.tolist(), is_instance.tolist(), strict=True)
-    )
+        for place, instance in zip(shown, kinds, strict=True)
+    }
+    return [tuple(of_place[place] for place in explanation) for explanation in places]
+
+
+def _heaviest_keys(
+    labels: Indices, votes_per_key: Rows, *, columns: Sequence[int]
+) -> list[list[int]]:
+    """The first `EVIDENCE_ROWS` keys that vote for each of `columns` [k], as places 0..b.
+
+    `labels` [v] are the columns that b keys vote for, key after key, `votes_per_key` [b] of each.
+    """
+    ascending = np.argsort(columns, kind="stable")
+    ordered = np.asarray(columns, np.int64)[ascending]
+    key_of_vote = np.repeat(np.arange(len(votes_per_key)), votes_per_key)  # [v]
+    place = np.searchsorted(ordered, labels)
+    place[place == len(ordered)] = 0
+    voted = np.flatnonzero(ordered[place] == labels) if len(ordered) else np.zeros(0, np.int64)
+    column_of_vote = ascending[place[voted]]
+    # Stable, and the votes lie key after key: those for one column keep the order of their keys.
+    in_order = np.argsort(column_of_vote, kind="stable")
+    keys = key_of_vote[voted][in_order]
+    ends = np.cumsum(np.bincount(column_of_vote, minlength=len(columns))).tolist()
+    return [
+        keys[start : min(stop, start + EVIDENCE_ROWS)].tolist()
+        for start, stop in zip([0, *ends], ends, strict=False)
+    ]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from service.core.changes import Item
 from service.core.encoding.representer import EncodedItem
-from service.core.errors import UnknownLabels
+from service.core.errors import KeymatchError, UnknownLabels, echoed
 from service.core.memory.draft import Draft
 from service.core.memory.label_table import LabelTable
 from service.core.types import NewInstance, NewLabel
 from service.engine.writing.commit import Commit
 from service.engine.writing.written import Written, WrittenLabel
+
+# Unknown ids that are looked for: one more than an answer names. To look up 100,000 takes seconds.
+NAMED_LABELS = 101
 
 
 class Operation(Protocol):
@@ -83,30 +87,50 @@ class PutInstances:
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the instances that say something new.
 
-        Raises `UnknownLabels`, naming every label that does not exist, or `MemoryFull`.
+        Raises `UnknownLabels`, naming the labels that do not exist, or `MemoryFull`.
         """
-        self._require_labels(commit.draft.labels)
+        require_labels(self.instances, commit.draft.labels)
         commit.require_room(self.instances)
         for instance, encoded in zip(self.instances, encoded_items, strict=True):
             if not self._known(commit.draft, instance):
                 commit.put_instance(instance, encoded)
         return Written(version=commit.version, accepted=len(self.instances))
 
-    def _require_labels(self, table: LabelTable) -> None:
-        unknown = [
-            (f"instances.{place}.labels.{position}", f"no label has the id {label_id!r}")
-            for place, instance in enumerate(self.instances)
-            for position, label_id in enumerate(instance.labels)
-            if table.column(label_id) is None
-        ]
-        if unknown:
-            raise UnknownLabels(unknown)
-
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
         """Whether the query votes for all these labels already."""
         voted = draft.votes_of(instance.query)
         return all(draft.labels.column(label_id) in voted for label_id in instance.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequireLabels:
+    """Refuse instances of unknown labels without having encoded them; writes nothing."""
+
+    instances: tuple[NewInstance, ...]
+    items: Sequence[Item] = ()
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Raise `UnknownLabels`, or `LabelsKnown`: no answer, which would be remembered."""
+        require_labels(self.instances, commit.draft.labels)
+        raise LabelsKnown("all labels exist")
+
+
+class LabelsKnown(KeymatchError):
+    """`RequireLabels` has nothing to refuse."""
+
+
+def require_labels(instances: Sequence[NewInstance], table: LabelTable) -> None:
+    """Raise `UnknownLabels` for the first `NAMED_LABELS` that do not exist."""
+    unknown = (
+        (f"instances.{place}.labels.{position}", f"no label has the id {echoed(label_id)}")
+        for place, instance in enumerate(instances)
+        for position, label_id in enumerate(instance.labels)
+        if table.column(label_id) is None
+    )
+    named = list(islice(unknown, NAMED_LABELS))
+    if named:
+        raise UnknownLabels(named)
 
 
 def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:

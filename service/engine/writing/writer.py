@@ -8,6 +8,7 @@ result or its exception, also when the writer stops.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,12 +16,11 @@ from contextlib import suppress
 
 from service.core.changes import UseBundle
 from service.core.errors import KeymatchError, LogCorrupt, LogError, NotReady
-from service.core.index.protocol import Segment
 from service.core.label_log import LabelLog
-from service.core.memory.compaction import SegmentPlan
+from service.core.memory.sealed_rows import SealedRows
 from service.core.replay import new_event
 from service.engine.loaded_bundle import LoadedBundle
-from service.engine.writing.group_commit import GroupCommit
+from service.engine.writing.group_commit import GroupCommit, Outcome
 from service.engine.writing.log_follower import LogFollower
 from service.engine.writing.log_health import LogHealth
 from service.engine.writing.write_queue import WriteJob, WriteQueue, WriterTask, fail
@@ -40,17 +40,25 @@ class Writer:
         loaded: LoadedBundle,
         telemetry: Telemetry,
         queue_items: int,
+        queue_delay: float = math.inf,
         published: Callable[[LoadedBundle], None],
         reload_requested: Callable[[UseBundle], None] = lambda request: None,
+        encoding_took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """Start the thread; it calls `published` and `reload_requested`, see `LogFollower`."""
+        """Start the thread; it calls `published` and `reload_requested`, see `LogFollower`.
+
+        `queue_items` and `queue_delay`, in seconds, bound the queue. `encoding_took` is called with
+        the processor seconds of what the thread has encoded.
+        """
         self._log = log
-        self._queue = WriteQueue(queue_items)
+        self._queue = WriteQueue(queue_items, delay=queue_delay)
         self._health = LogHealth()
         self._follower = LogFollower(
             log, loaded, self._health, published=published, reload_requested=reload_requested
         )
-        self._group_commit = GroupCommit(log, self._follower, self._health, telemetry)
+        self._group_commit = GroupCommit(
+            log, self._follower, self._health, telemetry, encoding_took=encoding_took
+        )
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
@@ -63,6 +71,11 @@ class Writer:
     def failing(self) -> str:
         """Why the log cannot be used, as far as is known; empty where it can."""
         return self._health.cause
+
+    @property
+    def log_in_place(self) -> bool:
+        """Whether a restart would find what is written; false once the log was replaced."""
+        return self._log.in_place
 
     @property
     def lag(self) -> int:
@@ -78,17 +91,23 @@ class Writer:
         return job.future
 
     def wake(self) -> None:
-        """Read the log soon: another process may have written to it."""
+        """Read the log soon: another process may have written to it.
+
+        Called after this process's own commits as well, which may be many a second: those leave the
+        writer alone.
+        """
+        if not self._health.cause:
+            with suppress(LogError):  # the writer will meet it, too
+                if self._log.last_sequence() <= self._follower.loaded.memory.view.version:
+                    return
         if not self._follower.log_changed.is_set():
             self._follower.log_changed.set()
             with suppress(NotReady):  # a writer that has stopped need not read
                 self._queue.put(WriterTask(run=self._follower.read_if_changed))
 
-    def attach(
-        self, plan: SegmentPlan, segment: Segment | None, *, to: LoadedBundle
-    ) -> Future[bool]:
+    def attach(self, sealed: SealedRows, *, to: LoadedBundle) -> Future[bool]:
         """Put a built segment in place of its rows; the future says whether it was still needed."""
-        return self._run_task(lambda: self._attach(plan, segment, to))
+        return self._run_task(lambda: self._attach(sealed, to))
 
     def switch_to(self, loaded: LoadedBundle, *, configured: str = "") -> Future[bool]:
         """Serve another bundle from now on, once its memory holds all that is logged.
@@ -97,6 +116,10 @@ class Writer:
         switch is logged, and other processes on the same log follow.
         """
         return self._run_task(lambda: self._switch_to(loaded, configured))
+
+    def rehearse(self) -> Future[bool]:
+        """Write a label that is dropped before it is logged, so that the first one is quick."""
+        return self._run_task(self._rehearse)
 
     def close(self) -> None:
         """Write what was admitted, then stop."""
@@ -143,33 +166,37 @@ class Writer:
         """Write jobs and give each future its result or its exception."""
         if not jobs:
             return
-        try:
-            self._write(jobs)
-        except KeymatchError as error:
-            if isinstance(error, LogError):
-                self._health.note(unwritable=str(error))
-            for job in jobs:
-                fail(job.future, error)
-            # A commit that failed may still have reached the disk: only the log knows.
-            self.wake()
-        except Exception:  # a defect: whoever waits must not hang
-            log.exception("defect in the writer")
-            for job in jobs:
-                fail(job.future, LogError("the write failed inside the service"))
-            self.wake()
-        finally:
-            self._queue.done(jobs)
-
-    def _write(self, jobs: Sequence[WriteJob]) -> None:
-        outcomes = self._group_commit.write(jobs)
+        outcomes = self._write(jobs)
+        # First: who reads an answer and writes again at once must have a place in the queue.
+        self._queue.done(jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(outcome, KeymatchError):
-                job.future.set_exception(outcome)
+                fail(job.future, outcome)
             else:
                 job.future.set_result(outcome)
 
-    def _attach(self, plan: SegmentPlan, segment: Segment | None, to: LoadedBundle) -> bool:
-        attached = to.memory.attach(plan, segment)
+    def _write(self, jobs: Sequence[WriteJob]) -> Sequence[Outcome]:
+        """Write jobs; returns what became of each."""
+        try:
+            return self._group_commit.write(jobs)
+        except KeymatchError as error:
+            if isinstance(error, LogError):
+                self._health.note(unwritable=str(error))
+            outcome: Outcome = error
+        except Exception:  # a defect: whoever waits must not hang
+            log.exception("defect in the writer")
+            outcome = LogError("the write failed inside the service")
+        # A commit that failed may still have reached the disk: only the log knows.
+        self.wake()
+        return [outcome] * len(jobs)
+
+    def _rehearse(self) -> bool:
+        with suppress(LogError):  # the first write will say so
+            self._group_commit.rehearse()
+        return False
+
+    def _attach(self, sealed: SealedRows, to: LoadedBundle) -> bool:
+        attached = to.memory.attach(sealed)
         if attached:
             self._follower.announce(to)
         return attached

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.http.answers import BundleAnswer
+from service.http.answers import BundleAnswer, CancelAnswer
 from service.http.endpoint import Call, Endpoint
 from service.http.request_models import ReloadBody, SnapshotBody
 from service.http.routes.dependencies import RouteDependencies
@@ -31,6 +31,15 @@ class AdminRoutes:
                 refusals=(409, 503),
             ),
             Endpoint(
+                method="DELETE",
+                path="/admin/snapshot",
+                summary="Give up the snapshot that is being written",
+                handler=self.cancel_snapshot,
+                scope="admin",
+                answer=CancelAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
                 method="POST",
                 path="/admin/reload",
                 summary="Serve another bundle from now on",
@@ -46,6 +55,10 @@ class AdminRoutes:
         """Write a bundle; the answer comes when it is complete on disk."""
         name, version = await self._engine.snapshot(call.input.bundle)
         return {"bundle": name, "version": version}
+
+    async def cancel_snapshot(self, _call: Call[None]) -> CancelAnswer:
+        """End the child that writes a snapshot; its request is answered with 409."""
+        return {"bundle": await self._engine.cancel_snapshot()}
 
     async def reload(self, call: Call[ReloadBody]) -> BundleAnswer:
         """Open, verify and warm up a bundle, then serve it in place of the present one."""

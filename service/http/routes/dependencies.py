@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from service.engine.engine import Engine
 from service.http.request_models import RequestModels
+from service.http.side_thread import SideThread
 from service.settings import Limits
 from service.telemetry import Telemetry
 
@@ -19,4 +20,6 @@ class RouteDependencies:
     models: RequestModels
     limits: Limits
     telemetry: Telemetry
+    metrics_scope: str | None  # that an API key must have for /metrics; None: no key is needed
+    side_thread: SideThread
     draining: Callable[[], bool]  # whether the process was asked to end

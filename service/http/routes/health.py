@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, cast
 
 from starlette.responses import Response
 
+from service.engine.status import State
 from service.http.answers import InfoAnswer, LiveAnswer, ReadyAnswer
 from service.http.endpoint import Call, Endpoint
 from service.http.problems import problem, problem_response
@@ -20,7 +23,10 @@ class HealthRoutes:
 
     def __init__(self, dependencies: RouteDependencies) -> None:
         self._engine, self._telemetry = dependencies.engine, dependencies.telemetry
+        self._metrics_scope = dependencies.metrics_scope
         self._limits = asdict(dependencies.limits)
+        # One thread for all scrapes, which is neither the event loop nor an answering thread.
+        self._rendering = ThreadPoolExecutor(1, thread_name_prefix="metrics")
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """The declared routes."""
@@ -55,6 +61,7 @@ class HealthRoutes:
                 path="/metrics",
                 summary="Prometheus metrics",
                 handler=self.metrics,
+                scope=self._metrics_scope,
                 answer_media_type="text/plain",
             ),
         ]
@@ -70,11 +77,10 @@ class HealthRoutes:
         """503 until queries are answered, and again while the service shuts down."""
         if not self._engine.ready():
             detail = f"the service is {self._engine.state.value}"
+            if self._engine.state is State.READY:
+                detail = "writes are refused: the writer has died, or the label log was replaced"
             return problem_response(problem(503, "Not ready", detail))
-        return {
-            "status": "ready",
-            "writes": "failing" if self._engine.log_failure() else "accepted",
-        }
+        return {"status": "ready", "writes": self._engine.writes()}
 
     async def info(self, _call: Call[None]) -> InfoAnswer:
         """What is served, and what a request may ask for."""
@@ -83,4 +89,6 @@ class HealthRoutes:
     async def metrics(self, _call: Call[None]) -> Response:
         """All metrics in Prometheus' text format."""
         self._engine.measure()
-        return Response(self._telemetry.render(), media_type=METRICS_TYPE)
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(self._rendering, self._telemetry.render)
+        return Response(text, media_type=METRICS_TYPE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.core.types import NewInstance
 from service.engine.writing.operations import PutInstances
 from service.http.answers import InstancesAnswer
 from service.http.endpoint import Call, Endpoint
@@ -16,6 +17,7 @@ class InstanceRoutes:
 
     def __init__(self, dependencies: RouteDependencies) -> None:
         self._engine, self._models = dependencies.engine, dependencies.models
+        self._side_thread = dependencies.side_thread
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """The declared routes."""
@@ -29,14 +31,22 @@ class InstanceRoutes:
                 body=self._models.instances,
                 idempotent=True,
                 answer=InstancesAnswer,
-                refusals=(429, 503, 507),
+                refusals=(429, 503, 504, 507),
             )
         ]
 
     async def put_instances(self, call: Call[InstancesBody]) -> InstancesAnswer:
         """Write all instances of a request, or none."""
-        instances = tuple(instance.to_instance() for instance in call.input.instances)
+        instances = await self._instances(call)
         written = await self._engine.write(
             PutInstances(instances=instances), request=call.idempotency
         )
         return {"version": written.version, "accepted": written.accepted}
+
+    async def _instances(self, call: Call[InstancesBody]) -> tuple[NewInstance, ...]:
+        """The instances; those of a large body have many labels, which takes long."""
+
+        def instances() -> tuple[NewInstance, ...]:
+            return tuple(body.to_instance() for body in call.input.instances)
+
+        return await self._side_thread.run(instances) if call.hold.size else instances()

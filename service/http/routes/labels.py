@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -10,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.core.errors import NotReady
+from service.core.types import Label, NewLabel
 from service.engine.writing.operations import PutLabels, RemoveLabel
 from service.http.answers import (
     LabelAnswer,
@@ -21,11 +24,14 @@ from service.http.answers import (
     VersionAnswer,
 )
 from service.http.endpoint import Call, Endpoint, LineStream
-from service.http.request_models import LabelsBody, Page
-from service.http.responses import label_answer, labels_answer
+from service.http.large.held_bytes import Hold
+from service.http.request_models import LabelBody, LabelsBody, Page
+from service.http.responses import label_answer, label_size, labels_answer
 from service.http.routes.dependencies import RouteDependencies
-from service.http.streaming.label_stream import LabelStream
+from service.http.streaming.label_stream import STREAM_BYTES, LabelStream
 
+PAGE_BYTES = 4_194_304  # of labels, after which a page ends before it has as many as asked for
+FEW_LABELS = 8  # whose ids the event loop makes itself, in some milliseconds at most
 _LABEL_PATH = "/labels/{label_id:label_id}"
 _PATH_PARAMETERS = {"label_id": "The label's id, percent-encoded; it may hold slashes."}
 
@@ -63,7 +69,7 @@ class LabelRoutes:
             ),
             idempotent=True,
             answer=LabelsAnswer,
-            refusals=(429, 503, 507),
+            refusals=(429, 503, 504, 507),
         )
 
     def _list(self) -> Endpoint[Page]:
@@ -100,26 +106,39 @@ class LabelRoutes:
             path_parameters=_PATH_PARAMETERS,
             idempotent=True,
             answer=VersionAnswer,
-            refusals=(404, 429, 503),
+            refusals=(404, 429, 503, 504),
         )
 
     async def put_labels(self, call: Call[LabelsBody]) -> LabelsAnswer:
         """Write all labels of a request, or none."""
-        labels = tuple(label.to_label() for label in call.input.labels)
+        labels = await self._labels(call.input.labels)
         written = await self._engine.write(PutLabels(labels=labels), request=call.idempotency)
         return labels_answer(written)
 
-    def stream_labels(self, _request: Request) -> Response:
+    async def _labels(self, bodies: Sequence[LabelBody]) -> tuple[NewLabel, ...]:
+        """The labels; to normalise many long texts takes long."""
+
+        def labels() -> tuple[NewLabel, ...]:
+            return tuple(body.to_label() for body in bodies)
+
+        if len(bodies) <= FEW_LABELS:
+            return labels()
+        return await self._dependencies.side_thread.run(labels)
+
+    def stream_labels(self, _request: Request, hold: Hold) -> Response:
         """Write a stream of labels, a batch at a time."""
         dependencies = self._dependencies
         if dependencies.draining() or not self._engine.ready():
             raise NotReady("the service takes no labels now; try again later")
+        hold.add(STREAM_BYTES)
         return LabelStream(
             model=self._models.label,
+            side_thread=dependencies.side_thread,
             apply=self._engine.put_labels,
             draining=dependencies.draining,
             limits=dependencies.limits,
             telemetry=dependencies.telemetry,
+            hold=hold,
         )
 
     async def list_labels(self, call: Call[Page]) -> LabelPage:
@@ -127,7 +146,7 @@ class LabelRoutes:
         page, view = call.input, self._engine.view
         # In a thread: the first page after a write sorts all ids.
         labels = await asyncio.to_thread(view.labels.page, after=page.after, size=page.limit + 1)
-        shown = labels[: page.limit]
+        shown = _first(labels[: page.limit], PAGE_BYTES)
         return {
             "version": view.version,
             "labels": [label_answer(label) for label in shown],
@@ -144,6 +163,12 @@ class LabelRoutes:
             RemoveLabel(id=_label_id(call)), request=call.idempotency
         )
         return {"version": written.version}
+
+
+def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:
+    """The first labels, up to the one with which they have `size` bytes."""
+    ends = accumulate(label_size(label) for label in labels)
+    return labels[: 1 + sum(end < size for end in ends)]
 
 
 def _label_id(call: Call[None]) -> str:

@@ -20,11 +20,12 @@ BATCH_SECONDS = 0.02  # the longest that a line waits for others to be committed
 class Entry:
     """A line that was read: its label, or the problem for which it has none.
 
-    `line` is its number, `size` its length in bytes.
+    `line` is its number, `size` its length in bytes, `held` what its stream's hold counts for it.
     """
 
     line: int
     size: int
+    held: int = 0
     label: NewLabel | None = None
     problem: Problem | None = None
 

@@ -22,10 +22,13 @@ from service.core.types import NewLabel
 from service.engine.writing.written import Written
 from service.http import problems
 from service.http.answers import LineAnswer, LineRefusal
+from service.http.bounded_model import BoundedModel
+from service.http.large.held_bytes import Hold
 from service.http.problems import Problem
-from service.http.request_body import NDJSON, parse_json
+from service.http.request_body import NDJSON, SMALL_BYTES, validated
 from service.http.request_models import LabelBody
 from service.http.responses import json_lines, line_answer, line_refusal, stream_end
+from service.http.side_thread import SideThread
 from service.http.streaming.batch_queue import BatchQueue, Entry
 from service.http.streaming.ndjson import Line, read_lines
 from service.http.streaming.send_buffer import SendBuffer
@@ -33,6 +36,10 @@ from service.settings import Limits
 from service.telemetry import Telemetry
 
 BATCH_LINES = 256
+BATCH_BYTES = 262_144
+# What a stream holds at most as long as its lines and its unread answers are short: a batch that is
+# written, one that is read, answers, and a piece of the body.
+STREAM_BYTES = 1_048_576
 RETRY_SECONDS = 0.05  # between two attempts to write a batch while the writer's queue is full
 LOOK_SECONDS = 0.25  # how often an idle stream checks whether the service shuts down
 # Closing a connection while bytes still arrive resets it, and the client may lose the last lines of
@@ -58,28 +65,31 @@ class LabelStream(Response):
         self,
         *,
         model: type[LabelBody],
+        side_thread: SideThread,
         apply: Apply,
         draining: Callable[[], bool],
         limits: Limits,
         telemetry: Telemetry,
+        hold: Hold,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         """`apply` writes labels, all or none; `draining` tells whether the service shuts down.
 
-        `patience` is in seconds, see `SendBuffer`.
+        `patience` is in seconds, see `SendBuffer`; `hold` holds `STREAM_BYTES` already.
         """
         self.status_code, self.background = 200, None
         # After an early end the rest of the body is unread, so no request can follow on this
         # connection.
         self.init_headers({"connection": "close"})
-        self._model, self._apply, self._draining = model, apply, draining
+        self._model, self._side_thread = BoundedModel(model), side_thread
+        self._apply, self._draining = apply, draining
         self._limits, self._telemetry = limits, telemetry
-        self._patience = patience
+        self._patience, self._hold = patience, hold
         self._client_left = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, write and answer until the stream ends, fails or the service shuts down."""
-        batches = BatchQueue(lines=BATCH_LINES, size=self._limits.body_bytes)
+        batches = BatchQueue(lines=BATCH_LINES, size=min(BATCH_BYTES, self._limits.body_bytes))
         answers = SendBuffer(
             send,
             start={
@@ -89,6 +99,7 @@ class LabelStream(Response):
             },
             limit=self._limits.stream_answer_bytes,
             patience=self._patience,
+            hold=self._hold,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -106,30 +117,41 @@ class LabelStream(Response):
 
     async def _read(self, request: Request, batches: BatchQueue) -> None:
         try:
-            async for line in read_lines(request.stream(), limit=self._limits.body_bytes):
+            lines = read_lines(request.stream(), limit=self._limits.body_bytes, hold=self._hold)
+            async for line in lines:
                 if not batches.closed:
-                    await batches.put(self._entry(line))
+                    await batches.put(await self._entry(line))
+                elif line.held:
+                    self._hold.count(-line.held)
         except ClientDisconnect:
             self._client_left = True
             batches.close()
         else:
             batches.end()
 
-    def _entry(self, line: Line) -> Entry:
-        size = len(line.content or b"")
+    async def _entry(self, line: Line) -> Entry:
+        label, problem = None, None
         try:
-            return Entry(line=line.number, size=size, label=self._label(line))
+            label = await self._label(line)
         except ValidationError as error:
             problem = problems.validation_document(error, whole="line")
         except KeymatchError as error:
             problem = problems.error_document(error)
-        return Entry(line=line.number, size=size, problem=problem)
+        size = len(line.content or b"")
+        return Entry(line=line.number, size=size, held=line.held, label=label, problem=problem)
 
-    def _label(self, line: Line) -> NewLabel:
+    async def _label(self, line: Line) -> NewLabel:
         if line.content is None:
+            if line.crowded:
+                raise self._hold.refusal()
             limit = self._limits.body_bytes
             raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
-        return self._model.model_validate(parse_json(line.content, what="line")).to_label()
+        if len(line.content) <= SMALL_BYTES:
+            return self._parsed(line.content)
+        return await self._side_thread.run(self._parsed, line.content)
+
+    def _parsed(self, content: bytes) -> NewLabel:
+        return validated(self._model, content, what="line").to_label()
 
     async def _answer_all(self, batches: BatchQueue, answers: SendBuffer) -> None:
         """Write batch after batch and answer its lines; after a failure, say where it stopped."""
@@ -140,6 +162,7 @@ class LabelStream(Response):
                 failure = problems.error_document(_shutting_down())
             elif batch := await batches.take(within=LOOK_SECONDS):
                 documents, failure = await self._answers(batch)
+                self._hold.count(-sum(entry.held for entry in batch))
                 answers.write(json_lines(documents))
                 last = batch[-1].line
         if failure is not None:

@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 from starlette.types import Message, Send
 
+from service.http.large.held_bytes import Hold
+
+FREE_BYTES = 262_144  # of a stream's answers, which are part of what it holds from its start
 _PIECE_BYTES = 65_536
 
 
@@ -22,14 +25,17 @@ class SendBuffer:
     library or of anyio bounds the number of items.
     """
 
-    def __init__(self, send: Send, *, start: Message, limit: int, patience: float) -> None:
+    def __init__(
+        self, send: Send, *, start: Message, limit: int, patience: float, hold: Hold
+    ) -> None:
         """`start` is sent before the first byte.
 
-        The buffer is full with `limit` bytes; after `patience` seconds in which the client read
-        nothing, `room` and `finish` raise.
+        The buffer is full with `limit` bytes, or with `FREE_BYTES` while all requests hold as much
+        as they may; what is beyond these counts in `hold`. After `patience` seconds in which the
+        client read nothing, `room` and `finish` raise.
         """
         self._send, self._start = send, start
-        self._limit, self._patience = limit, patience
+        self._limit, self._patience, self._hold = limit, patience, hold
         self._pieces: deque[bytes] = deque()
         self._held_bytes = 0
         self._started = self._ended = self._sent = False
@@ -39,12 +45,15 @@ class SendBuffer:
         """Add bytes, also beyond the limit: the caller waits for `room` before each write."""
         for place in range(0, len(content), _PIECE_BYTES):
             self._pieces.append(content[place : place + _PIECE_BYTES])
-        self._held_bytes += len(content)
+        self._hold_bytes(self._held_bytes + len(content))
         self._written.set()
 
     async def room(self) -> None:
         """Wait while the buffer is full; raises `TimeoutError` once the patience is over."""
-        await self._until(lambda: self._held_bytes < self._limit)
+        crowded_limit = min(self._limit, FREE_BYTES)
+        await self._until(
+            lambda: self._held_bytes < (crowded_limit if self._hold.crowded else self._limit)
+        )
 
     async def finish(self) -> None:
         """End the answer and wait until it is sent; raises `TimeoutError` as `room` does."""
@@ -58,7 +67,7 @@ class SendBuffer:
             if self._pieces:
                 piece = self._pieces.popleft()
                 await self._send_body(piece, more_body=True)
-                self._held_bytes -= len(piece)
+                self._hold_bytes(self._held_bytes - len(piece))
                 self._progressed.set()
             else:
                 self._written.clear()
@@ -66,6 +75,13 @@ class SendBuffer:
         await self._send_body(b"", more_body=False)
         self._sent = True
         self._progressed.set()
+
+    def _hold_bytes(self, size: int) -> None:
+        counted = max(0, self._held_bytes - FREE_BYTES)
+        self._held_bytes = size
+        change = max(0, size - FREE_BYTES) - counted
+        if change:
+            self._hold.count(change)
 
     async def _send_body(self, body: bytes, *, more_body: bool) -> None:
         if not self._started:

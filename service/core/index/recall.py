@@ -1,0 +1,39 @@
+"""Recall: the share of the truly nearest rows that a search returns.
+
+Shapes: B queries, b retrieved rows, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from service.core.types import Doubles, Floats, Halves, Rows
+
+_TIE = 1e-6  # similarities closer than this are equal: fp32 sums in another order
+
+
+def recall_per_query(
+    *,
+    queries: Floats,
+    retrieved: Rows,
+    exact_rows: Rows,
+    exact_similarities: Floats,
+    vectors_of: Callable[[Rows], Halves],
+    tie: float = _TIE,
+) -> Doubles:
+    """Return the recall of each query [B], for `retrieved` rows [B, b] against exact ones [B, b].
+
+    A row that ties with the last exact one, to within `tie`, counts. The similarities of retrieved
+    rows are computed from their vectors, since a search could report wrong ones.
+    """
+    shares = np.empty(len(queries))
+    lines = zip(queries, retrieved, exact_rows, exact_similarities, strict=True)
+    for place, (query, rows, nearest, similarities) in enumerate(lines):
+        nearest, unique = nearest[nearest >= 0], np.unique(rows[rows >= 0])
+        computed = vectors_of(unique).astype(np.float32) @ query
+        worst = similarities[len(nearest) - 1] if len(nearest) else np.inf
+        correct = np.isin(unique, nearest) | (computed >= worst - tie)
+        shares[place] = min(int(correct.sum()), len(nearest)) / max(1, len(nearest))
+    return shares

@@ -1,0 +1,122 @@
+"""What is whole in a damaged log, and a new log that holds it.
+
+Each event has its own checksum and is read by itself, so one that was altered, lost, or lies in a
+damaged part of the file hides no other. The new log numbers the whole events anew, without gaps,
+and has an id of its own: versions of the damaged log mean nothing there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from service.core.errors import LogCorrupt, LogError
+from service.core.label_log.log import LabelLog
+from service.core.label_log.rows import Row, event_of
+
+# Where not even the number of the newest event can be read, the log ends after so many numbers
+# without a readable event.
+UNREADABLE_AT_END = 10_000
+_EVENTS_AT_ONCE = 1000  # written in one transaction
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+Runs = list[tuple[int, int]]  # first and last number of events in a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Which events of a log are whole, and which are altered, lost or unreadable."""
+
+    whole: Runs
+    lost: Runs
+
+    def __str__(self) -> str:
+        """For example "whole are the events 1-17, 19-40; lost are 18"."""
+        return f"whole are the events {_listed(self.whole)}; lost are {_listed(self.lost)}"
+
+
+def survey(log: LabelLog, take: Callable[[Row], None] = lambda row: None) -> Survey:
+    """Read every event by itself; `take` is called with the row of each that is whole."""
+    whole: Runs = []
+    lost: Runs = []
+    for sequence, row in _rows(log):
+        _extend(lost if row is None else whole, sequence)
+        if row is not None:
+            take(row)
+    return Survey(whole=whole, lost=lost)
+
+
+def recover(log: LabelLog, target: LabelLog) -> Survey:
+    """Write all whole events of a log into `target`, a new log.
+
+    Times of writing are kept, idempotency keys are not. Raises `LogError` if the new log cannot be
+    written.
+    """
+    page: list[Row] = []
+
+    def write() -> None:
+        with target.exclusive() as appending:
+            for row in page:
+                appending.restore(event_of(row, place=log.place), written=row.written)
+        page.clear()
+
+    def take(row: Row) -> None:
+        page.append(row)
+        if len(page) == _EVENTS_AT_ONCE:
+            write()
+
+    found = survey(log, take)
+    write()
+    return found
+
+
+def explained(log: LabelLog, error: LogError) -> LogError:
+    """If `error` means a damaged log: an error that lists its whole events; else `error`."""
+    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
+    if not isinstance(error, LogCorrupt) and code & 0xFF not in _DAMAGED:
+        return error
+    return LogCorrupt(
+        f"{error}; {survey(log)}. `python -m service log --recover NEW` writes the whole ones into"
+        " a new state folder"
+    )
+
+
+def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
+    """Each number with its row, None where that is not whole."""
+    try:
+        last: int | None = log.last_sequence()
+    except LogError:
+        last = None
+    unreadable: list[int] = []
+    sequence = 0
+    while sequence < last if last is not None else len(unreadable) < UNREADABLE_AT_END:
+        sequence += 1
+        row = _whole_row(log, sequence)
+        if row is None and last is None:
+            unreadable.append(sequence)
+            continue
+        yield from ((number, None) for number in unreadable)
+        unreadable.clear()
+        yield sequence, row
+
+
+def _whole_row(log: LabelLog, sequence: int) -> Row | None:
+    try:
+        [row] = log.rows(after=sequence - 1, until=sequence)
+        event_of(row, place=log.place)
+    except (LogError, ValueError):  # no row at all is a ValueError
+        return None
+    return row
+
+
+def _extend(runs: Runs, sequence: int) -> None:
+    if runs and runs[-1][1] == sequence - 1:
+        runs[-1] = (runs[-1][0], sequence)
+    else:
+        runs.append((sequence, sequence))
+
+
+def _listed(runs: Runs) -> str:
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(shown) or "none"

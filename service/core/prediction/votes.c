@@ -1,0 +1,263 @@
+/* The best labels of one query: Eq. 4 and 7 of RAE-XMC after the softmax of Eq. 5, then the top k.
+ *
+ * `ranking.py` calls this; `scoring.py` holds the same equations in numpy. Every operation is the
+ * same in the same order: each label's votes are added key after key, as `scoring.sum_votes` adds
+ * them. Compiled with -ffp-contract=off, so that no product is fused with a sum and rounded
+ * differently, scores are equal to the last bit.
+ *
+ * Shapes: b keys, v votes of these keys, n candidates (the distinct labels among the votes).
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OUT_OF_MEMORY = -1, OUT_OF_RANGE = -2 };
+enum { MAX_TABLE_BITS = 31 };
+enum { LINE = 64 / sizeof(int32_t) }; /* votes in one line of the cache */
+
+/* The bundle's rows of V = [Y; I]: a row below `instances` is a row of Y, a CSR matrix; a row below
+ * `instances + labels` votes for its own label. */
+typedef struct {
+    int64_t instances, labels, entries;
+    const int64_t *indptr;  /* [instances + 1] */
+    const int32_t *indices; /* [entries] */
+} Values;
+
+/* Those keys whose rows were learned since, and their votes, key after key. */
+typedef struct {
+    int64_t keys, entries;
+    const int64_t *counts;      /* [keys] */
+    const int32_t *indices;     /* [entries] */
+    const uint8_t *is_instance; /* [keys] */
+} Learned;
+
+/* The softmax of the keys' similarities: a key's share is exponentials[key] / total. */
+typedef struct {
+    const double *exponentials; /* [b] */
+    double total, memorization;
+} Softmax;
+
+/* The next of the learned keys, and its first vote. */
+typedef struct {
+    int64_t key, entry;
+} Next;
+
+/* Candidates in the order of their first vote, found through a hash table with linear probing. */
+typedef struct {
+    int32_t *place_at_slot; /* [2 ** bits], -1 where a slot is free */
+    int32_t *labels;        /* [v] */
+    double *scores;         /* [v] */
+    int64_t count;
+    int bits;
+} Candidates;
+
+static void add_vote(Candidates *candidates, int32_t label, double weight)
+{
+    uint32_t mask = (uint32_t)((1ull << candidates->bits) - 1);
+    uint32_t slot = ((uint32_t)label * 2654435769u) >> (32 - candidates->bits);
+    int32_t place;
+
+    while ((place = candidates->place_at_slot[slot]) >= 0 && candidates->labels[place] != label)
+        slot = (slot + 1) & mask;
+    if (place < 0) {
+        place = (int32_t)candidates->count++;
+        candidates->place_at_slot[slot] = place;
+        candidates->labels[place] = label;
+        candidates->scores[place] = 0.0;
+    }
+    candidates->scores[place] += weight;
+}
+
+/* The number of a key's votes, or OUT_OF_RANGE. A label's vote for itself is written to `own`. */
+static int64_t votes_of(const Values *values, const Learned *learned, int64_t row, Next *next,
+                        int32_t *own, const int32_t **votes)
+{
+    int64_t start, count;
+
+    if (row < 0)
+        return OUT_OF_RANGE;
+    if (row < values->instances) {
+        start = values->indptr[row];
+        count = values->indptr[row + 1] - start;
+        *votes = values->indices + start;
+        return start < 0 || count < 0 || count > values->entries - start ? OUT_OF_RANGE : count;
+    }
+    if (row < values->instances + values->labels) {
+        *own = (int32_t)(row - values->instances);
+        *votes = own;
+        return 1;
+    }
+    if (next->key >= learned->keys)
+        return OUT_OF_RANGE;
+    count = learned->counts[next->key++];
+    if (count < 0 || count > learned->entries - next->entry)
+        return OUT_OF_RANGE;
+    *votes = learned->indices + next->entry;
+    next->entry += count;
+    return count;
+}
+
+/* The matrix is far larger than the cache: fetch what will be read, all at the same time. */
+static void prefetch(const int32_t *votes, int64_t count)
+{
+    for (int64_t vote = 0; vote < count; vote += LINE)
+        __builtin_prefetch(votes + vote);
+}
+
+/* The number v of all votes, or OUT_OF_RANGE. Brings them into the cache. */
+static int64_t count_votes(const Values *values, const Learned *learned, const int64_t *rows,
+                           int64_t b)
+{
+    Next next = {0, 0};
+    int64_t total = 0;
+    const int32_t *votes;
+    int32_t own;
+
+    for (int64_t key = 0; key < b; key++) {
+        int64_t count = votes_of(values, learned, rows[key], &next, &own, &votes);
+        if (count < 0)
+            return OUT_OF_RANGE;
+        prefetch(votes, count);
+        total += count;
+    }
+    return total;
+}
+
+/* Weigh each key by its block of V (Eq. 4) and add its votes (Eq. 7); writes `weights` [b]. */
+static void sum_votes(Candidates *candidates, const Values *values, const Learned *learned,
+                      const int64_t *rows, int64_t b, const Softmax *softmax, double *weights)
+{
+    Next next = {0, 0};
+    const int32_t *votes;
+    int32_t own;
+
+    for (int64_t key = 0; key < b; key++) {
+        int64_t row = rows[key], at = next.key;
+        int64_t count = votes_of(values, learned, row, &next, &own, &votes);
+        int instance = row < values->instances || (next.key > at && learned->is_instance[at]);
+        double block = instance ? softmax->memorization : 1.0 - softmax->memorization;
+
+        weights[key] = block * (softmax->exponentials[key] / softmax->total);
+        for (int64_t vote = 0; vote < count; vote++)
+            add_vote(candidates, votes[vote], weights[key]);
+    }
+}
+
+static int is_deleted(int32_t label, const int32_t *deleted, int64_t count)
+{
+    int64_t low = 0, high = count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (deleted[middle] < label)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && deleted[low] == label;
+}
+
+/* Remove the candidates of deleted labels; the others keep their order. */
+static void drop_deleted(Candidates *candidates, const int32_t *deleted, int64_t count)
+{
+    int64_t kept = 0;
+
+    if (count == 0)
+        return;
+    for (int64_t place = 0; place < candidates->count; place++) {
+        if (is_deleted(candidates->labels[place], deleted, count))
+            continue;
+        candidates->labels[kept] = candidates->labels[place];
+        candidates->scores[kept++] = candidates->scores[place];
+    }
+    candidates->count = kept;
+}
+
+/* Replace the smallest score of a heap [size] by `score`, and restore the heap. */
+static void replace_smallest(double *heap, int64_t size, double score)
+{
+    int64_t parent = 0, child;
+
+    while ((child = 2 * parent + 1) < size) {
+        if (child + 1 < size && heap[child + 1] < heap[child])
+            child++;
+        if (score <= heap[child])
+            break;
+        heap[parent] = heap[child];
+        parent = child;
+    }
+    heap[parent] = score;
+}
+
+/* The top_k-th largest of more than top_k scores; `heap` is room for top_k numbers. */
+static double smallest_kept(const Candidates *candidates, int64_t top_k, double *heap)
+{
+    for (int64_t place = 0; place < top_k; place++)
+        heap[place] = -1.0; /* below every score: scores are sums of weights */
+    for (int64_t place = 0; place < candidates->count; place++)
+        if (candidates->scores[place] > heap[0])
+            replace_smallest(heap, top_k, candidates->scores[place]);
+    return heap[0];
+}
+
+/* Move the labels with the top_k highest scores to the front, with everything that ties with the
+ * last of them, and return how many these are. `heap` is room for top_k numbers. */
+static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
+{
+    double threshold = -1.0;
+    int64_t kept = 0;
+
+    if (candidates->count > top_k)
+        threshold = smallest_kept(candidates, top_k, heap);
+    for (int64_t place = 0; place < candidates->count; place++) {
+        if (candidates->scores[place] < threshold)
+            continue;
+        candidates->labels[kept] = candidates->labels[place];
+        candidates->scores[kept++] = candidates->scores[place];
+    }
+    return kept;
+}
+
+/* See `CompiledRanker` in ranking.py. Writes the weights [b] of the keys, and at most `room` labels
+ * and scores. Returns how many there are, or OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its votes
+ * lie outside the matrix. */
+int64_t best_labels(const Values *values, const int64_t *rows, int64_t b,
+                    const double *exponentials, double total, double memorization,
+                    const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                    int64_t learned_keys, const int32_t *learned_indices, int64_t learned_entries,
+                    const int32_t *deleted, int64_t deleted_count, int64_t top_k, int64_t room,
+                    int32_t *labels, double *scores, double *weights)
+{
+    Learned learned = {learned_keys, learned_entries, learned_counts, learned_indices,
+                       learned_is_instance};
+    Softmax softmax = {exponentials, total, memorization};
+    Candidates candidates = {.count = 0, .bits = 4};
+    int64_t kept, v = count_votes(values, &learned, rows, b);
+    size_t slots;
+    double *memory;
+
+    if (v < 0)
+        return OUT_OF_RANGE;
+    while ((1ll << candidates.bits) < 2 * v && candidates.bits < MAX_TABLE_BITS)
+        candidates.bits++;
+    slots = (size_t)1 << candidates.bits;
+    if ((size_t)v > slots / 2)
+        return OUT_OF_MEMORY;
+    memory = malloc((size_t)(v + top_k) * sizeof(double) + (slots + (size_t)v) * sizeof(int32_t));
+    if (memory == NULL)
+        return OUT_OF_MEMORY;
+    candidates.scores = memory;
+    candidates.place_at_slot = (int32_t *)(memory + v + top_k);
+    candidates.labels = candidates.place_at_slot + slots;
+    memset(candidates.place_at_slot, 0xFF, slots * sizeof(int32_t));
+
+    sum_votes(&candidates, values, &learned, rows, b, &softmax, weights);
+    drop_deleted(&candidates, deleted, deleted_count);
+    kept = keep_best(&candidates, top_k, memory + v);
+    for (int64_t place = 0; place < kept && place < room; place++) {
+        labels[place] = candidates.labels[place];
+        scores[place] = candidates.scores[place];
+    }
+    free(memory);
+    return kept;
+}

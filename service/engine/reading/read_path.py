@@ -1,0 +1,117 @@
+"""The way of a query: waiting for a version, admission, the queue, the answering threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from service.core.errors import ClientLeft, DeadlineExceeded, InvalidInput, Overloaded
+from service.core.types import Answer, PredictOptions
+from service.engine.loaded_bundle import LoadedBundle
+from service.engine.reading.answer_threads import AnswerThreads
+from service.engine.reading.query_request import Client, QueryRequest
+from service.engine.reading.task_queue import TaskQueue
+from service.engine.reading.view_waiters import ViewWaiters
+from service.settings import EngineSettings
+from service.telemetry import Telemetry
+
+# Of labels, which processes on the same log may have written since it was last read here. Many: to
+# wait takes no place in the queue, and to refuse a version that comes would break a promise.
+FULL_QUEUES = 100
+
+
+class ReadPath:
+    """Answers queries from the newest view; belongs to the event loop."""
+
+    def __init__(
+        self,
+        queue: TaskQueue,
+        telemetry: Telemetry,
+        *,
+        loaded: Callable[[], LoadedBundle],
+        settings: EngineSettings,
+    ) -> None:
+        """Start the threads that take from `queue`; `loaded` returns the bundle that is served."""
+        self._queue, self._loaded = queue, loaded
+        self._threads = AnswerThreads(queue, telemetry, threads=settings.threads)
+        self._version_waiters = settings.version_waiters
+        self._most_in_flight = FULL_QUEUES * settings.queue_labels  # events
+        self.waiters = ViewWaiters()
+
+    def submit(self, function: Callable[[], None]) -> Future[None]:
+        """Call `function` in the next free answering thread."""
+        return self._threads.submit(function)
+
+    def close(self) -> None:
+        """Answer what waits, then end the threads."""
+        self._threads.close()
+
+    async def predict(
+        self,
+        queries: Sequence[str],
+        base: PredictOptions,
+        *,
+        deadline: float,
+        min_version: int,
+        client: Client | None,
+        **requested: Any,
+    ) -> tuple[str, Answer]:
+        """Answer queries, see `Engine.predict`."""
+        queued = monotonic()
+        if client is not None:
+            client.arrived(len(queries))
+            # What the event loop was late counts: a request waits there, too.
+            queued = client.received
+        if self._version() < min_version:
+            await self._wait_for(min_version, deadline, client)
+            queued = monotonic()
+        loaded = self._loaded()
+        request = QueryRequest(
+            queries,
+            loaded.options(base, **requested),
+            loaded=loaded,
+            queued=queued,
+            deadline=deadline,
+            client=client,
+        )
+        self._queue.put(request)
+        return loaded.name, await self._answer(request)
+
+    async def _answer(self, request: QueryRequest) -> Answer:
+        """Wait for the answer, as long as the deadline has not passed and the client is there."""
+        client, seconds = request.client, max(0.0, request.deadline - monotonic())
+        late = DeadlineExceeded("the deadline passed before the answer was there")
+        timer = request.loop.call_later(seconds, self._queue.withdraw, request, late)
+        if client is not None:
+            left = ClientLeft("the client disconnected before it was answered")
+            client.on_leave = partial(self._queue.withdraw, request, left)
+        try:
+            return await request.future
+        finally:
+            timer.cancel()
+            if client is not None:
+                client.on_leave = None
+
+    async def _wait_for(self, min_version: int, deadline: float, client: Client | None) -> None:
+        """Wait for a version outside the queue, where nobody waits behind this request."""
+        if min_version - self._version() > self._most_in_flight:
+            raise InvalidInput(
+                f"the newest version is {self._version()}, and no write under way reaches so far",
+                field="min_version",
+            )
+        if len(self.waiters) >= self._version_waiters:
+            raise Overloaded(f"{len(self.waiters)} requests wait for a version", retry_after=1)
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self.waiters.wait(lambda: self._version() >= min_version, client=client)
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"the memory did not reach version {min_version} before the deadline"
+            ) from error
+
+    def _version(self) -> int:
+        return self._loaded().memory.view.version

@@ -1,0 +1,1 @@
+"""What keeps a web page of others from using, or showing, a service that its visitor can reach."""

@@ -1,0 +1,1 @@
+"""Large bodies and answers: what they hold, and how they leave the event loop free."""
