@@ -1,20 +1,21 @@
 """An exported encoder on disk: everything that a bundle needs of a checkpoint, without torch.
 
-| file             | content                                                                 |
-|------------------|-------------------------------------------------------------------------|
-| `encoder.onnx`   | the graph: token ids -> unit vectors, pooling and normalisation inside  |
-| `tokenizer.json` | the tokenizer, in the format of the Rust library `tokenizers`           |
-| `encoder.json`   | format, version, facts, predictor defaults, parity, origin, checksums   |
-| `label_keys.npy` | optional: Z, fp16 [L, d], if the system learned label keys of their own |
-| `novel/*`        | optional: IRENE's combiner and classifiers, see `irene_files`           |
-| `README.md`      | the model card                                                          |
+| file                 | content                                                                 |
+|----------------------|-------------------------------------------------------------------------|
+| `encoder.onnx`       | the graph: token ids -> unit vectors, pooling and normalisation inside  |
+| `query_encoder.onnx` | optional: a smaller graph of the same space, for queries only           |
+| `tokenizer.json`     | the tokenizer, in the format of the Rust library `tokenizers`           |
+| `encoder.json`       | format, version, facts, predictor defaults, parity, origin, checksums   |
+| `label_keys.npy`     | optional: Z, fp16 [L, d], if the system learned label keys of their own |
+| `novel/*`            | optional: IRENE's combiner and classifiers, see `irene_files`           |
+| `README.md`          | the model card                                                          |
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import irene_files
+from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER, QueryEncoder
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import EncoderFacts, NovelFacts
 from service.core.config import STRICT
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import BundleAltered, InvalidInput
 from service.core.files.atomic import write_file
 from service.core.files.checksums import FileFacts, file_facts, verify_files
@@ -38,7 +41,7 @@ from training.datasets.dataset import Dataset
 
 FORMAT = "keymatch-encoder"
 VERSION = 1
-FILE, GRAPH, TOKENIZER, CARD = "encoder.json", "encoder.onnx", "tokenizer.json", "README.md"
+FILE, CARD = "encoder.json", "README.md"
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -102,6 +105,7 @@ class Description:
     files: dict[str, FileFacts]
     origin: Origin | None = None
     labels: LabelFacts | None = None
+    query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
 
 
 _ADAPTER = TypeAdapter(Description)
@@ -117,12 +121,31 @@ class ExportedEncoder:
     @property
     def graph(self) -> Path:
         """Path of `encoder.onnx`."""
-        return self.folder / GRAPH
+        return self.folder / ENCODER
 
     @property
     def tokenizer(self) -> Path:
         """Path of `tokenizer.json`."""
         return self.folder / TOKENIZER
+
+    @property
+    def query_encoder(self) -> QueryEncoder | None:
+        """The graph that encodes queries, None if it is `graph`."""
+        facts = self.description.query_encoder
+        if facts is None:
+            return None
+        return QueryEncoder(facts=facts, graph=self.folder / QUERY_ENCODER)
+
+    def open_encoder(self) -> OnnxEncoder:
+        """Load the graph that encodes keys."""
+        return OnnxEncoder(self.folder, self.description.encoder)
+
+    def open_query_encoder(self) -> OnnxEncoder:
+        """Load the graph that encodes queries."""
+        queries = self.query_encoder
+        if queries is None:
+            return self.open_encoder()
+        return OnnxEncoder(self.folder, queries.facts, graph=queries.graph.name)
 
     @property
     def parity_summary(self) -> str:
@@ -178,6 +201,7 @@ def describe(
     libraries: Mapping[str, str],
     origin: Origin | None,
     labels: LabelFacts | None = None,
+    query_encoder: EncoderFacts | None = None,
 ) -> Description:
     """Write `encoder.json` with the checksums of all files that the folder holds already."""
     description = Description(
@@ -190,7 +214,33 @@ def describe(
         files=file_facts(folder),
         origin=origin,
         labels=labels,
+        query_encoder=query_encoder,
     )
+    return _write(description, folder)
+
+
+def add_query_facts(
+    description: Description,
+    folder: Path,
+    *,
+    query_encoder: EncoderFacts,
+    parity: Mapping[str, float],
+    libraries: Mapping[str, str],
+) -> Description:
+    """Write `encoder.json` of an encoder that has got a query encoder, measured by `parity`."""
+    return _write(
+        replace(
+            description,
+            parity={**description.parity, **parity},
+            libraries=dict(libraries),
+            files=file_facts(folder),
+            query_encoder=query_encoder,
+        ),
+        folder,
+    )
+
+
+def _write(description: Description, folder: Path) -> Description:
     document = _ADAPTER.dump_python(description, mode="json", exclude_none=True)
     write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
     return description
@@ -210,7 +260,10 @@ def open_exported(folder: Path) -> ExportedEncoder:
     path = folder / FILE
     document = read_document(path, format_name=FORMAT, version=VERSION)
     description = checked(_ADAPTER, document, path=path)
-    for name in (GRAPH, TOKENIZER):
+    needed = [ENCODER, TOKENIZER]
+    if description.query_encoder is not None:
+        needed.append(QUERY_ENCODER)
+    for name in needed:
         if name not in description.files:
             raise BundleAltered(f"{path}: files: {name} is missing")
     verify_files(folder, description.files)

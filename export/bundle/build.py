@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +14,24 @@ from rich.console import Console
 from rich.progress import Progress
 from scipy.sparse import csr_matrix
 
+from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
 from export.exported_encoder import ExportedEncoder
 from export.progress import completed, progress_bars
-from service.core.bundle.bundle import BundleContent, write_bundle
+from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.index.libraries import IndexParameters
-from service.core.types import Floats, Halves, Role
+from service.core.index.protocol import RowFilter, Segment
+from service.core.prediction.predictor import voting_kind
+from service.core.types import Floats, Halves, Role, RowKind
 from training.datasets.dataset import Dataset
 from training.reduction import budget_rows, check_method, reduce
 from training.reduction.memory import WholeMemory
+
+RECALL_QUERIES = 1000  # test queries that recall is measured with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +39,15 @@ class BundleOptions:
     """Choices for a bundle that neither the encoder nor the data set makes.
 
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
-    and all label keys.
+    and all label keys. `recall` replaces the index's `ef` by the smallest that reaches it; None:
+    keep `ef`.
     """
 
     predictor: PredictorFacts
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
     reduction: str = "random"
+    recall: float | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
@@ -50,6 +58,12 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     refuse_existing(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
+    if options.recall is not None and not 0 < options.recall <= 1:
+        raise InvalidInput("recall must be above 0 and at most 1")
+    if options.recall is not None and not len(dataset.test):
+        raise InvalidInput(
+            f"data set {dataset.name} has no test queries to measure recall with: give --ef"
+        )
 
 
 def work_folder(target: Path) -> Path:
@@ -84,7 +98,14 @@ def export_bundle(
         keys = _encode(encoder, dataset, work, options, progress)
         content = _content(encoder, dataset, keys, options, target.name)
         step = progress.add_task("build the index", total=len(content.keys))
-        write_bundle(content, target, progress=completed(progress, step))
+        write_bundle(
+            content,
+            target,
+            progress=completed(progress, step),
+            tune=None
+            if options.recall is None
+            else partial(_tuned, encoder=encoder, dataset=dataset, options=options),
+        )
     shutil.rmtree(work)
 
 
@@ -109,7 +130,7 @@ def _encode(
         blocks = [("texts", Role.LABEL, (*instances, *labels))]
     else:
         blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
-    opened = OnnxEncoder(encoder.folder, facts)
+    opened = encoder.open_encoder()
     keys: list[Halves] = []
     for block, role, texts in blocks:
         step = progress.add_task(f"encode {block}", total=len(set(texts)))
@@ -146,6 +167,44 @@ def _content(
         index=options.index,
         metrics=dict(encoder.description.parity),
         novel=encoder.novel(dataset),
+        query_encoder=encoder.query_encoder,
+    )
+
+
+def _tuned(
+    content: BundleContent,
+    segment: Segment,
+    *,
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    options: BundleOptions,
+) -> BundleContent:
+    """Return the content with the smallest ef that reaches the recall; labels play no part."""
+    texts = dataset.test.instances.texts
+    rows = np.random.default_rng(0).permutation(len(texts))[:RECALL_QUERIES].tolist()
+    queries = encode_all(
+        encoder.open_query_encoder(),
+        [texts[row] for row in rows],
+        role=Role.QUERY,
+        threads=options.threads,
+    )
+    instances, rows_of = len(content.instance_texts), len(content.keys)
+    kind = voting_kind(content.predictor.memorization)
+    chosen = choose_ef(
+        segment,
+        content.keys,
+        queries,
+        recall=options.recall or 1.0,
+        depth=content.predictor.depth,
+        row_filter=RowFilter(
+            start=instances if kind is RowKind.LABEL else 0,
+            stop=instances if kind is RowKind.INSTANCE else rows_of,
+        ),
+    )
+    return replace(
+        content,
+        index=replace(content.index, ef=chosen.ef),
+        metrics={**content.metrics, **chosen.as_metrics()},
     )
 
 

@@ -60,6 +60,7 @@ def bundle(
         predictor=predictor.over(defaults),
         instances=memory.instances,
         reduction=memory.reduction,
+        recall=index.recall,
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)

@@ -8,7 +8,8 @@ from typing import Annotated
 from rich.console import Console
 
 from export.commands.options import FLAT
-from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
+from export.encoder.checkpoint import CheckpointOptions, export_checkpoint, export_query_tower
+from export.exported_encoder import is_exported
 from export.extras import from_extra
 from service.core.files.atomic import refuse_existing
 
@@ -33,7 +34,8 @@ def encoder(
     ----------
     encoder
         A sentence-transformers or Hugging Face folder, a hub name, or package:NAME for an
-        installed package that contains such a folder.
+        installed package that contains such a folder. Or an exported encoder, which is copied and
+        gets --query-encoder.
     data
         The data set; queries and labels of its test rows are the sample for the comparison.
     out
@@ -45,10 +47,15 @@ def encoder(
     refuse_existing(out)
     with from_extra("export"):
         from training.datasets import lf_xmc
-    console = Console()
-    exported = export_checkpoint(
-        encoder, lf_xmc.read(data), out, options=checkpoint, name=name, console=console
-    )
+    console, dataset = Console(), lf_xmc.read(data)
+    if is_exported(Path(encoder)) and name is None:
+        exported = export_query_tower(
+            Path(encoder), dataset, out, options=checkpoint, console=console
+        )
+    else:
+        exported = export_checkpoint(
+            encoder, dataset, out, options=checkpoint, name=name, console=console
+        )
     size = exported.graph.stat().st_size / 1e6
     console.print(
         f"{out}: {size:.1f} MB; {exported.parity_summary}", highlight=False, soft_wrap=True

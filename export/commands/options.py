@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import Parameter
 
 from service.core.bundle.manifest import PredictorFacts
+from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 
 if TYPE_CHECKING:  # it needs scipy, which --help must not
@@ -29,17 +30,29 @@ class IndexOptions:
     ef_construction
         Queue length while building the graph.
     ef
-        Queue length while searching the graph.
+        Queue length while searching the graph. Default: 500.
+    recall
+        In place of ef: the share of the truly nearest keys that a search is to find, above 0 and at
+        most 1. The smallest ef that reaches it at the bundle's depth, on queries of the test split,
+        goes into the bundle with the measured recall.
     """
 
     library: Literal["faiss", "hnswlib"] = "faiss"
     m: int = 32
     ef_construction: int = 200
-    ef: int = 500
+    ef: int | None = None
+    recall: float | None = None
 
     def parameters(self) -> IndexParameters:
-        """Return them as the index library takes them; raises `InvalidConfig` if out of range."""
-        return IndexParameters(**asdict(self))
+        """Return them as the index library takes them.
+
+        Raises `InvalidConfig` for a number out of range, and `InvalidInput` for ef beside recall.
+        """
+        if self.ef is not None and self.recall is not None:
+            raise InvalidInput("ef and recall exclude each other: recall chooses ef")
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        given.pop("recall", None)
+        return IndexParameters(**given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,29 +7,38 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
+from tokenizers import Tokenizer
 
 from export import exported_encoder
 from export.encoder import model_card
 from export.encoder.irene import export_novel
 from export.encoder.onnx import trace
-from export.encoder.parity import Parity, Tolerance, draw_sample, measure
+from export.encoder.parity import (
+    Parity,
+    Sample,
+    Tolerance,
+    compare_query_encoder,
+    draw_sample,
+    measure,
+)
 from export.encoder.quantize import QUANTIZATIONS, quantize
 from export.exported_encoder import (
-    GRAPH,
-    TOKENIZER,
     ExportedEncoder,
     LabelFacts,
     Origin,
     PredictorDefaults,
 )
 from export.progress import progress_bars
+from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER
 from service.core.bundle.manifest import EncoderFacts
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import Encoder, OnnxEncoder
+from service.core.encoding.graph_inputs import Tokens
 from service.core.errors import InvalidInput
 from service.core.files.atomic import new_folder, refuse_existing
 from service.core.types import Role
@@ -40,6 +49,7 @@ from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
+CALIBRATION_TEXTS = 2048  # of labels, and of queries; `static_int8` uses a part of long ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +58,11 @@ class EncoderOptions:
 
     `checkpoint` is the checkpoint's folder, for label keys and IRENE's files; None exports neither.
     `name` is the encoder's name in the manifest and in `/info`, by default the checkpoint's.
+    `query_encoder` is a smaller encoder of the same vector space that encodes queries when they are
+    answered; None: the encoder itself does.
     """
 
-    quantization: str = "int8"
+    quantization: str = "static-int8"
     tolerance: Tolerance = field(default_factory=Tolerance)
     parity_sample: int = 2000
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -58,6 +70,7 @@ class EncoderOptions:
     origin: Origin | None = None
     checkpoint: Path | None = None
     name: str | None = None
+    query_encoder: TorchEncoder | None = None
 
 
 def export_encoder(
@@ -70,9 +83,10 @@ def export_encoder(
 ) -> ExportedEncoder:
     """Write the exported encoder's folder at `target`.
 
-    Torch and the exported graph are compared on a sample of the data set. Raises `ParityError` if
-    they differ by more than the tolerance, and `InvalidInput` if the target exists or the data set
-    gives no sample. In both cases nothing is written.
+    Torch and the exported graph are compared on a sample of the data set, and so are the query
+    encoder and the encoder. Raises `ParityError` if they differ by more than the tolerance, and
+    `InvalidInput` if the target exists, the data set gives no sample, or the query encoder does not
+    fit the encoder. In all cases nothing is written.
     """
     refuse_existing(target)
     if not dataset.labels.texts:
@@ -82,40 +96,118 @@ def export_encoder(
         new_folder(target) as folder,
         progress_bars(console) as progress,
     ):
-        fp32, quantized = _graphs(encoder, Path(scratch), folder, options, progress)
-        step = progress.add_task("compare with torch", total=None)
-        parity = measure(
-            draw_sample(dataset, size=options.parity_sample),
-            reference=encoder,
-            fp32=fp32,
-            exported=quantized,
-            threads=options.threads,
+        work = ExportWork(
+            dataset=dataset, folder=folder, scratch=Path(scratch), options=options, bars=progress
         )
-        parity.check(options.tolerance)
-        progress.update(step, total=1, completed=1)
+        encoder.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER))
+        parity, exported = _export_graph(encoder, ENCODER, work)
+        metrics = parity.as_metrics()
+        if options.query_encoder is not None:
+            metrics |= export_query_encoder(options.query_encoder, exported, work)
         labels = _export_label_files(options.checkpoint, dataset, folder)
-        _describe(encoder, folder, options, parity, labels)
+        _describe(encoder, folder, options, metrics, labels)
     return exported_encoder.open_exported(target)
 
 
-def _graphs(
-    encoder: TorchEncoder, scratch: Path, folder: Path, options: EncoderOptions, progress: Progress
-) -> tuple[OnnxEncoder, OnnxEncoder]:
-    """Write and open the fp32 graph in `scratch` and the exported graph in `folder`.
+@dataclass(frozen=True, kw_only=True)
+class ExportWork:
+    """What every step of an export needs: the new folder, and one for fp32 graphs."""
 
-    The tokenizer is written next to each.
+    dataset: Dataset
+    folder: Path
+    scratch: Path
+    options: EncoderOptions
+    bars: Progress
+
+    @property
+    def sample(self) -> Sample:
+        return draw_sample(self.dataset, size=self.options.parity_sample)
+
+
+def _export_graph(
+    encoder: TorchEncoder, graph: str, work: ExportWork
+) -> tuple[Parity, OnnxEncoder]:
+    """Trace and quantize an encoder to the file `graph`, and compare its vectors with torch's.
+
+    Raises `ParityError`.
     """
-    step = progress.add_task("trace and quantize", total=2)
-    trace(encoder, scratch / GRAPH)
-    encoder.tokenizer.backend_tokenizer.save(str(scratch / TOKENIZER))
-    progress.advance(step)
-    quantize(scratch / GRAPH, folder / GRAPH, QUANTIZATIONS[options.quantization])
-    shutil.copyfile(scratch / TOKENIZER, folder / TOKENIZER)
-    progress.advance(step)
-    return (
-        OnnxEncoder(scratch, facts(encoder, scratch, quantization="none")),
-        OnnxEncoder(folder, facts(encoder, folder, quantization=options.quantization)),
+    options, scratch, folder = work.options, work.scratch, work.folder
+    step = work.bars.add_task(f"trace and quantize {graph}", total=2)
+    trace(encoder, scratch / graph)
+    shutil.copyfile(folder / TOKENIZER, scratch / TOKENIZER)
+    work.bars.advance(step)
+    unquantized = facts(encoder, scratch, quantization="none", graph=graph)
+    fp32 = OnnxEncoder(scratch, unquantized, graph=graph)
+    quantize(
+        scratch / graph,
+        folder / graph,
+        QUANTIZATIONS[options.quantization],
+        calibration=calibration_texts(fp32, work.dataset),
     )
+    work.bars.advance(step)
+    described = facts(encoder, folder, quantization=options.quantization, graph=graph)
+    exported = OnnxEncoder(folder, described, graph=graph)
+    step = work.bars.add_task("compare with torch", total=None)
+    parity = measure(
+        work.sample, reference=encoder, fp32=fp32, exported=exported, threads=options.threads
+    )
+    parity.check(options.tolerance)
+    work.bars.update(step, total=1, completed=1)
+    return parity, exported
+
+
+def export_query_encoder(
+    encoder: TorchEncoder, key_encoder: OnnxEncoder, work: ExportWork
+) -> dict[str, float]:
+    """Write the query encoder's graph; return how it compares with torch and with the keys'.
+
+    Raises `InvalidInput` where its vectors cannot be compared with the keys' (other dimensions) or
+    its texts are tokenized in another way, and `ParityError`.
+    """
+    if encoder.dimension != key_encoder.dimension:
+        raise InvalidInput(
+            f"query encoder {encoder.name} has {encoder.dimension} dimensions, the encoder of the"
+            f" keys has {key_encoder.dimension}"
+        )
+    if vocabulary(encoder.tokenizer.backend_tokenizer) != vocabulary(
+        Tokenizer.from_file(str(work.folder / TOKENIZER))
+    ):
+        raise InvalidInput(
+            f"query encoder {encoder.name} has another tokenizer than the encoder of the keys;"
+            " both must read the same tokenizer.json, as a student of `training distill` does"
+        )
+    parity, exported = _export_graph(encoder, QUERY_ENCODER, work)
+    compared = compare_query_encoder(
+        work.sample, encoder=key_encoder, query_encoder=exported, threads=work.options.threads
+    )
+    compared.check(work.options.tolerance)
+    own = {
+        name.replace("parity.", "query_encoder.torch_"): value
+        for name, value in parity.as_metrics().items()
+    }
+    return {**own, **compared.as_metrics()}
+
+
+def vocabulary(tokenizer: Tokenizer) -> str:
+    """Return a tokenizer as text, without its settings for cutting and padding."""
+    copied = Tokenizer.from_str(tokenizer.to_str())
+    copied.no_truncation()
+    copied.no_padding()
+    text: str = copied.to_str()
+    return text
+
+
+def calibration_texts(encoder: Encoder, dataset: Dataset, *, seed: int = 0) -> Tokens:
+    """Return token ids of labels and training queries in turn, drawn at random."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for role, texts in (
+        (Role.LABEL, dataset.labels.texts),
+        (Role.QUERY, dataset.train.instances.texts),
+    ):
+        rows = rng.permutation(len(texts))[:CALIBRATION_TEXTS].tolist()
+        drawn.append(encoder.tokenize([texts[row] for row in rows], role=role))
+    return [ids for pair in zip_longest(*drawn) for ids in pair if ids is not None]
 
 
 def _export_label_files(
@@ -139,28 +231,37 @@ def _describe(
     encoder: TorchEncoder,
     folder: Path,
     options: EncoderOptions,
-    parity: Parity,
+    metrics: dict[str, float],
     labels: LabelFacts | None,
 ) -> None:
+    queries = options.query_encoder
     description = exported_encoder.describe(
         folder,
         encoder=facts(encoder, folder, quantization=options.quantization, name=options.name),
         predictor=options.predictor,
-        parity=parity.as_metrics(),
+        parity=metrics,
         libraries=versions(*LIBRARIES),
         origin=options.origin,
         labels=labels,
+        query_encoder=None
+        if queries is None
+        else facts(queries, folder, quantization=options.quantization, graph=QUERY_ENCODER),
     )
     model_card.write(description, folder)
 
 
 def facts(
-    encoder: TorchEncoder, folder: Path, *, quantization: str, name: str | None = None
+    encoder: TorchEncoder,
+    folder: Path,
+    *,
+    quantization: str,
+    name: str | None = None,
+    graph: str = ENCODER,
 ) -> EncoderFacts:
-    """Return the manifest's facts about the graph and the tokenizer in `folder`."""
+    """Return the manifest's facts about a graph and the tokenizer in `folder`."""
     return EncoderFacts(
         name=name or encoder.name,
-        fingerprint=fingerprint(encoder, folder),
+        fingerprint=fingerprint(encoder, folder, graph=graph),
         dimension=encoder.dimension,
         max_tokens=encoder.max_tokens,
         quantization=quantization,
@@ -170,7 +271,7 @@ def facts(
     )
 
 
-def fingerprint(encoder: TorchEncoder, folder: Path) -> str:
+def fingerprint(encoder: TorchEncoder, folder: Path, *, graph: str = ENCODER) -> str:
     """Return the SHA-256 over everything that a vector depends on.
 
     These are the token limit, both prompts, the graph and the tokenizer.
@@ -178,6 +279,6 @@ def fingerprint(encoder: TorchEncoder, folder: Path) -> str:
     digest = hashlib.sha256(f"{encoder.max_tokens}".encode())
     for prompt in encoder.prompts.values():
         digest.update(prompt.encode() + b"\0")
-    for name in (GRAPH, TOKENIZER):
+    for name in (graph, TOKENIZER):
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()

@@ -33,6 +33,16 @@ def render(description: Description) -> str:
         f" tau {predictor.tau:g} |",
         f"| fingerprint | `{facts.fingerprint[:16]}` |",
     ]
+    queries = description.query_encoder
+    if queries is not None:
+        size = description.files["query_encoder.onnx"].bytes / 1e6
+        lines += [
+            f"| query encoder | {queries.quantization}, {size:.1f} MB;"
+            f" fingerprint `{queries.fingerprint[:16]}` |",
+            "",
+            "Queries are encoded by a smaller graph, a student of the encoder, whose vectors are"
+            " close to it. Keywords and everything that is stored are encoded by the encoder.",
+        ]
     if description.origin is not None:
         lines += ["", *_origin(description.origin)]
     lines += ["", "## Agreement with torch", "", *_table(description.parity)]

@@ -18,6 +18,8 @@ import torch
 from onnxruntime.transformers import optimizer
 from transformers import BertModel
 
+from export.encoder.onnx_graph import OnnxGraph
+from export.encoder.simplify import simplify
 from training.models.pooled import PooledEncoder
 from training.models.torch_encoder import TorchEncoder
 
@@ -80,7 +82,9 @@ def _trace_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> None:
         hidden_size=bert.config.hidden_size,
         opt_level=0,  # higher levels would fit the graph to this machine's processor
     )
-    optimized.save_model_to_file(str(target))
+    graph = OnnxGraph(optimized.model)
+    simplify(graph)
+    graph.save(target)
 
 
 def _example(encoder: TorchEncoder) -> tuple[torch.Tensor, ...]:

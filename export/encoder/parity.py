@@ -28,13 +28,15 @@ class Tolerance:
     `component` is the maximum difference of any component of an fp32 vector. The others concern
     the exported (quantized) graph: `cosine` is the minimum mean cosine of its vectors to torch's,
     `overlap` the minimum mean overlap of the top-10 keys, and `precision` the maximum loss of P@1
-    on the sample, in percentage points.
+    on the sample, in percentage points. `query_precision` is the maximum loss of P@1 by a query
+    encoder against the encoder of the keys, both exported.
     """
 
     component: float = 1e-4
     cosine: float = 0.98
     overlap: float = 0.80
     precision: float = 2.0
+    query_precision: float = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,37 @@ class Parity:
             "parity.top10_overlap": 100 * self.overlap,
             "parity.sample_P@1_torch": self.torch_precision,
             "parity.sample_P@1": self.precision,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryParity:
+    """A query encoder against the encoder of the keys, on a sample.
+
+    `cosine` is the mean cosine of both vectors of a query. The precisions, in percent, are those of
+    the queries' vectors by either encoder among the same keys.
+    """
+
+    cosine: float
+    key_encoder_precision: float
+    precision: float
+
+    def check(self, tolerance: Tolerance) -> None:
+        """Raise `ParityError` if the query encoder loses too much of P@1."""
+        lost = self.key_encoder_precision - self.precision
+        if lost > tolerance.query_precision:
+            raise ParityError(
+                f"the query encoder loses {lost:.2f} points of P@1 on the sample:"
+                f" {self.precision:.2f} against {self.key_encoder_precision:.2f};"
+                f" allowed are {tolerance.query_precision:g} (--max-query-drop)"
+            )
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the metrics for the manifest; P@1 is in percent."""
+        return {
+            "query_encoder.cosine_mean": self.cosine,
+            "query_encoder.sample_P@1_key_encoder": self.key_encoder_precision,
+            "query_encoder.sample_P@1": self.precision,
         }
 
 
@@ -136,6 +169,20 @@ def measure(
         overlap=float(np.mean(overlaps)),
         torch_precision=precision_at_1(torch_best, sample.positives),
         precision=precision_at_1(best, sample.positives),
+    )
+
+
+def compare_query_encoder(
+    sample: Sample, *, encoder: Encoder, query_encoder: Encoder, threads: int
+) -> QueryParity:
+    """Encode the sample's queries with both encoders, its keys with `encoder`, and compare."""
+    keys = encode_all(encoder, sample.keys, role=Role.LABEL, threads=threads)  # [k, d]
+    theirs = encode_all(encoder, sample.queries, role=Role.QUERY, threads=threads)  # [n, d]
+    ours = encode_all(query_encoder, sample.queries, role=Role.QUERY, threads=threads)
+    return QueryParity(
+        cosine=float(np.sum(theirs * ours, axis=1).mean()),
+        key_encoder_precision=precision_at_1(best_keys(theirs, keys), sample.positives),
+        precision=precision_at_1(best_keys(ours, keys), sample.positives),
     )
 
 

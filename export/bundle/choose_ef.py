@@ -1,0 +1,88 @@
+"""The smallest queue length (ef) with which a graph reaches a recall, on queries of its own kind.
+
+Shapes: B queries, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.core.errors import InvalidInput
+from service.core.index.exact import exact_search
+from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
+from service.core.index.protocol import RowFilter, Segment
+from service.core.index.recall import recall_per_query
+from service.core.types import Floats, Halves
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenEf:
+    """A queue length, and the mean recall@depth that it was measured to have."""
+
+    ef: int
+    recall: float
+    depth: int
+    queries: int
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the metrics for the manifest; recall is in percent."""
+        return {
+            f"search.recall@{self.depth}": 100 * self.recall,
+            "search.recall_queries": float(self.queries),
+        }
+
+
+def choose_ef(
+    segment: Segment,
+    keys: Halves,
+    queries: Floats,
+    *,
+    recall: float,
+    depth: int,
+    row_filter: RowFilter,
+) -> ChosenEf:
+    """Return the smallest ef whose mean recall@depth over `queries` [B, d] is at least `recall`.
+
+    Compares with an exact scan of `keys`. Raises `InvalidInput` if no queue is long enough.
+    """
+    exact_similarities, exact_rows = exact_search(keys, queries, count=depth, row_filter=row_filter)
+
+    def measured(ef: int) -> float:
+        _, rows = segment.search(queries, count=depth, ef=ef, row_filter=row_filter)
+        shares = recall_per_query(
+            queries=queries,
+            retrieved=rows,
+            exact_rows=exact_rows,
+            exact_similarities=exact_similarities,
+            vectors_of=lambda rows: keys[rows],
+        )
+        return round(float(shares.mean()), 9)  # a mean of equal shares is not below them
+
+    ef, reached = _smallest(measured, recall, first=min(max(depth, SMALLEST_EF), LARGEST_EF))
+    return ChosenEf(ef=ef, recall=reached, depth=depth, queries=len(queries))
+
+
+def _smallest(measured: Callable[[int], float], recall: float, *, first: int) -> tuple[int, float]:
+    """Return the smallest ef of at least `first` that reaches `recall`, and its recall.
+
+    A queue shorter than the depth works like one of that length, so the search starts there. The
+    length is doubled until it suffices, then halved between the last two.
+    """
+    short, ef, reached = first - 1, first, measured(first)
+    while reached < recall:
+        if ef == LARGEST_EF:
+            raise InvalidInput(
+                f"recall {recall:g} cannot be reached: the longest queue, ef {LARGEST_EF}, has"
+                f" {reached:.4f}; ask for less, or build a denser graph (--m, --ef-construction)"
+            )
+        short, ef = ef, min(2 * ef, LARGEST_EF)
+        reached = measured(ef)
+    while ef - short > 1:
+        middle = (short + ef) // 2
+        recall_there = measured(middle)
+        if recall_there >= recall:
+            ef, reached = middle, recall_there
+        else:
+            short = middle
+    return ef, reached
