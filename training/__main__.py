@@ -10,8 +10,10 @@ from service.command_line import run
 from training.commands import data, simulate, split
 from training.commands.budget import budget
 from training.commands.compare import compare
+from training.commands.distill import distill
 from training.commands.evaluate import evaluate
 from training.commands.evaluate_novel import evaluate_novel
+from training.commands.fit import fit
 from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.score import score
@@ -25,8 +27,10 @@ app = App(
 app.command(data.app)
 app.command(split.app)
 app.command(simulate.app)
+app.command(fit)
 app.command(train)
 app.command(list_recipes, name="recipes")
+app.command(distill)
 app.command(score)
 app.command(peer)
 app.command(evaluate)

@@ -23,10 +23,16 @@ from training.recipes.recipe import Recipe
 FIRST_STAGE = "encoder"  # the folder of the first stage's run, in that of the second
 
 
-def list_recipes() -> None:
-    """List the recipes that come with Keymatch."""
+def list_recipes(*, measured: Annotated[bool, Parameter(negative=())] = False) -> None:
+    """List the recipes that come with Keymatch: those for any data, in a table.
+
+    Parameters
+    ----------
+    measured
+        List those that were tuned on, or published for, one data set.
+    """
     table = Table(show_header=False, box=None)
-    for name in recipes.names():
+    for name in recipes.names(recipes.MEASURED if measured else recipes.GENERAL):
         table.add_row(name, Text(recipes.summary(name)))
     Console().print(table)
 
@@ -104,7 +110,7 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
     console = Console()
     trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
     progress = trainer.train()
-    choices = choose_for_inference(trainer, console=console)
+    choices, _ = choose_for_inference(trainer, console=console)
     if not trainer.is_main_process:
         return
     facts = {
@@ -123,3 +129,9 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
         highlight=False,
         soft_wrap=True,
     )
+    if not progress.best_step:
+        console.print(
+            "training made the encoder worse on the held-out rows: the untrained one is kept. Try a"
+            " smaller learning rate, or `python -m training fit`",
+            soft_wrap=True,
+        )

@@ -60,7 +60,7 @@ def load(name: str) -> Comparison:
 
     Raises `InvalidConfig` naming file, key and allowed values.
     """
-    document = shipped.read(name, package=PACKAGE, what="comparison")
+    document = shipped.read(name, PACKAGE, what="comparison")
     comparison = parse(Comparison, document, source=name)
     seen: set[str] = set()
     for entry in comparison.entries:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.encoder import OnnxEncoder, encode_all
+from service.core.encoding.encoder import OnnxEncoder, encode_all, open_query_encoder
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
@@ -124,7 +124,7 @@ def open_evaluation(
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
         vectors=encode_all(
-            OnnxEncoder(bundle.folder, bundle.manifest.encoder),
+            open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
             texts,
             role=Role.QUERY,
             threads=threads,

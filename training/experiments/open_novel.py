@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.encoder import Encoder, OnnxEncoder, encode_all
+from service.core.encoding.encoder import Encoder, OnnxEncoder, encode_all, open_query_encoder
 from service.core.encoding.representer import ItemTexts, Representer, open_representer
 from service.core.errors import InvalidInput
 from service.core.types import Floats, Role
@@ -48,8 +48,9 @@ def open_novel_evaluation(
         _check_labels(ablation, split)
         _check_ablation(name, ablation, bundle)
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+    query_encoder = open_query_encoder(bundle, encoder)
 
-    def encoded(stage: str, texts: Sequence[str], role: Role) -> Floats:
+    def encoded(stage: str, texts: Sequence[str], role: Role, encoder: Encoder = encoder) -> Floats:
         return _encoded(encoder, texts, role, stage, threads, report)
 
     keys = np.asarray(bundle.keys, np.float32)
@@ -63,7 +64,12 @@ def open_novel_evaluation(
             seen=keys[bundle.instances :],
             texts=encoded("encode novel labels", novel, Role.LABEL),
             revealed=encoded("encode revealed queries", split.revealed(), Role.QUERY),
-            queries=encoded("encode test rows", split.everything.test.instances.texts, Role.QUERY),
+            queries=encoded(
+                "encode test rows",
+                split.everything.test.instances.texts,
+                Role.QUERY,
+                encoder=query_encoder,
+            ),
             combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
         ),
     )

@@ -6,12 +6,13 @@ and never imported.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -54,20 +55,52 @@ class Server:
 
 @contextmanager
 def running_server(
-    bundle: Path, *, options: Sequence[str] = (), ready_seconds: float = READY_SECONDS
+    bundle: Path,
+    *,
+    options: Sequence[str] = (),
+    ready_seconds: float = READY_SECONDS,
+    checkout: Path | None = None,
 ) -> Iterator[Server]:
     """Serve `bundle` on a free port of loopback for the block, then stop the server by SIGTERM.
 
-    `options` are added to `python -m service serve`. Raises `ServerFailed` as soon as the process
-    dies, when it is not ready in time, and when it does not end with status 0 after SIGTERM.
+    `options` are added to `python -m service serve`; `checkout` is a folder with another version of
+    the source, which then serves in place of the installed one. Raises `ServerFailed` as
+    `running_process` does, and `CommandFailed` for a checkout without the service.
     """
     with tempfile.TemporaryDirectory(prefix="keymatch-server-") as folder:
-        port, log, state = free_port(), Path(folder) / "server.log", Path(folder) / "state"
+        port, state = free_port(), Path(folder) / "state"
         command = [sys.executable, "-m", "service", "serve", "--bundle", str(bundle)]
         command += ["--state", str(state), "--host", HOST, "--port", str(port), *options]
-        start = monotonic()
+        with running_process(
+            command,
+            port=port,
+            state=state,
+            ready_seconds=ready_seconds,
+            environment=_environment(checkout),
+        ) as server:
+            yield server
+
+
+@contextmanager
+def running_process(
+    command: Sequence[str],
+    *,
+    port: int,
+    state: Path,
+    ready_seconds: float = READY_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Run the command of a server that answers GET /health/ready on `port`, then stop it.
+
+    `environment` replaces this process's. Raises `ServerFailed` as soon as the process dies, when
+    it is not ready in time, and when it does not end with status 0 after SIGTERM.
+    """
+    with tempfile.TemporaryDirectory(prefix="keymatch-log-") as folder:
+        log, start = Path(folder) / "server.log", monotonic()
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
         try:
             _wait_until_ready(process, port, log, start + ready_seconds)
             yield Server(
@@ -84,6 +117,15 @@ def running_server(
             raise ServerFailed(
                 f"the server ended with status {process.returncode}\n{_log_tail(log)}"
             )
+
+
+def _environment(checkout: Path | None) -> dict[str, str]:
+    """This process's environment, in which Python finds the packages of `checkout` first."""
+    if checkout is None:
+        return dict(os.environ)
+    if not (checkout / "service").is_dir():
+        raise CommandFailed(f"{checkout} holds no folder `service`: it is no checkout")
+    return {**os.environ, "PYTHONPATH": str(checkout.absolute()), "PYTHONSAFEPATH": "1"}
 
 
 def free_port() -> int:

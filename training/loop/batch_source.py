@@ -9,6 +9,7 @@ Shapes: N training rows, L labels, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +28,27 @@ class Neighbourhoods:
 
     hard_negatives: HardNegatives | None = None
     clusters: list[Rows] | None = None
+
+
+class Batches(Protocol):
+    """Where the trainer takes its batches from: `BatchSource`, or the texts of a distillation."""
+
+    @property
+    def neighbourhoods(self) -> Neighbourhoods:
+        """What a saved state keeps of the last refresh."""
+        ...
+
+    def batch(self, number: int) -> Any:
+        """Batch `number` of the run, counted from 0, as the run's `TrainedModel` takes it."""
+        ...
+
+    def refresh_is_due(self, step: int) -> bool:
+        """Whether `refresh` must be called before this step."""
+        ...
+
+    def refresh(self, step: int, instances: Floats, labels: Floats) -> None:
+        """Prepare the following batches with present vectors [N, d] and [L, d]."""
+        ...
 
 
 @dataclass(kw_only=True, eq=False)

@@ -5,6 +5,7 @@ Shapes: N training instances, L labels, d dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -91,7 +92,7 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
         label_prompt=settings.label_prompt,
     )
     if settings.dropout is not None:
-        _set_dropout(encoder.model, settings.dropout)
+        set_dropout(encoder.model, settings.dropout)
     if ngrams.buckets and ngrams_of(encoder.model) is None:
         encoder.model.append(untrained_ngrams(encoder.tokenizer, encoder.dimension, ngrams))
     return encoder
@@ -104,14 +105,17 @@ def pretrained(encoder: TorchEncoder) -> nn.ModuleList:
     )
 
 
-def token_table(encoder: TorchEncoder, dataset: Dataset, recipe: Recipe) -> TokenTable:
-    """The tokens of all training instances, then of all labels."""
+def token_table(
+    encoder: TorchEncoder, dataset: Dataset, recipe: Recipe, *, queries: Sequence[str] = ()
+) -> TokenTable:
+    """The tokens of all training instances, then of all labels, then of further `queries`."""
     return concatenate(
         [
             tokenize(encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=tokens)
             for texts, role, tokens in (
                 (dataset.train.instances.texts, Role.QUERY, recipe.encoder.query_tokens),
                 (dataset.labels.texts, Role.LABEL, recipe.encoder.label_tokens),
+                (queries, Role.QUERY, recipe.encoder.query_tokens),
             )
         ]
     )
@@ -187,7 +191,7 @@ def _prepare(
     return optimizers
 
 
-def _set_dropout(model: nn.Module, share: float) -> None:
+def set_dropout(model: nn.Module, share: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = share

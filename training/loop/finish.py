@@ -19,8 +19,13 @@ from training.selection.validation import Validation, criterion
 from training.systems.system import FinishedTraining
 
 
-def choose_for_inference(trainer: Trainer, *, console: Console) -> Choices:
-    """Choose on the held-out rows, and write the choices into the best checkpoint's folder."""
+def choose_for_inference(
+    trainer: Trainer, *, console: Console
+) -> tuple[Choices, FinishedTraining | None]:
+    """Choose on the held-out rows, and write the choices into the best checkpoint's folder.
+
+    Returns them with the best checkpoint's vectors, None where no rows are held out.
+    """
     start = Choices(
         system=str(trainer.recipe.system["name"]),
         tau=trainer.model.system.memory_tau,
@@ -37,7 +42,7 @@ def choose_for_inference(trainer: Trainer, *, console: Console) -> Choices:
         if message:
             trainer.journal.print(message)
         write_choices(trainer.best, choices)
-    return choices
+    return choices, finished
 
 
 def _choose(

@@ -16,6 +16,7 @@ from training.loop import state
 from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import build_model
 from training.loop.journal import Journal
+from training.loop.length import length_of
 from training.loop.state import Progress
 from training.loop.trainer import LAST, Trainer
 from training.loop.training_data import TrainingData, split_training_data
@@ -31,9 +32,10 @@ def open_run(
     `source` is the recipe's name, for error messages. Raises `InvalidConfig` for a recipe that does
     not fit the data, and `InvalidData` for a folder that holds another run (without `resume`: any).
     """
-    saved = _saved_state(folder, resume=resume)
-    _require_refresh(recipe, source=source)
+    saved = saved_state(folder, resume=resume)
     data = split_training_data(dataset, recipe, source=source)
+    length = length_of(recipe, rows=len(data.rows))
+    _require_refresh(recipe, steps=length.steps, source=source)
     model = build_model(recipe, dataset, data, source=source, console=console)
     identity = run_identity(recipe, dataset)
     progress, neighbourhoods = Progress(), Neighbourhoods()
@@ -43,13 +45,14 @@ def open_run(
         recipe=recipe,
         identity=identity,
         folder=folder,
+        length=length,
         model=model,
         batches=BatchSource(recipe=recipe, data=data, neighbourhoods=neighbourhoods),
-        validation=_validation(recipe, dataset, data, tau=model.system.memory_tau),
+        validation=validation_of(recipe, dataset, data, tau=model.system.memory_tau),
         journal=Journal(
             folder,
             console=console,
-            steps=recipe.optimizer.steps,
+            steps=length.steps,
             step=progress.step,
             silent=not model.accelerator.is_main_process,
         ),
@@ -69,7 +72,7 @@ def run_identity(recipe: Recipe, dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _saved_state(folder: Path, *, resume: bool) -> Path | None:
+def saved_state(folder: Path, *, resume: bool) -> Path | None:
     """The state to go on from, None for a new run; raises `InvalidData`."""
     saved = state.newest(folder / LAST)
     if saved is not None and not resume:
@@ -77,19 +80,17 @@ def _saved_state(folder: Path, *, resume: bool) -> Path | None:
     return saved
 
 
-def _require_refresh(recipe: Recipe, *, source: str) -> None:
+def _require_refresh(recipe: Recipe, *, steps: int, source: str) -> None:
     """Raise `InvalidConfig` where batches need hard negatives and no refresh would mine any."""
     refresh = recipe.refresh
-    if recipe.batch.hard_negatives and not (
-        refresh.every and refresh.first < recipe.optimizer.steps
-    ):
+    if recipe.batch.hard_negatives and not (refresh.every and refresh.first < steps):
         raise InvalidConfig(
             f"{source}: batch.hard_negatives needs refresh.every above 0 and refresh.first below"
-            f" optimizer.steps; otherwise none are mined"
+            f" the number of steps, {steps}; otherwise none are mined"
         )
 
 
-def _validation(
+def validation_of(
     recipe: Recipe, dataset: Dataset, data: TrainingData, *, tau: float
 ) -> Validation | None:
     """Validation on the held-out rows, None where there are none."""

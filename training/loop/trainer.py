@@ -6,6 +6,7 @@ of it, and the loss equals that of a single process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -17,8 +18,9 @@ from service.core.types import Floats
 from training.batches.order import dropout_seed
 from training.checkpoints.run_json import BEST
 from training.loop import state
-from training.loop.batch_source import BatchSource
+from training.loop.batch_source import Batches
 from training.loop.journal import Journal
+from training.loop.length import Length
 from training.loop.model import TrainedModel
 from training.loop.schedule import learning_rate_factor
 from training.loop.state import Progress
@@ -35,8 +37,9 @@ class Trainer:
     recipe: Recipe
     identity: str  # of this recipe on this data
     folder: Path
+    length: Length
     model: TrainedModel
-    batches: BatchSource
+    batches: Batches
     validation: Validation | None  # None where no rows are held out
     journal: Journal
     progress: Progress
@@ -55,14 +58,16 @@ class Trainer:
         """Take all remaining steps; returns the progress at the end."""
         start, earlier = perf_counter(), self.progress.seconds
         with self.journal.shown():
+            if not self.progress.step:
+                self._validate_untrained()
             while not self._is_finished():
-                step = self.progress.step
+                step, place = self.progress.step, self.length.place(self.progress)
                 if self.batches.refresh_is_due(step):
                     self.batches.refresh(step, *self.model.vectors(self.journal.encoded))
                 self.take_step(step)
                 self.progress.step = step + 1
                 self.progress.seconds = earlier + perf_counter() - start
-                if self._validation_is_due():
+                if self._validation_is_due(place):
                     self._validate()
                     self.progress.seconds = earlier + perf_counter() - start
                     self._save()
@@ -72,12 +77,13 @@ class Trainer:
         patience = self.recipe.validation.patience
         if patience and self.progress.checks_since_best >= patience:
             return True
-        return self.progress.step >= self.recipe.optimizer.steps
+        return self.length.is_over(self.progress)
 
     def take_step(self, step: int) -> None:
         """Move the parameters by the gradient of batch `step`, counted from 0."""
         start, settings = perf_counter(), self.recipe.optimizer
-        factor = learning_rate_factor(step, steps=settings.steps, warmup=settings.warmup)
+        place = max(step, self.length.place(self.progress))
+        factor = learning_rate_factor(place, steps=self.length.steps, warmup=settings.warmup)
         process = self.model.accelerator.process_index
         torch.manual_seed(dropout_seed(self.recipe.seed, step, process))
         losses, tokens = [], 0
@@ -100,17 +106,29 @@ class Trainer:
             tokens_per_second=tokens / (perf_counter() - start),
         )
 
-    def _validation_is_due(self) -> bool:
-        step = self.progress.step
-        return step % self.recipe.validation.every == 0 or step == self.recipe.optimizer.steps
+    def _validation_is_due(self, before: int) -> bool:
+        """Whether the step that was taken at the place `before` ends with a check."""
+        if self.length.is_over(self.progress):
+            return True
+        settings, steps = self.recipe.validation, self.length.steps
+        if settings.checks:
+            place = self.length.place(self.progress)
+            return place * settings.checks // steps > before * settings.checks // steps
+        return self.progress.step % settings.every == 0
 
-    def _validate(self) -> None:
+    def _validate_untrained(self) -> None:
+        """Let the encoder compete as it is; the first classifiers of a head are no rival."""
+        is_rival = self.recipe.validation.untrained and self.model.system.head is None
+        if self.validation is not None and is_rival:
+            self._validate(mixings=(1.0,))
+
+    def _validate(self, *, mixings: Sequence[float] | None = None) -> None:
         """Score the held-out rows at each mixing, and keep the checkpoint if it is the best."""
         if self.validation is None:
             self._keep(mixing=1.0, label_keys=self._label_keys())
             return
         settings, candidates = self.recipe.validation, []
-        for mixing in settings.mixing:
+        for mixing in settings.mixing if mixings is None else mixings:
             with self.model.mixed(mixing):
                 instances, label_keys = self.model.memory_keys(self.journal.encoded)
             scores = self.validation.scores(instances, label_keys)

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from importlib import resources
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from service.core.config import (
@@ -41,19 +40,26 @@ from training.models.settings import EncoderSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
 
-PACKAGE = "training.recipes"
+GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
+PACKAGES = (GENERAL, MEASURED)
+# Two ways to say one thing: a recipe that gives one drops the other of the recipe it extends.
+RIVALS = {"steps": "epochs", "epochs": "steps", "every": "checks", "checks": "every"}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimizerSettings:
     """AdamW with linear warm-up over the share `warmup` of the steps, then linear decay.
 
-    Each step sums the gradients of `accumulation` batches. Texts are encoded in buckets of at most
-    `bucket_tokens` tokens, padding included. With `gradient_cache` a batch is encoded twice, and
-    activations of a single bucket are kept in memory.
+    A run takes `steps`, or as many as `epochs` need, which fits data of any size. After `minutes`
+    it ends in any case, and the learning rate falls to zero by then. Each step sums the gradients
+    of `accumulation` batches. Texts are encoded in buckets of at most `bucket_tokens` tokens,
+    padding included. With `gradient_cache` a batch is encoded twice, and activations of a single
+    bucket are kept in memory.
     """
 
-    steps: Count
+    steps: Count | None = None
+    epochs: Positive | None = None
+    minutes: Positive | None = None
     learning_rate: Positive
     head_learning_rate: Positive | None = None  # of the system's head; default: learning_rate
     sparse_learning_rate: Positive | None = None  # of its sparse tables; default: the head's
@@ -64,6 +70,12 @@ class OptimizerSettings:
     precision: Precision = "auto"
     gradient_cache: bool = False
     bucket_tokens: Annotated[int, Field(ge=64)] = 8_192
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -80,14 +92,14 @@ class Recipe:
     seed: Natural = 0
 
 
-def names() -> list[str]:
-    """The names of the recipes that come with Keymatch."""
-    return shipped.names(PACKAGE)
+def names(*packages: str) -> list[str]:
+    """The names of the recipes that come with Keymatch; those for any data are in `GENERAL`."""
+    return shipped.names(*(packages or PACKAGES))
 
 
 def summary(name: str) -> str:
     """The leading comment of a recipe that comes with Keymatch."""
-    text = (resources.files(PACKAGE) / f"{name}.toml").read_text()
+    text = shipped.text(name, *PACKAGES)
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.removeprefix("#").strip() for line in head)
 
@@ -111,7 +123,7 @@ def read_document(recipe: str, *, extended_by: tuple[str, ...] = ()) -> dict[str
     """
     if recipe in extended_by:
         raise InvalidConfig(f"{recipe} extends itself")
-    document = shipped.read(recipe, package=PACKAGE, what="recipe")
+    document = shipped.read(recipe, *PACKAGES, what="recipe")
     encoder = document.get("encoder")
     if isinstance(encoder, dict) and str(encoder.get("stage_one", "")).endswith(".toml"):
         encoder["stage_one"] = str(Path(recipe).parent / encoder["stage_one"])
@@ -132,9 +144,14 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         known = base.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
             another = name == "system" and value.get("name", known.get("name")) != known.get("name")
-            value = value if another else {**known, **value}
+            value = value if another else {**_without_rivals(known, value), **value}
         merged[name] = value
     return merged
+
+
+def _without_rivals(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    dropped = {RIVALS[key] for key in changes if key in RIVALS}
+    return {key: value for key, value in known.items() if key not in dropped}
 
 
 def _override(document: dict[str, Any], override: str) -> None:
@@ -147,4 +164,5 @@ def _override(document: dict[str, Any], override: str) -> None:
         table = document.setdefault(parts[0], {})
         if not isinstance(table, dict):
             raise InvalidConfig(f"--set {override}: {parts[0]} is not a table")
+        table.pop(RIVALS.get(parts[1], ""), None)
     table[parts[-1]] = toml_value(value.strip())

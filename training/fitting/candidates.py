@@ -1,0 +1,159 @@
+"""What `fit` tries, in this order, and how each candidate's numbers follow from data and time.
+
+Learning rates and batches come from what was measured on two data sets (`training/recipes`); they
+are scaled to the data here, and the length of training to the time that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from training.fitting.facts import DataFacts
+from training.fitting.memory_need import StepMemory, Transformer, step_memory
+from training.fitting.trial import Trial, gain
+
+QUICK, WHOLE, LONGER, SUPCON = "rae-quick", "rae", "rae-longer", "supcon"
+SHARES = {QUICK: 0.15, WHOLE: 0.35, LONGER: 0.6, SUPCON: 1.0}  # of the time that is left
+LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
+STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
+RATE = 6e-4  # of the encoder, with the largest batch
+MIXINGS = (0.5, 1.0)
+MOST_EPOCHS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A recipe with the settings that fit the data, and a sentence for the reader."""
+
+    name: str
+    recipe: str
+    summary: str
+    settings: tuple[str, ...]  # table.key=value
+    mixings: int = 1  # weights that its check measures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What a candidate's numbers follow from."""
+
+    facts: DataFacts
+    transformer: Transformer
+    free: int  # bytes of memory
+    encoder: str
+    seed: int
+    trials: Sequence[Trial]  # so far, the untrained encoder first
+
+    def trial(self, name: str) -> Trial | None:
+        """The trial of a candidate, None where it was not tried."""
+        return next((trial for trial in self.trials if trial.name == name), None)
+
+    def gained(self, name: str) -> bool:
+        """Whether a candidate was tried and is better than the untrained encoder."""
+        trial = self.trial(name)
+        return trial is not None and gain(trial, self.trials[0]).counts
+
+    @property
+    def instances(self) -> int:
+        """The batch: a power of two, with several steps an epoch on small data."""
+        rows = max(1, self.facts.labelled - self.facts.held_out)
+        power: int = 2 ** int(math.log2(max(1, rows // STEPS_PER_EPOCH)))
+        return min(LARGEST_BATCH, max(SMALLEST_BATCH, power))
+
+    @property
+    def rate(self) -> float:
+        """The encoder's learning rate: it falls with the root of the batch."""
+        return RATE * math.sqrt(self.instances / LARGEST_BATCH)
+
+    def shared(self) -> tuple[str, ...]:
+        """The settings that all candidates have."""
+        facts = self.facts
+        return (
+            f"encoder.name={self.encoder}",
+            f"encoder.query_tokens={facts.queries.limit}",
+            f"encoder.label_tokens={facts.keywords.limit}",
+            f"batch.instances={self.instances}",
+            f"validation.rows={facts.held_out}",
+            "validation.checks=1",
+            "validation.untrained=false",
+            f"seed={self.seed}",
+        )
+
+    def memory(self) -> StepMemory:
+        """What keeps a step of the whole encoder within the free memory."""
+        return step_memory(self.facts, self.transformer, instances=self.instances, free=self.free)
+
+
+Proposal = Callable[[Situation], Candidate | None]
+
+
+def quick(situation: Situation) -> Candidate:
+    """Character n-grams beside the frozen encoder."""
+    return Candidate(
+        name=QUICK,
+        recipe="rae-quick",
+        summary="n-grams beside the frozen encoder",
+        settings=(*situation.shared(), f"optimizer.epochs={MOST_EPOCHS / 2:g}"),
+    )
+
+
+def whole(situation: Situation) -> Candidate:
+    """The whole encoder, mixed with the pretrained weights as is best."""
+    return _whole(situation, name=WHOLE, rate=situation.rate, summary="the whole encoder")
+
+
+def longer(situation: Situation) -> Candidate | None:
+    """The whole encoder again, for longer, with the learning rate that its mixing speaks for."""
+    first = situation.trial(WHOLE)
+    if first is None:
+        return None
+    factor = 2.0 if first.mixing == 1.0 and situation.gained(WHOLE) else 0.5
+    if not situation.gained(WHOLE):
+        factor = 0.2
+    what = "higher" if factor > 1 else "lower"
+    return _whole(
+        situation,
+        name=LONGER,
+        rate=factor * situation.rate,
+        summary=f"the same for longer, at a {what} learning rate",
+    )
+
+
+def supcon(situation: Situation) -> Candidate | None:
+    """SupconDE's loss, where rows have several labels that its batches can hold."""
+    if situation.facts.pairs < 2 * situation.facts.labelled or not situation.gained(WHOLE):
+        return None
+    return _whole(
+        situation,
+        name=SUPCON,
+        rate=situation.rate,
+        summary="the whole encoder by SupconDE's loss",
+        recipe="supcon",
+    )
+
+
+CANDIDATES: dict[str, Proposal] = {QUICK: quick, WHOLE: whole, LONGER: longer, SUPCON: supcon}
+
+
+def _whole(
+    situation: Situation, *, name: str, rate: float, summary: str, recipe: str = "rae"
+) -> Candidate:
+    memory = situation.memory()
+    # N-grams that gained nothing beside the frozen encoder are left out.
+    ngrams = () if situation.gained(QUICK) else ("ngrams.buckets=0",)
+    return Candidate(
+        name=name,
+        recipe=recipe,
+        summary=summary,
+        settings=(
+            *situation.shared(),
+            *ngrams,
+            f"validation.mixing=[{', '.join(f'{mixing:g}' for mixing in MIXINGS)}]",
+            f"optimizer.learning_rate={rate:.3g}",
+            f"optimizer.epochs={MOST_EPOCHS}",
+            f"optimizer.bucket_tokens={memory.bucket_tokens}",
+            f"optimizer.gradient_cache={str(memory.gradient_cache).lower()}",
+        ),
+        mixings=len(MIXINGS),
+    )

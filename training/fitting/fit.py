@@ -1,0 +1,147 @@
+"""The course of `fit`: facts of the data, the encoder as it is, candidates, the best is kept."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from training.datasets.dataset import Dataset
+from training.fitting.candidates import CANDIDATES, SHARES, Candidate, Situation
+from training.fitting.facts import DataFacts, data_facts
+from training.fitting.memory_need import Transformer, free_bytes
+from training.fitting.runs import Cost, keep, trained, untrained
+from training.fitting.table import as_facts, table_of, verdict
+from training.fitting.trial import UNTRAINED, Trial, best_of
+from training.models.torch_encoder import TorchEncoder, load_encoder
+
+TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
+SHORTEST = 15.0  # seconds of training that are worth a trial
+
+
+@dataclass(kw_only=True, eq=False)
+class Fitting:
+    """One call of `fit`; `trials` grows, the untrained encoder first."""
+
+    dataset: Dataset
+    encoder: TorchEncoder
+    folder: Path
+    seconds: float  # in all
+    seed: int
+    console: Console
+    started: float = field(default_factory=perf_counter)
+    trials: list[Trial] = field(default_factory=list)
+
+    def run(self) -> Trial:
+        """Try everything that the time allows; returns the trial that is kept in `folder`."""
+        facts = data_facts(self.dataset, self.encoder)
+        for line in facts.lines():
+            self.say(line)
+        self.folder.mkdir(parents=True)
+        with self.console.status("measuring the encoder as it is"):
+            first, cost = untrained(
+                self.encoder, self.dataset, facts, self.folder / TRIED / UNTRAINED, seed=self.seed
+            )
+        self.add(first)
+        try:
+            for candidate, seconds in self._candidates(facts, cost):
+                self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
+                self.add(self._trial(candidate, facts, seconds))
+        except KeyboardInterrupt:
+            self.say("interrupted: the best of what was finished is kept")
+        return self._finish()
+
+    def add(self, trial: Trial) -> None:
+        """Take a trial into the table, and say what it reached."""
+        self.trials.append(trial)
+        self.say(
+            f"{trial.name}: mean {trial.score:.1f}, P@1 {trial.metrics['P@1']:.1f},"
+            f" {trial.seconds:,.0f} s"
+        )
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self.seconds - (perf_counter() - self.started)
+
+    def _candidates(self, facts: DataFacts, cost: Cost) -> Iterator[tuple[Candidate, float]]:
+        """Each candidate with the seconds that its steps may take, as long as there is time."""
+        for name, propose in CANDIDATES.items():
+            candidate = propose(self._situation(facts))
+            if candidate is None:
+                continue
+            seconds = self._seconds(SHARES[name], facts, cost, candidate)
+            if seconds < SHORTEST:
+                seconds = self._seconds(1.0, facts, cost, candidate)
+            if seconds < SHORTEST:
+                self.say(f"{candidate.name}: no time is left for it")
+                continue
+            yield candidate, seconds
+
+    def _seconds(self, share: float, facts: DataFacts, cost: Cost, candidate: Candidate) -> float:
+        """What a candidate may train on each split, of a share of the time that is left."""
+        return share * self.left / facts.splits - cost.overhead(candidate.mixings)
+
+    def _situation(self, facts: DataFacts) -> Situation:
+        config = self.encoder.model[0].auto_model.config
+        return Situation(
+            facts=facts,
+            transformer=Transformer(
+                layers=int(config.num_hidden_layers),
+                heads=int(config.num_attention_heads),
+                hidden=int(config.hidden_size),
+            ),
+            free=free_bytes(),
+            encoder=self.encoder.name,
+            seed=self.seed,
+            trials=self.trials,
+        )
+
+    def _trial(self, candidate: Candidate, facts: DataFacts, seconds: float) -> Trial:
+        return trained(
+            candidate,
+            self.dataset,
+            self.folder / TRIED / candidate.name,
+            splits=[self.seed + split for split in range(facts.splits)],
+            seconds=seconds,
+            console=self.console,
+        )
+
+    def _finish(self) -> Trial:
+        kept = best_of(self.trials)
+        self.console.print(table_of(self.trials, kept=kept))
+        self.say(verdict(self.trials, kept))
+        facts: Mapping[str, object] = {"fit": as_facts(self.trials)}
+        keep(kept, self.folder, facts=facts)
+        shutil.rmtree(self.folder / TRIED, ignore_errors=True)
+        return kept
+
+
+def open_fitting(
+    dataset: Dataset,
+    *,
+    start: str,
+    folder: Path,
+    minutes: float,
+    seed: int,
+    console: Console,
+) -> Fitting:
+    """A fitting that starts from the encoder `start`, as `export bundle --encoder` takes it."""
+    started = perf_counter()
+    return Fitting(
+        dataset=dataset,
+        encoder=load_encoder(start),
+        folder=folder,
+        seconds=60.0 * minutes,
+        seed=seed,
+        console=console,
+        started=started,
+    )

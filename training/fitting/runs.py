@@ -1,0 +1,163 @@
+"""The runs of `fit`: the encoder as it is, and each candidate within its time.
+
+Shapes: N training rows, L labels, d dimensions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from service.core.errors import InvalidConfig
+from service.core.types import Role
+from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
+from training.checkpoints.model_folder import write_model
+from training.checkpoints.run_json import BEST, read_run, write_run
+from training.datasets.dataset import Dataset
+from training.datasets.training_pairs import TrainingPairs
+from training.evaluation.encode_texts import encode_texts
+from training.fitting.candidates import Candidate
+from training.fitting.facts import DataFacts
+from training.fitting.trial import METRICS, UNTRAINED, Measured, Trial, joined, measure
+from training.hardware import hardware, machine, versions
+from training.loop.finish import choose_for_inference
+from training.loop.journal import LINES
+from training.loop.setup import open_run
+from training.loop.state import Progress
+from training.loop.trainer import LAST
+from training.models.torch_encoder import TorchEncoder
+from training.recipes import recipe as recipes
+from training.recipes.recipe import Recipe
+from training.selection.memory_choices import DEPTHS, choose_on
+from training.selection.validation import hold_out, retrieve_held_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds that the untrained encoder took, from which those of the others are estimated."""
+
+    encode: float  # all texts of the memory
+    choose: float
+
+    def overhead(self, mixings: int) -> float:
+        """Seconds of a candidate beside its steps: checks, then the choice of its settings."""
+        return (mixings + 1) * self.encode + self.choose
+
+
+def untrained(
+    encoder: TorchEncoder, dataset: Dataset, facts: DataFacts, folder: Path, *, seed: int
+) -> tuple[Trial, Cost]:
+    """Measure the encoder as it is on each split, and write it as a run."""
+    start, train = perf_counter(), dataset.train
+    instances = encode_texts(encoder, train.instances.texts, role=Role.QUERY, precision="auto")
+    labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL, precision="auto")
+    encoded = perf_counter()
+    pairs = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
+    measured = []
+    for split in range(facts.splits):
+        slices = hold_out(pairs, total=len(train), count=facts.held_out, seed=seed + split)
+        depth = max(*DEPTHS, UNCHOSEN.depth)
+        held_out = retrieve_held_out(dataset, slices, instances, labels, depth=depth)
+        measured.append(measure(held_out, choose_on(held_out, UNCHOSEN, metrics=METRICS)))
+    choices = measured[0].choices
+    write_model(encoder, folder / BEST)
+    write_choices(folder / BEST, choices)
+    (folder / LINES).touch()
+    seconds = perf_counter() - start
+    settings = {"encoder": {"name": encoder.name}, "validation": {"rows": facts.held_out}}
+    progress = asdict(Progress(seconds=seconds, best_step=0))
+    used = machine(libraries=versions("torch", "transformers"))
+    _write_facts(folder, UNTRAINED, settings, dataset, progress, choices, used)
+    trial = joined(
+        measured,
+        name=UNTRAINED,
+        summary="the encoder as it is, with your data as its memory",
+        folder=folder,
+        seconds=seconds,
+    )
+    return trial, Cost(encode=encoded - start, choose=(seconds - (encoded - start)) / facts.splits)
+
+
+def trained(
+    candidate: Candidate,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    splits: Sequence[int],
+    seconds: float,
+    console: Console,
+) -> Trial:
+    """Train a candidate on each split for at most so many seconds, and measure what it kept.
+
+    `splits` are their seeds; the checkpoint of the first one is kept.
+    """
+    start, measured = perf_counter(), []
+    for number, seed in enumerate(splits):
+        target = folder if not number else folder.with_name(f"{folder.name}-{number}")
+        candidate_of_split = (*candidate.settings, f"seed={seed}")
+        recipe = recipes.load(candidate.recipe, candidate_of_split)
+        recipe = replace(recipe, optimizer=replace(recipe.optimizer, minutes=seconds / 60))
+        measured.append(_trained_once(candidate.recipe, recipe, dataset, target, console))
+        shutil.rmtree(target / LAST, ignore_errors=True)  # fit does not resume a candidate
+        if number:
+            shutil.rmtree(target)
+    progress = read_run(folder)["progress"]
+    return joined(
+        measured,
+        name=candidate.name,
+        summary=candidate.summary,
+        folder=folder,
+        seconds=perf_counter() - start,
+        step=progress["best_step"],
+        mixing=progress["best_mixing"],
+    )
+
+
+def _trained_once(
+    source: str, recipe: Recipe, dataset: Dataset, folder: Path, console: Console
+) -> Measured:
+    trainer = open_run(recipe, dataset, folder, source=source, resume=False, console=console)
+    progress = trainer.train()
+    choices, finished = choose_for_inference(trainer, console=console)
+    if finished is None:
+        raise InvalidConfig(f"{source}: validation.rows must not be 0 in fit")
+    used = hardware(trainer.model.accelerator)
+    _write_facts(folder, source, asdict(recipe), dataset, asdict(progress), choices, used)
+    depth = max(*DEPTHS, choices.depth)
+    held_out = finished.validation.retrieve(finished.instances, finished.keys, depth=depth)
+    return measure(held_out, choices)
+
+
+def _write_facts(
+    folder: Path,
+    recipe: str,
+    settings: Mapping[str, Any],
+    dataset: Dataset,
+    progress: Mapping[str, Any],
+    choices: Choices,
+    used: Mapping[str, Any],
+) -> None:
+    """The run's facts, as `train` writes them."""
+    facts = {
+        "recipe": recipe,
+        "settings": settings,
+        "dataset": dataset.name,
+        "progress": progress,
+        "choices": asdict(choices),
+        "hardware": used,
+    }
+    write_run(folder, facts)
+
+
+def keep(trial: Trial, run: Path, *, facts: Mapping[str, Any]) -> None:
+    """Make a trial's run that of `run`, with further facts in its run.json."""
+    for path in sorted(trial.folder.iterdir()):
+        path.rename(run / path.name)
+    trial.folder.rmdir()
+    write_run(run, {**read_run(run), **facts})
