@@ -19,6 +19,7 @@ from loadtests.measure import traffic, writing
 from loadtests.measure.bare_predictor import BarePredictor
 from loadtests.measure.environment import environment
 from loadtests.measure.recall import measure_recall
+from loadtests.measure.saturation import measure_saturation
 from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.results import goals, latency_plot
@@ -116,7 +117,7 @@ def _measure_reading(
             what = f"/predict at {load.rate:g}/s, open loop, {name} queries"
             results.rows.append(goals.predictions_row(what, outcome))
             results.latencies[name] = outcome.latencies
-        levels = traffic.measure_saturation(server, queries, load)
+        levels = measure_saturation(server, queries, seconds=load.seconds)
         results.rows.append(goals.saturation_row(levels))
         results.throughput.update({level.connections: level.per_second for level in levels})
         overhead = traffic.measure_overhead(server, bare, queries, load)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from service.core.bundle import manifest
 from service.core.errors import InvalidInput
 from service.core.files.text_store import TextStore
 
@@ -21,11 +22,13 @@ def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
     """The distinct texts of `file`, or of the bundle's instances and labels.
 
     A file holds one query a line. If its name ends in `.json`, `.jsonl` or `.json.gz`, each line is
-    an LF-XMC document, whose `title` is the query. Raises `InvalidInput` if there is no query.
+    an LF-XMC document, whose `title` is the query. Raises `InvalidInput` if there is no query, and
+    `BundleError` if the bundle is none.
     """
     if file is not None:
         texts: Iterator[str] = _from_file(file)
     else:
+        manifest.read(bundle)  # says what is missing better than a file of texts would
         texts = (
             text for name in ("instances", "labels") for text in TextStore(bundle / name / "texts")
         )

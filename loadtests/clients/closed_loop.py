@@ -15,14 +15,20 @@ from time import perf_counter
 
 from loadtests.clients.connection import Connection, require
 
+REFUSED = 429
+
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Seconds of each answer, over so many connections, in a run of `seconds`."""
+    """Seconds of each answer, over so many connections, in a run of `seconds`.
+
+    `refused` requests got 429; they are no answers.
+    """
 
     connections: int
     seconds: float
     latencies: list[float]
+    refused: int = 0
 
     @property
     def per_second(self) -> float:
@@ -36,7 +42,7 @@ def saturate(
     """Send requests on all connections for `seconds`, from a separate process.
 
     `requests` are used once each, in order; the loop ends early when they run out. Raises
-    `RequestFailed` for an answer that is not 200.
+    `RequestFailed` for an answer that is neither 200 nor 429.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client_process:
         return client_process.submit(
@@ -68,6 +74,7 @@ def saturate_in_this_process(
             connections=connections,
             seconds=perf_counter() - loop.begin,
             latencies=loop.latencies,
+            refused=loop.refused,
         )
 
 
@@ -79,6 +86,7 @@ class _ClosedLoop:
     begin: float = field(default_factory=perf_counter)
     sent_at: dict[Connection, float] = field(default_factory=dict)  # of unanswered requests
     latencies: list[float] = field(default_factory=list)
+    refused: int = 0
 
     def start(self, connection: Connection) -> None:
         """Send a connection's first request, if any request is left."""
@@ -95,9 +103,13 @@ class _ClosedLoop:
             answer = connection.receive()
             if answer is None:
                 continue
-            require(answer)
             now = perf_counter()
-            self.latencies.append(now - self.sent_at.pop(connection))
+            sent_at = self.sent_at.pop(connection)
+            if answer[0] == REFUSED:
+                self.refused += 1
+            else:
+                require(answer)
+                self.latencies.append(now - sent_at)
             request = next(self.requests, None) if now - self.begin < self.seconds else None
             if request is None:
                 self.selector.unregister(connection.socket)

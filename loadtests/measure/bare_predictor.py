@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from service.core.bundle.bundle import open_bundle
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import Encoder, OnnxEncoder, open_query_encoder
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
@@ -19,7 +19,7 @@ from service.core.types import PredictOptions
 class BarePredictor:
     """The core's predictor as the engine calls it, in this process and thread, without a cache."""
 
-    encoder: OnnxEncoder
+    encoder: Encoder  # of queries
     predictor: Predictor
     view: View
     options: PredictOptions
@@ -30,7 +30,7 @@ class BarePredictor:
         search_in_one_thread()
         opened = open_bundle(bundle)
         facts = opened.manifest
-        encoder = OnnxEncoder(bundle, facts.encoder)
+        encoder = open_query_encoder(opened, OnnxEncoder(bundle, facts.encoder))
         return cls(
             encoder=encoder,
             predictor=Predictor(encoder, tau=facts.predictor.tau),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "avx_vnni")
-_LIBRARIES = ("keymatch", "numpy", "onnxruntime", "faiss-cpu", "fastapi", "uvicorn", "pydantic")
+_LIBRARIES = (
+    "keymatch", "numpy", "onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "fastapi",
+    "uvicorn", "pydantic",
+)  # fmt: skip
 
 
 def environment() -> dict[str, Any]:
@@ -23,9 +27,18 @@ def environment() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in _LIBRARIES},
+        "libraries": _versions(),
         "load_average": list(os.getloadavg()),
     }
+
+
+def _versions() -> dict[str, str]:
+    """The version of each library that is installed."""
+    versions = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _processor() -> dict[str, str]:

@@ -131,4 +131,4 @@ def attach_segments(memory: Any, store: SegmentStore) -> None:
             raise LookupError(
                 f"the server has not built the segment of live rows {plan.first} to {plan.stop}"
             )
-        memory.attach(plan, segment)
+        memory.attach(memory.seal(plan, segment))

@@ -1,4 +1,4 @@
-"""Reading traffic: predictions in an open loop, saturation, and what the service adds to an answer.
+"""Reading traffic: predictions in an open loop, and what the service adds to an answer.
 
 Each function takes a running server and an endless iterator of query texts.
 """
@@ -12,15 +12,12 @@ from time import perf_counter
 
 import numpy as np
 
-from loadtests.clients.closed_loop import Throughput, saturate
 from loadtests.clients.connection import Connection, predict, require
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
 from loadtests.measure.bare_predictor import BarePredictor
 from training.experiments.service_process import Server
 
 PREDICT, LABELS = "predict", "labels"  # names of the streams
-CONNECTIONS = (2, 4, 8, 16)  # tried for saturation
-_MOST_PER_SECOND = 2_000  # more requests than a server answers in a second: the loop never runs out
 _BLOCK_QUERIES = 25  # answered by one side of the paired comparison before the other answers them
 
 
@@ -68,17 +65,6 @@ def measure_predictions(server: Server, queries: Iterator[str], load: Load) -> O
 def warm_up(server: Server, queries: Iterator[str], *, seconds: float) -> None:
     """Touch the memory-mapped pages, so that the first measurement does not measure the disk."""
     measure_predictions(server, queries, Load(rate=50, label_rate=0, seconds=seconds, seed=0))
-
-
-def measure_saturation(server: Server, queries: Iterator[str], load: Load) -> list[Throughput]:
-    """Answers a second in a closed loop, for each of `CONNECTIONS` an equal share of the time."""
-    seconds = load.seconds / len(CONNECTIONS)
-    levels = []
-    for connections in CONNECTIONS:
-        texts = islice(queries, int(_MOST_PER_SECOND * seconds))
-        requests = [predict(query) for query in texts]
-        levels.append(saturate(server.port, requests, connections=connections, seconds=seconds))
-    return levels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,14 +88,16 @@ def play_round(
     return drive(server.port, streams)
 
 
-def post_single_labels(server: Server, queries: Iterator[str], *, labels: int) -> list[float]:
-    """Seconds of each label posted alone, one after the other.
+def post_single_labels(
+    server: Server, queries: Iterator[str], *, labels: int, prefix: str = "single"
+) -> list[float]:
+    """Seconds of each label posted alone, one after the other; their ids begin with `prefix`.
 
     Some are looked up at once, since an answer of 200 promises that the label is visible.
     """
     connection, seconds = Connection(server.port), []
     for number, text in enumerate(islice(queries, labels)):
-        label_id = f"single-{number}"
+        label_id = f"{prefix}-{number}"
         request = put_label(label_id, f"{text} {number}")
         start = perf_counter()
         answer = connection.ask(request)

@@ -1,4 +1,4 @@
-"""`python -m loadtests.many_labels`: IRENE's second stage with up to a million labels.
+"""`python -m loadtests.parts.many_labels`: IRENE's second stage with up to a million labels.
 
 Measures the time of a training step and the memory of classifiers, optimizer moments and
 associations. Neither depends on the texts, so labels, instances and vectors are random. Each number
@@ -22,7 +22,7 @@ from service.command_line import run
 RECIPE, INSTANCES = "irene-lf-amazontitles-1.3m", 1_600  # instances of a batch
 GOAL_GB = 16.0  # the memory of an ordinary machine
 
-app = App(name="loadtests.many_labels", help=__doc__)
+app = App(name="loadtests.parts.many_labels", help=__doc__)
 
 
 @app.default

@@ -1,4 +1,4 @@
-"""`python -m loadtests.training_speed`: tokens a second of our training loop and of a plain one.
+"""`python -m loadtests.parts.training_speed`: tokens a second of our training loop and a plain one.
 
 The plain loop is the straightforward one: fp32, queries and labels each tokenized, padded to the
 longest text and encoded in one call. Both loops train on the same batches of the same recipe, with
@@ -33,7 +33,7 @@ from training.recipes import recipe as recipes
 GOAL = 2.0
 PLAIN, OURS = "plain", "ours"
 
-app = App(name="loadtests.training_speed", help=__doc__)
+app = App(name="loadtests.parts.training_speed", help=__doc__)
 
 
 @app.default

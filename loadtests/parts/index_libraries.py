@@ -1,4 +1,4 @@
-"""`python -m loadtests.index_libraries`: faiss against hnswlib in one run, through our adapters.
+"""`python -m loadtests.parts.index_libraries`: faiss against hnswlib, through our adapters.
 
 Both libraries index the bundle's keys with the same M and ef_construction. Then they answer the
 same queries in alternating blocks, with one thread each.
@@ -25,18 +25,18 @@ from rich.table import Table
 from loadtests.measure.bare_predictor import BarePredictor
 from loadtests.measure.environment import environment
 from loadtests.measure.latency_summary import Summary
-from loadtests.measure.recall import recall_per_query
 from loadtests.queries import distinct, read_queries
 from service.command_line import run
 from service.core.encoding.encoder import encode
 from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from service.core.index.protocol import Segment
+from service.core.index.recall import recall_per_query
 from service.core.memory.view import View
 from service.core.types import Floats, Role, Rows
 
 _BLOCK_QUERIES = 50  # answered by one library before the next library answers them
 
-app = App(name="loadtests.index_libraries", help=__doc__)
+app = App(name="loadtests.parts.index_libraries", help=__doc__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,11 @@ def _search(
     for ef in efs:
         for name, (seconds, rows) in _search_in_turns(graphs, vectors, ef=ef, depth=depth).items():
             recalls = recall_per_query(
-                view, vectors, np.array(rows), exact_rows, exact_similarities
+                queries=vectors,
+                retrieved=np.array(rows),
+                exact_rows=exact_rows,
+                exact_similarities=exact_similarities,
+                vectors_of=view.vectors,
             )
             yield SearchResult(
                 library=name,

@@ -1,4 +1,4 @@
-"""`python -m loadtests.scoring`: the time that `training score` takes to retrieve and rank.
+"""`python -m loadtests.parts.scoring`: the time that `training score` takes to retrieve and rank.
 
 It draws unit vectors and labels at random, by default in the shape of a data set of 16,000 test
 rows and 90,000 keys. The nearest keys of a random vector share few labels, so a query has about as
@@ -28,7 +28,7 @@ from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.evaluation.prediction import OfflineMemory, retrieve
 from training.experiments.sweeps import DEPTHS, Scoring
 
-app = App(name="loadtests.scoring", help="Time retrieval and ranking of `training score`.")
+app = App(name="loadtests.parts.scoring", help="Time retrieval and ranking of `training score`.")
 Value = TypeVar("Value")
 
 

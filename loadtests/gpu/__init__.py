@@ -1,0 +1,1 @@
+"""What `device = "cuda"` takes and gives: encoding, searching, and the whole service."""

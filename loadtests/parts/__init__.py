@@ -1,0 +1,1 @@
+"""Commands that measure one part at a time, without a server."""

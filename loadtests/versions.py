@@ -1,0 +1,221 @@
+"""`python -m loadtests.versions`: the present source against an older checkout, in one run.
+
+Both servers run at the same time, each with its own bundle, and take turns round by round; the side
+that goes first alternates. Each figure is the median over the rounds. Writes versions.json and
+versions.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from cyclopts import App
+from rich.console import Console
+
+from loadtests.clients.closed_loop import saturate
+from loadtests.clients.connection import Connection, predict, put_label, require
+from loadtests.clients.open_loop import Stream, drive, poisson_starts
+from loadtests.measure.environment import environment
+from loadtests.measure.processor_time import with_processor_time
+from loadtests.queries import distinct, read_queries
+from loadtests.results.result_table import Report, Row
+from service.command_line import run
+from training.experiments.service_process import Server, running_server
+
+SATURATING_CONNECTIONS = 8
+_MOST_PER_SECOND = 4_000  # requests prepared for each second of a closed loop
+
+app = App(name="loadtests.versions", help=__doc__)
+
+Figures = dict[str, float]  # by the name of what was measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """What one server does in one round."""
+
+    queries: int
+    labels: int
+    seconds: float
+    rate: float
+
+
+@app.default
+def versions(
+    *,
+    before: Path,
+    before_bundle: Path,
+    bundle: Path,
+    out: Path,
+    rounds: int = 5,
+    queries: int = 500,
+    labels: int = 100,
+    seconds: float = 4.0,
+    rate: float = 100.0,
+    seed: int = 0,
+) -> int:
+    """Measure and report.
+
+    Parameters
+    ----------
+    before
+        A checkout of the older source.
+    before_bundle
+        The bundle that the older source serves.
+    bundle
+        The bundle that the present source serves.
+    out
+        Folder for versions.json and versions.md.
+    rounds
+        Rounds, in each of which both servers are measured.
+    queries
+        Queries sent one after the other in a round.
+    labels
+        Labels posted one after the other in a round.
+    seconds
+        Seconds of the closed loop, and of the open loop, in a round.
+    rate
+        Requests a second in the open loop.
+    seed
+        Draws queries and arrivals.
+    """
+    settings = RoundSettings(queries=queries, labels=labels, seconds=seconds, rate=rate)
+    with (
+        running_server(before_bundle, options=["--no-access-log"], checkout=before) as old,
+        running_server(bundle, options=["--no-access-log"]) as new,
+    ):
+        sides = {
+            "before": Side(server=old, texts=distinct(read_queries(before_bundle), seed=seed)),
+            "after": Side(server=new, texts=distinct(read_queries(bundle), seed=seed)),
+        }
+        measured = take_turns(sides, settings, rounds=rounds, seed=seed)
+    Report(
+        title="This version against an older one",
+        settings={**asdict(settings), "rounds": rounds, "before": before_bundle.name},
+        environment=environment(),
+        rows=[_row(what, measured) for what in measured["after"][0]],
+    ).publish(out, "versions")
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A running server and its endless queries."""
+
+    server: Server
+    texts: Iterator[str]
+
+
+def take_turns(
+    sides: Mapping[str, Side], settings: RoundSettings, *, rounds: int, seed: int
+) -> dict[str, list[Figures]]:
+    """Measure the sides in turn; returns each side's figures round by round."""
+    console = Console(stderr=True)
+    measured: dict[str, list[Figures]] = {name: [] for name in sides}
+    for turn in range(-1, rounds):  # the first round warms up
+        for name in sides if turn % 2 else reversed(list(sides)):
+            console.print(f"round {turn + 1} of {rounds}: {name}")
+            side = sides[name]
+            figures = play_round(side.server, side.texts, settings, seed=seed + turn + 1)
+            if turn >= 0:
+                measured[name].append(figures)
+    return measured
+
+
+def play_round(
+    server: Server, texts: Iterator[str], settings: RoundSettings, *, seed: int
+) -> Figures:
+    """Measure one server once."""
+    return {
+        **_one_connection(server, list(islice(texts, settings.queries))),
+        **_saturation(server, texts, settings.seconds),
+        **_open_loop(server, texts, settings, seed),
+        **_labels(server, list(islice(texts, settings.labels)), seed),
+    }
+
+
+def _one_connection(server: Server, queries: list[str]) -> Figures:
+    seconds, processor = _one_after_the_other(server, [predict(query) for query in queries])
+    return {
+        "one connection: processor ms a query": processor * 1000,
+        "one connection: p50 ms": float(np.median(seconds)) * 1000,
+    }
+
+
+def _labels(server: Server, texts: list[str], seed: int) -> Figures:
+    requests = [
+        put_label(f"versions-{seed}-{number}", f"{text} {number}")
+        for number, text in enumerate(texts)
+    ]
+    seconds, processor = _one_after_the_other(server, requests)
+    return {
+        "one label a request: processor ms a label": processor * 1000,
+        "one label a request: p50 ms": float(np.median(seconds)) * 1000,
+    }
+
+
+def _saturation(server: Server, texts: Iterator[str], seconds: float) -> Figures:
+    requests = [predict(query) for query in islice(texts, int(_MOST_PER_SECOND * seconds))]
+    result, processor = with_processor_time(
+        server.pid,
+        lambda: saturate(
+            server.port, requests, connections=SATURATING_CONNECTIONS, seconds=seconds
+        ),
+    )
+    return {
+        "saturation: requests a second": result.per_second,
+        "saturation: processor ms a query": processor / len(result.latencies) * 1000,
+    }
+
+
+def _open_loop(server: Server, texts: Iterator[str], settings: RoundSettings, seed: int) -> Figures:
+    starts = poisson_starts(rate=settings.rate, seconds=settings.seconds, seed=seed)
+    requests = [predict(query) for query in islice(texts, len(starts))]
+    stream = Stream(name="predict", requests=requests, starts=starts)
+    outcomes, processor = with_processor_time(server.pid, lambda: drive(server.port, [stream]))
+    latencies = outcomes["predict"].latencies
+    name = f"open loop, {settings.rate:g}/s"
+    return {
+        f"{name}: p50 ms": float(np.median(latencies)) * 1000,
+        f"{name}: p99 ms": float(np.quantile(latencies, 0.99)) * 1000,
+        f"{name}: processor ms a query": processor / len(starts) * 1000,
+    }
+
+
+def _one_after_the_other(server: Server, requests: list[bytes]) -> tuple[list[float], float]:
+    """Seconds of each request over one connection, and the processor seconds a request."""
+    connection = Connection(server.port)
+
+    def ask(request: bytes) -> float:
+        start = perf_counter()
+        require(connection.ask(request))
+        return perf_counter() - start
+
+    try:
+        seconds, processor = with_processor_time(
+            server.pid, lambda: [ask(request) for request in requests]
+        )
+    finally:
+        connection.close()
+    return seconds, processor / len(requests)
+
+
+def _row(what: str, measured: dict[str, list[Figures]]) -> Row:
+    rounds = {side: [figures[what] for figures in measured[side]] for side in measured}
+    before, after = (float(np.median(rounds[side])) for side in ("before", "after"))
+    return Row(
+        what=what,
+        goal="",
+        measured=f"{before:.2f} -> {after:.2f} ({after / before:.2f} of it)",
+        figures={"before": rounds["before"], "after": rounds["after"]},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
