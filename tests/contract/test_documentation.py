@@ -35,8 +35,8 @@ PACKAGES = {
     "export": "training/README.md",
 }
 LOAD_TESTS = sorted(
-    f"loadtests.{path.stem}"
-    for path in (ROOT / "loadtests").glob("*.py")
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for path in (ROOT / "loadtests").rglob("*.py")
     if re.search(r"^app = App\(", path.read_text(), re.MULTILINE)
 )
 NAMED = {  # second word of a command -> the names that may follow it
@@ -100,8 +100,10 @@ def test_the_readme_is_short() -> None:
 @cache
 def application(module: str) -> App:
     """The command line behind `python -m MODULE`."""
-    name = f"{module}.__main__" if module in PACKAGES else module
-    app = import_module(name).app
+    spec = find_spec(module)
+    assert spec is not None, module
+    package = spec.submodule_search_locations is not None
+    app = import_module(f"{module}.__main__" if package else module).app
     assert isinstance(app, App)
     return app
 

@@ -15,6 +15,8 @@ CONTRACT = {
     "keymatch_request_seconds": {"route"},
     "keymatch_stage_seconds": {"stage"},
     "keymatch_queue_depth": set(),
+    "keymatch_version_waiters": set(),
+    "keymatch_held_bytes": set(),
     "keymatch_batch_size": {"kind"},
     "keymatch_seal_seconds": set(),
     "keymatch_reloads_total": {"outcome"},

@@ -4,20 +4,22 @@ from typing import Any
 
 import pytest
 
+from service.engine.bundle_directory import NAME
 from tests.support.serving import LocalService
 
 ROUTES = {
     ("post", "/predict"): {400, 401, 403, 413, 415, 422, 429, 503, 504},
-    ("post", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 507},
-    ("get", "/labels"): {401, 403, 422, 503},
-    ("get", "/labels/{label_id}"): {401, 403, 404, 503},
-    ("delete", "/labels/{label_id}"): {401, 403, 404, 409, 422, 429, 503},
-    ("post", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 507},
-    ("post", "/admin/snapshot"): {400, 401, 403, 409, 413, 415, 422, 503},
-    ("post", "/admin/reload"): {400, 401, 403, 409, 413, 415, 422, 503},
+    ("post", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("get", "/labels"): {401, 403, 422, 429, 503},
+    ("get", "/labels/{label_id}"): {401, 403, 404, 429, 503},
+    ("delete", "/labels/{label_id}"): {401, 403, 404, 409, 422, 429, 503, 504},
+    ("post", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("post", "/admin/snapshot"): {400, 401, 403, 409, 413, 415, 422, 429, 503},
+    ("delete", "/admin/snapshot"): {401, 403, 503},
+    ("post", "/admin/reload"): {400, 401, 403, 409, 413, 415, 422, 429, 503},
     ("get", "/health/live"): {503},
     ("get", "/health/ready"): {503},
-    ("get", "/info"): {401, 403, 503},
+    ("get", "/info"): {401, 403, 429, 503},
     ("get", "/metrics"): set(),
 }
 
@@ -100,6 +102,19 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
         2048,
     )
     assert label["properties"]["queries"]["maxItems"] == 100
+
+
+def test_every_body_documents_how_long_it_may_be(openapi: dict[str, Any]) -> None:
+    for path in ("/predict", "/labels", "/instances", "/admin/snapshot", "/admin/reload"):
+        body = openapi["paths"][path]["post"]["requestBody"]
+        assert body["description"] == "At most 4194304 bytes of JSON; more is a 413."
+
+
+def test_a_bundles_name_is_documented_alike(openapi: dict[str, Any]) -> None:
+    snapshot = request_schema(openapi, "/admin/snapshot")["properties"]["bundle"]["anyOf"][0]
+    reload = request_schema(openapi, "/admin/reload")["properties"]["bundle"]
+    assert snapshot["pattern"] == reload["pattern"]
+    assert snapshot["pattern"] == f"^{NAME.pattern}$"
 
 
 def test_answers_are_documented(openapi: dict[str, Any]) -> None:

@@ -167,7 +167,10 @@ class Scenario:
         assert {label["id"] for label in page["labels"]} == live
         memory = server.client.get("/info").json()["memory"]
         stored = memory["base_rows"] + memory["sealed_rows"] + memory["live_rows"]
-        assert stored - memory["dead_rows"] == self._expected_rows()
+        assert stored - memory["dead_rows"] == self._expected_rows(), (
+            memory,
+            self._expected_rows(),
+        )
 
     def _expected_rows(self) -> int:
         """How many live rows the memory must hold: of labels, their queries, and clicks that vote.

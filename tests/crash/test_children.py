@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.scenario import Scenario
+from tests.support.children import child_processes
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
@@ -16,17 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 
 def children(server: ServerProcess, word: str) -> list[int]:
-    """The process ids of the server's children whose command line holds a word."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        if parent == server.process.pid and word.encode() in words:
-            found.append(int(folder.name))
-    return found
+    return child_processes(server.process.pid, word)
 
 
 def test_a_killed_sealing_child(new_scenario: Callable[..., Scenario]) -> None:

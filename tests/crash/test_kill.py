@@ -14,7 +14,7 @@ from tests.crash.figures import FIGURES
 from tests.crash.scenario import CRASHES, SEED, Scenario, kill_after
 from tests.support.serving import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 CRASHES_PER_SCENARIO = 5
 MOST_SECONDS = 1.5  # from the beginning of the traffic to the kill

@@ -15,7 +15,7 @@ from tests.crash.scenario import Scenario
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 NAME = "keymatch-crash-test"  # of the connections that may be cut
 CUTS = 5

@@ -10,7 +10,7 @@ from tests.crash.figures import FIGURES
 from tests.crash.scenario import Scenario
 from tests.support.serving import ServerProcess, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 TIMED_WRITES = 200
 

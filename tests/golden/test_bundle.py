@@ -1,10 +1,11 @@
-"""The golden bundle of format version 1 opens, and answers as it did when it was written.
+"""The golden bundles of format version 1 open, and answer as they did when they were written.
 
 `write_bundle` wrote the files. Scores may differ by 1e-5: another processor, or another build of
 the ONNX runtime or of the index library, sums floating-point numbers in another order.
 """
 
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,37 +13,47 @@ import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel
-from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.encoding.encoder import OnnxEncoder, encode, open_query_encoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Label, Role
 from tests.golden import write_bundle
-from tests.golden.write_bundle import ANSWERS, BUNDLE, LOG, PROMPTS
+from tests.golden.write_bundle import FIXTURES, LOG, PROMPTS, Fixture
 
 TOLERANCE = 1e-5
-RECORDED = orjson.loads(ANSWERS.read_bytes())
+
+
+@pytest.fixture(scope="module", params=FIXTURES, ids=[fixture.name for fixture in FIXTURES])
+def golden(request: pytest.FixtureRequest) -> Fixture:
+    fixture: Fixture = request.param
+    return fixture
 
 
 @pytest.fixture(scope="module")
-def bundle() -> Bundle:
-    return open_bundle(BUNDLE)
+def bundle(golden: Fixture) -> Bundle:
+    return open_bundle(golden.folder)
+
+
+@pytest.fixture(scope="module")
+def recorded(golden: Fixture) -> Any:
+    return orjson.loads(golden.answers.read_bytes())
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_it_answers_as_recorded(bundle: Bundle, exact: bool) -> None:
+def test_it_answers_as_recorded(bundle: Bundle, recorded: Any, exact: bool) -> None:
     predictions = write_bundle.predictions(bundle, exact=exact)
     assert len(predictions) == 9
-    for prediction, recorded in zip(predictions, RECORDED["predictions"], strict=True):
+    for prediction, before in zip(predictions, recorded["predictions"], strict=True):
         for key in ("query", "memorization"):
-            assert prediction[key] == recorded[key]
-        assert list(prediction["keywords"]) == list(recorded["keywords"])
-        assert prediction["keywords"] == pytest.approx(recorded["keywords"], abs=TOLERANCE)
+            assert prediction[key] == before[key]
+        assert list(prediction["keywords"]) == list(before["keywords"])
+        assert prediction["keywords"] == pytest.approx(before["keywords"], abs=TOLERANCE)
 
 
-def test_it_represents_a_novel_label_as_recorded(bundle: Bundle) -> None:
-    found, recorded = write_bundle.novel_label(bundle), RECORDED["novel_label"]
-    assert found["key"] == pytest.approx(recorded["key"], abs=1e-3)  # stored in fp16
-    assert list(found["neighbours"]) == list(recorded["neighbours"])
-    assert found["neighbours"] == pytest.approx(recorded["neighbours"], abs=TOLERANCE)
+def test_it_represents_a_novel_label_as_recorded(bundle: Bundle, recorded: Any) -> None:
+    found, before = write_bundle.novel_label(bundle), recorded["novel_label"]
+    assert found["key"] == pytest.approx(before["key"], abs=1e-3)  # stored in fp16
+    assert list(found["neighbours"]) == list(before["neighbours"])
+    assert found["neighbours"] == pytest.approx(before["neighbours"], abs=TOLERANCE)
 
 
 def test_the_stored_instance_keys_are_what_its_encoder_returns(bundle: Bundle) -> None:
@@ -62,6 +73,17 @@ def test_its_manifest_has_every_fact(bundle: Bundle) -> None:
         "query_prompt": encoder.query_prompt,
         "label_prompt": encoder.label_prompt,
     } == PROMPTS
+
+
+def test_its_query_encoder_has_the_facts_that_were_written(bundle: Bundle, golden: Fixture) -> None:
+    queries = bundle.query_encoder
+    assert (queries is not None) == (golden.query_encoder is not None)
+    if queries is not None:
+        facts = bundle.manifest.encoder
+        assert queries.facts == replace(facts, name="tiny queries", fingerprint="q" * 64)
+        ours = OnnxEncoder(bundle.folder, facts)
+        [query] = encode(open_query_encoder(bundle, ours), ["a light tent"], role=Role.QUERY)
+        assert query @ encode(ours, ["a light tent"], role=Role.QUERY)[0] < 0.99
 
 
 def test_its_classifiers_are_those_of_labels_that_no_write_changed(bundle: Bundle) -> None:
@@ -88,6 +110,11 @@ def test_its_labels_are_those_that_were_written(bundle: Bundle) -> None:
     assert table.require("lamp") == Label(index=1, id="lamp", text="head lamp")
 
 
+def test_it_remembers_its_clicks_if_it_was_written_so(bundle: Bundle, golden: Fixture) -> None:
+    clicks = [bundle.instance_texts[row] for row in bundle.clicks.tolist()]
+    assert clicks == ([] if golden.name == "bundle-v1" else [write_bundle.CLICK.query])
+
+
 def test_deleting_one_of_its_labels_deletes_that_labels_rows(bundle: Bundle) -> None:
     """The label's own row and its query's row die; the click stays, as a vote for the stove."""
     view = KnowledgeMemory(bundle, version=4).apply([DeleteLabel(sequence=5, id="mühle")])
@@ -98,5 +125,5 @@ def test_deleting_one_of_its_labels_deletes_that_labels_rows(bundle: Bundle) -> 
     assert (columns.tolist(), counts.tolist()) == ([view.labels.column("stove")], [0, 1])
 
 
-def test_the_fixture_is_small() -> None:
-    assert sum(path.stat().st_size for path in Path(BUNDLE).rglob("*") if path.is_file()) < 50_000
+def test_the_fixture_is_small(golden: Fixture) -> None:
+    assert sum(path.stat().st_size for path in golden.folder.rglob("*") if path.is_file()) < 50_000

@@ -1,11 +1,13 @@
-"""Writes `bundle-v1` and `bundle-v1.answers.json`: `python -m tests.golden.write_bundle`.
+"""Writes the golden bundles of `FIXTURES` that are missing: `python -m tests.golden.write_bundle`.
 
-Once 0.1.0 is released, the fixture must not change: it represents bundles on users' disks. To add
-something to version 1 before that, remove the folder and run this command in the
-repository's root. The bundle has everything that a bundle can have: it is a snapshot, taken after
-every kind of write, of a bundle with prompts and with IRENE's combiner and classifiers.
+Once 0.1.0 is released, a fixture must not change: it represents bundles on users' disks. What is
+added to version 1 before that gets a fixture of its own: a line in `FIXTURES`, then this command in
+the repository's root. The bundles have everything that a bundle could have when they were written:
+each is a snapshot, taken after every kind of write, of a bundle with prompts and with IRENE's
+combiner and classifiers.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +17,7 @@ import orjson
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import OnnxEncoder, open_query_encoder
 from service.core.encoding.representer import Representer, open_representer
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
@@ -25,7 +27,6 @@ from service.core.types import Halves, NewInstance, NewLabel, PredictOptions, Ro
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, make_bundle
 
 HERE = Path(__file__).parent
-BUNDLE, ANSWERS = HERE / "bundle-v1", HERE / "bundle-v1.answers.json"
 LOG = "0123456789abcdef" * 2
 PROMPTS = {"query_prompt": "query: ", "label_prompt": "keyword: "}
 QUERIES = ("shoes for the trail", "a light tent", "Kaffee am Morgen ☕")
@@ -38,17 +39,52 @@ CLICK = NewInstance(query="breakfast outdoors", labels=("mühle", "stove"))
 NOVEL_LABEL = ((Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fixture:
+    """One golden bundle, and the file with its answers; `query_encoder` is a seed."""
+
+    name: str
+    query_encoder: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def answers(self) -> Path:
+        return HERE / f"{self.name}.answers.json"
+
+
+FIXTURES = (
+    Fixture(name="bundle-v1"),  # written before snapshots remembered which instances were clicks
+    Fixture(name="bundle-v1-query-encoder", query_encoder=1),
+)
+
+
 def main() -> None:
+    for fixture in FIXTURES:
+        if not fixture.folder.exists():
+            write(fixture)
+
+
+def write(fixture: Fixture) -> None:
+    """Write the bundle and its answers."""
     catalogue = Catalogue(
         labels=LABELS | {"kayak": "sea kayak"},
         instances=INSTANCES | {"größere Flasche": ("bottle", "kayak")},
     )
     with TemporaryDirectory() as temporary:
-        source = make_bundle(Path(temporary) / "source", catalogue, novel=0, **PROMPTS)
-        write_snapshot(after_writes(open_bundle(source)), BUNDLE, name="golden", log=LOG)
-    bundle = open_bundle(BUNDLE)
+        source = make_bundle(
+            Path(temporary) / "source",
+            catalogue,
+            novel=0,
+            query_encoder=fixture.query_encoder,
+            **PROMPTS,
+        )
+        write_snapshot(after_writes(open_bundle(source)), fixture.folder, name="golden", log=LOG)
+    bundle = open_bundle(fixture.folder)
     recorded = {"predictions": predictions(bundle), "novel_label": novel_label(bundle)}
-    ANSWERS.write_bytes(orjson.dumps(recorded, option=orjson.OPT_INDENT_2) + b"\n")
+    fixture.answers.write_bytes(orjson.dumps(recorded, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def after_writes(bundle: Bundle) -> View:
@@ -78,7 +114,8 @@ def representer_of(bundle: Bundle) -> Representer:
 def predictions(bundle: Bundle, *, exact: bool = False) -> list[dict[str, Any]]:
     """The four best labels of every query at every lambda, with their scores."""
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    predictor = Predictor(encoder, tau=bundle.manifest.predictor.tau)
+    queries = open_query_encoder(bundle, encoder)
+    predictor = Predictor(queries, tau=bundle.manifest.predictor.tau)
     view = KnowledgeMemory(bundle).view
     found = []
     for memorization in MEMORIZATIONS:

@@ -147,9 +147,47 @@ def test_latency_writes_json_table_and_plot(tiny_bundle_folder: Path, tmp_path: 
     assert (out / "latency.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("command", ["latency", "index_libraries"])
+@pytest.mark.slow
+def test_write_share_measures_writes_beside_busy_cores(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    short = ("--seconds", "1", "--labels", "5", "--no-seals")
+    ended = run("loadtests.write_share", "--bundle", tiny_bundle_folder, "--out", out, *short)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((out / "write_share.json").read_text())["rows"]
+    assert [row["figures"].get("failures") for row in rows] == [None, None, {}, {}, {}]
+    assert len(rows[0]["figures"]["milliseconds"]) == 3
+    assert len(rows[1]["figures"]["processor_ms"]) == 5
+    assert rows[2]["figures"]["queries_per_second"] > 0
+    assert (out / "write_share.md").read_text().count("\n| ") == 6
+
+
+@pytest.mark.slow
+def test_overload_reports_every_kind_of_overload(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path, "--factors", "4")
+    short = ("--seconds", "0.5", "--variant-seconds", "0.5", "--recovery-seconds", "0.5")
+    short += ("--saturation-seconds", "1")
+    ended = run("loadtests.overload", "--bundle", tiny_bundle_folder, *out, *short)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "overload.json").read_text())["rows"]
+    saturation = [row["figures"] for row in rows if row["what"].startswith("saturation")]
+    assert len(saturation) == 2  # of single queries, and of 64 a request
+    assert all(figures["per_second"] > 0 < figures["processor_ms"] for figures in saturation)
+    overload = [row["figures"] for row in rows if row["what"].startswith("4x saturation")]
+    answered, refused, _health, processor = (overload[kind::4] for kind in range(4))
+    assert len(processor) == len(answered) == 4
+    assert all(figures["per_second"] > 0 for figures in answered)
+    assert all("broken" not in figures["statuses"] for figures in refused)
+    assert "left" in refused[3]["statuses"]
+    assert (tmp_path / "overload.md").read_text().count("\n| ") == 1 + len(rows)
+
+
+@pytest.mark.parametrize(
+    "command", ["latency", "overload", "write_share", "scale", "opponents", "parts.index_libraries"]
+)
 def test_a_missing_bundle_is_one_line(command: str, tmp_path: Path) -> None:
-    out = ("--out", tmp_path) if command == "latency" else ()
+    out = () if command.startswith("parts.") else ("--out", tmp_path)
     ended = run(f"loadtests.{command}", "--bundle", tmp_path / "nowhere", *out)
     assert ended.returncode == 2
     assert "manifest.json is missing" in ended.stderr
@@ -160,12 +198,28 @@ def test_a_missing_bundle_is_one_line(command: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
 def test_many_labels_are_measured_for_each_number(tmp_path: Path) -> None:
     ended = run(
-        "loadtests.many_labels", "--out", tmp_path, "--labels", "2000", "4000", "--steps", "2"
+        "loadtests.parts.many_labels", "--out", tmp_path, "--labels", "2000", "4000", "--steps", "2"
     )
     assert ended.returncode == 0, ended.stderr
     rows = json.loads((tmp_path / "many_labels.json").read_text())["rows"]
     assert [row["figures"]["labels"] for row in rows] == [2000, 4000]
     assert all(row["figures"]["step_ms"] > 0 and row["figures"]["gigabytes"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectors", ["encoded", "drawn"])
+def test_scale_measures_each_size_and_fits_laws(
+    tiny_bundle_folder: Path, tmp_path: Path, vectors: str
+) -> None:
+    short = ("--seconds", "1", "--rate", "20", "--recall-queries", "5", "--vectors", vectors)
+    out = ("--out", tmp_path, "--sizes", "20", "200")
+    ended = run("loadtests.scale", "--bundle", tiny_bundle_folder, *out, *short)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "scale.json").read_text())["rows"]
+    assert [row["figures"]["keys"] for row in rows[:2]] == [20, 200]
+    assert all(row["figures"]["failures"] == {} for row in rows[:2])
+    assert all("exponent" in row["figures"] for row in rows[2:])
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_load_passes_within_its_limits(tiny_bundle_folder: Path) -> None:
@@ -189,3 +243,31 @@ def test_load_reports_a_server_that_does_not_start(tmp_path: Path) -> None:
     ended = run("loadtests.load", "--bundle", tmp_path / "nowhere", "--seconds", "2")
     assert ended.returncode == 2
     assert "manifest.json is missing" in ended.stdout
+
+
+@pytest.mark.slow
+def test_versions_compares_a_checkout_with_the_present_source(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    checkout = Path(__file__).parents[2]
+    result = run(
+        "loadtests.versions",
+        *("--before", checkout, "--before-bundle", tiny_bundle_folder),
+        *("--bundle", tiny_bundle_folder, "--out", tmp_path / "out"),
+        *("--rounds", "1", "--queries", "20", "--labels", "5", "--seconds", "1", "--rate", "20"),
+    )
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / "out/versions.json").read_bytes())["rows"]
+    assert all(row["figures"]["before"][0] > 0 < row["figures"]["after"][0] for row in rows)
+
+
+def test_versions_refuses_a_folder_that_is_no_checkout(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    result = run(
+        "loadtests.versions",
+        *("--before", tmp_path, "--before-bundle", tiny_bundle_folder),
+        *("--bundle", tiny_bundle_folder, "--out", tmp_path / "out"),
+    )
+    assert result.returncode != 0
+    assert "it is no checkout" in result.stderr

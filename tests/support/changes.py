@@ -7,6 +7,7 @@ import numpy as np
 
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.encoding.encoder import encode
+from service.core.index.device_segment import DeviceSegment
 from service.core.index.libraries import load_library
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
@@ -37,6 +38,8 @@ def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:
     """Build the segment of a plan in this process; None for a plan without rows."""
     if not len(plan.rows):
         return None
+    if view.bundle.device is not None:
+        return DeviceSegment(view.bundle.device, view.vectors(plan.rows))
     parameters = view.bundle.manifest.index.parameters()
     library = load_library(parameters.library)
     vectors = view.vectors(plan.rows)
@@ -48,4 +51,4 @@ def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:
 def seal(memory: KnowledgeMemory, folder: Path, plans: Iterable[SegmentPlan] | None = None) -> None:
     """Build and attach the segments of plans, by default of all that have none yet."""
     for plan in list(memory.view.unsealed_plans()) if plans is None else plans:
-        assert memory.attach(plan, build(memory.view, plan, folder))
+        assert memory.attach(memory.seal(plan, build(memory.view, plan, folder)))

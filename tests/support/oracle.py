@@ -64,11 +64,6 @@ class Oracle:
         if voted:
             self.clicks[query] = self._row(RowKind.INSTANCE, query, voted)
 
-    def reopen(self) -> None:
-        """Turn clicks into instances, as a snapshot does."""
-        self.instances += self.clicks.values()
-        self.clicks = {}
-
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """All rows that a search may return, of one kind or of both."""
         label_rows = [row for rows in self.labels.values() for row in rows]

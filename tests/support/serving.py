@@ -2,10 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from service.engine.engine import Engine
 from service.http.app import build_app
 from service.http.auth import Access
-from service.settings import EngineSettings, Limits, Settings
+from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from service.telemetry import Telemetry
 from tests.support.waiting import READY_WITHIN
 from tests.support.waiting import wait_for as wait_for
@@ -53,12 +55,15 @@ def local_service(
     *,
     access: Access | None = None,
     limits: Limits | None = None,
+    server: ServerSettings | None = None,
     wait: bool = True,
     **engine: Any,
 ) -> Iterator[LocalService]:
     """Serve `bundle` in this process; `engine` holds fields of `EngineSettings`."""
     settings = Settings(
-        engine=EngineSettings(**{"threads": 2, **engine}), limits=limits or Limits()
+        engine=EngineSettings(**{"threads": 2, **engine}),
+        limits=limits or Limits(),
+        server=replace(server or ServerSettings(), hosts=("service",)),
     )
     telemetry = Telemetry()
     core = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
@@ -103,6 +108,9 @@ class ServerProcess:
 
     def wait_ready(self) -> None:
         wait_for(lambda: self.client.get("/health/ready").status_code == 200)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def logged(self, message: str) -> list[dict[str, Any]]:
         """The lines of the server's log with this message."""

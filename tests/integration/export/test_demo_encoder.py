@@ -28,7 +28,8 @@ def test_it_is_small_and_its_card_says_what_it_scores() -> None:
     exported = open_exported(FOLDER)
     origin, card = exported.description.origin, (FOLDER / "README.md").read_text()
     assert exported.graph.stat().st_size <= 25_000_000
-    assert exported.description.encoder.quantization == "int8"
+    assert exported.description.encoder.quantization == "static-int8"
+    assert exported.description.encoder.batch_invariant
     assert origin is not None
     assert (origin.recipe, origin.dataset) == ("demo-moby", "moby")
     for metric in ("P@1", "P@5", "R@100", "PSP@5"):

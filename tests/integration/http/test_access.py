@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.http.auth import read_keys
+from service.settings import ServerSettings
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess
 
@@ -88,6 +89,20 @@ def test_without_a_key_the_body_is_not_even_looked_at(guarded: LocalService) -> 
 def test_probes_and_metrics_need_no_key(guarded: LocalService) -> None:
     for path in ("/health/live", "/health/ready", "/metrics"):
         assert guarded.get(path).status_code == 200
+
+
+def test_metrics_need_a_key_where_that_is_set(
+    serve: Callable[..., LocalService], keys: Path
+) -> None:
+    with keys.open("a") as file:
+        file.write(f"prometheus:metrics:{digest('scrapes')}\n")
+    service = serve(access=read_keys(keys), server=ServerSettings(metrics_need_key=True))
+    assert_problem(service.get("/metrics"), 401)
+    assert_problem(service.get("/metrics", headers=bearer("everything")), 403)
+    assert service.get("/metrics", headers=bearer("scrapes")).status_code == 200
+    assert_problem(service.get("/info", headers=bearer("scrapes")), 403)
+    documented = service.get("/openapi.json").json()["paths"]["/metrics"]["get"]
+    assert {"401", "403"} <= documented["responses"].keys()
 
 
 def test_a_server_reads_its_keys_from_the_named_file(

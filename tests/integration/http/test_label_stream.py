@@ -58,7 +58,8 @@ def server(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """Shared by tests that use different labels."""
-    with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("server"), "") as running:
+    config = "[limits]\nmetadata_bytes = 65_536\n"
+    with quiet_server(tiny_bundle_folder, tmp_path_factory.mktemp("server"), config) as running:
         yield running
 
 

@@ -167,12 +167,20 @@ def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None
         )
     )
     reading.start()
-    wait_for(lambda: "keymatch_queue_depth 1.0" in service.get("/metrics").text)
+    wait_for(lambda: "keymatch_version_waiters 1.0" in service.get("/metrics").text)
     assert not waiting
     service.post("/labels", {"labels": [{"text": "ice axe"}]})
     reading.join()
     assert waiting[0]["version"] == 1
     assert waiting[0]["results"][0]["keywords"][0]["id"] == "ice axe"
+
+
+def test_a_version_beyond_all_that_can_be_under_way_is_a_422_at_once(
+    service: LocalService,
+) -> None:
+    body = {"queries": ["tent"], "min_version": 2_000_000, "deadline_ms": 60_000}
+    problem = assert_problem(service.post("/predict", body), 422)
+    assert problem["errors"][0]["field"] == "min_version"
 
 
 def test_a_version_that_does_not_come_is_a_504_at_the_deadline(service: LocalService) -> None:

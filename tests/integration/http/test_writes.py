@@ -1,13 +1,19 @@
 """Deleting labels, posting clicks, and repeating requests with an idempotency key."""
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from service.core.errors import UnknownLabels
+from service.engine.label_encoding import LabelEncoding
+from service.engine.writing import write_path
+from service.http import request_body
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 
@@ -97,6 +103,48 @@ def test_a_deleted_label_loses_its_clicks(service: LocalService) -> None:
     assert "grainger" not in rows
 
 
+def test_a_large_body_is_parsed_beside_the_event_loop(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    validated = request_body.validated
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return validated(*arguments, **named)
+
+    monkeypatch.setattr(request_body, "validated", noted)
+    for queries in ([], [f"{number} {'x' * 1000}" for number in range(20)]):
+        answer = put(service, AXE | {"queries": queries})
+        assert answer.status_code == 200
+    assert threads[0] != threads[1]
+    assert threads[1].startswith("large")
+
+
+def test_nothing_is_encoded_for_clicks_of_unknown_labels(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def encode(*_: object) -> None:
+        raise AssertionError("encoded in vain")
+
+    monkeypatch.setattr(LabelEncoding, "encode", encode)
+    clicks = [{"query": f"q{number}", "labels": ["nowhere"]} for number in range(20)]
+    problem = assert_problem(service.post("/instances", {"instances": clicks}), 422)
+    assert len(problem["errors"]) == 20
+
+
+def test_clicks_of_labels_that_another_process_has_just_written_are_learned(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> None:
+        raise UnknownLabels([("instances.0.labels.0", "this view is old")])
+
+    monkeypatch.setattr(write_path, "require_labels", unknown)
+    clicks = [{"query": f"q{number}", "labels": ["tent"]} for number in range(20)]
+    answer = service.post("/instances", {"instances": clicks})
+    assert answer.json()["accepted"] == 20
+
+
 def test_unknown_labels_are_named_and_nothing_is_applied(service: LocalService) -> None:
     instances = [
         {"query": "good", "labels": ["lamp"]},
@@ -129,6 +177,15 @@ def test_a_key_that_came_with_another_request_is_a_409(
     assert_problem(put(service, other, key="k1"), 409)
     assert_problem(delete(service, "axe", key="k1"), 409)
     assert service.get("/info").json()["version"] == 1
+
+
+@pytest.mark.parametrize("other", ["a%09b", "a%0Ab", "ab%3Fc", "ab%23c"])
+def test_a_key_for_another_label_is_refused(service: LocalService, other: str) -> None:
+    put(service, {"id": "ab", "text": "one"}, {"id": unquote(other), "text": "another"})
+    assert delete(service, "ab", key="k1").json() == {"version": 3}
+    assert_problem(delete(service, other, key="k1"), 409)
+    assert service.get(f"/labels/{other}").status_code == 200
+    assert delete(service, "%61b", key="k1").json() == {"version": 3}
 
 
 def test_a_request_that_was_refused_does_not_use_up_its_key(service: LocalService) -> None:

@@ -1,5 +1,6 @@
 """The child that builds a segment: of low priority, on one thread, ended with its parent."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,15 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
         "    def build(self, vectors, parameters, path, progress):\n"
         "        path.write_text(f\"{os.nice(0)} {os.environ['OMP_NUM_THREADS']}\")\n"
         "build_segment.load_library = lambda name: Recorder()\n"
-        "build_segment.main(Path(sys.argv[1]))\n"
+        "build_segment.main(Path(sys.argv[1]), *map(int, sys.argv[2:]))\n"
     )
     _job(tmp_path)
-    LowPriorityChild().run([sys.executable, "-c", script, str(tmp_path)])
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    LowPriorityChild().run(command)
     assert (tmp_path / INDEX).read_text() == "19 1"
+    if os.nice(0) <= 12:
+        LowPriorityChild().run([*command, "7"])  # of a segment that was late
+        assert (tmp_path / INDEX).read_text() == f"{os.nice(0) + 7} 1"
 
 
 def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:

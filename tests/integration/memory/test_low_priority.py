@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import SealError
-from service.core.processes.low_priority import LowPriorityChild
+from service.core.errors import SealError, SealLate
+from service.core.processes.low_priority import LowPriorityChild, niceness_of
 from tests.support.waiting import wait_for
 
 
@@ -51,3 +51,16 @@ def test_a_stopped_child_is_killed_and_no_other_is_started(tmp_path: Path) -> No
             running.result(timeout=10)
     with pytest.raises(SealError, match="the service is stopping"):
         child.run(python("print(1)"))
+
+
+def test_a_child_that_is_not_done_in_time_is_killed() -> None:
+    child = LowPriorityChild()
+    with pytest.raises(SealLate, match="not done after 0 s"):
+        child.run(python("import time; time.sleep(60)"), seconds=0.2)
+    assert child.run(python("print(1)"), seconds=60) == "1\n"
+
+
+@pytest.mark.parametrize(("share", "niceness"), [(0.5, 0), (0.15, 8), (0.1, 10), (0.001, 19)])
+def test_the_niceness_of_a_share(share: float, niceness: int) -> None:
+    """Weights are 1.25^-niceness: at 10 it is 0.107, so that 0.107 / 1.107 = 10 %."""
+    assert niceness_of(share) == niceness

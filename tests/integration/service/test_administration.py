@@ -73,7 +73,7 @@ def test_a_snapshot_holds_what_was_learned_and_can_be_reloaded(
     assert served.post("/labels", AXE).json()["version"] == 1
     assert served.request("DELETE", "/labels/lamp").json() == {"version": 2}
     before = seen(served, 2)
-    answer = served.post(SNAPSHOT)
+    answer = served.post(SNAPSHOT, content=b"", headers={"content-type": "application/json"})
     assert answer.json() == {"bundle": "tiny-v2", "version": 2}
     assert open_bundle(shelf / "tiny-v2").manifest.memory.version == 2
     answer = served.post(RELOAD, {"bundle": "tiny-v2"})
@@ -102,8 +102,31 @@ def test_a_restart_goes_on_with_the_bundle_that_was_reloaded(
 @pytest.mark.parametrize("name", ["../next", "", ".hidden", "a/b", "x" * 200])
 def test_a_name_cannot_leave_the_shelf(served: LocalService, name: str) -> None:
     for route in (SNAPSHOT, RELOAD):
-        if name or route == RELOAD:
-            assert_problem(served.post(route, {"bundle": name}), 422, field="bundle")
+        assert_problem(served.post(route, {"bundle": name}), 422, field="bundle")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_cannot_leave_the_shelf(served: LocalService, shelf: Path, exists: bool) -> None:
+    outside = shelf.parent / "outside"
+    if exists:
+        shutil.copytree(shelf / "other", outside)
+    (shelf / "link").symlink_to(outside)
+    (shelf / "inside").symlink_to("other")
+    for route in (SNAPSHOT, RELOAD):
+        problem = assert_problem(served.post(route, {"bundle": "link"}), 422, field="bundle")
+        assert "leads out" in problem["errors"][0]["message"]
+    assert outside.exists() == exists
+    assert served.post(RELOAD, {"bundle": "inside"}).status_code == 200
+
+
+def test_a_reloaded_bundle_that_became_a_link_is_not_opened(
+    served: LocalService, shelf: Path
+) -> None:
+    assert served.post(RELOAD, {"bundle": "other"}).status_code == 200
+    (shelf / "other").rename(shelf.parent / "outside")
+    (shelf / "other").symlink_to(shelf.parent / "outside")
+    directory = served.engine._directory
+    assert directory.current(served.engine._log) == shelf / "tiny"
 
 
 def test_a_taken_name_is_refused(served: LocalService) -> None:

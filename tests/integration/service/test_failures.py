@@ -1,19 +1,24 @@
 """Overload, deadlines and defects: every request gets an answer and the service goes on."""
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 from service.core.errors import LogError
+from tests.support.children import child_processes
 from tests.support.holding import hold
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import wait_for
 
 TENT = {"queries": ["tent"]}
 AXE = {"labels": [{"text": "ice axe"}]}
+ROPE = {"labels": [{"text": "rope"}]}
 
 
 @pytest.fixture
@@ -21,6 +26,16 @@ def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
     """`in_thread(function, ...)` calls a function in another thread."""
     with ThreadPoolExecutor(8) as threads:
         yield threads.submit
+
+
+class _NeverSet:
+    """Stands for an event of which nobody learns that it was set."""
+
+    def is_set(self) -> bool:
+        return False
+
+    def set(self) -> None:
+        pass
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseException) -> None:
@@ -32,7 +47,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseE
 
 def test_a_full_queue_is_a_429_and_passes(serve, in_thread, monkeypatch) -> None:
     service = serve(threads=1, queue_queries=3)
-    held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
+    held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
     first = in_thread(
         service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000}
     )
@@ -65,9 +80,50 @@ def test_too_many_waiting_labels_are_a_429(serve, in_thread, monkeypatch) -> Non
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
 
 
+def test_a_write_that_waits_too_long_is_refused_and_never_written(
+    serve, in_thread, monkeypatch
+) -> None:
+    service = serve(write_deadline_ms=200)
+    held = hold(monkeypatch, service.engine._log, "exclusive")
+    begun = in_thread(service.post, "/labels", AXE)
+    assert held.entered.wait(60)
+    key = {"Idempotency-Key": "rope"}
+    waiting = in_thread(service.post, "/labels", ROPE, headers=key)
+
+    assert_problem(waiting.result(60), 504)  # although the writer is still stuck
+
+    late = service.post("/labels", {"labels": [{"text": "crampon"}]})
+    assert_problem(late, 429)  # the queue's delay is known: nobody else needs to wait for it
+    assert int(late.headers["retry-after"]) >= 1
+    held.released.set()
+    assert begun.result(60).json()["version"] == 1  # what was begun is not refused any more
+    assert_problem(service.get("/labels/rope"), 404)
+    assert [event.body["id"] for event in service.engine._log.read()] == ["ice axe"]
+    again = service.post("/labels", ROPE, headers=key)  # the refused request left no answer
+    assert (again.status_code, again.json()["version"]) == (200, 2)
+    assert service.post("/labels", ROPE, headers=key).json() == again.json()
+    assert 'keymatch_rejected_total{reason="deadline"} 1.0' in service.get("/metrics").text
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_labels_whose_encoding_is_starved_are_refused(serve) -> None:
+    service = serve(write_deadline_ms=200, threads=1)
+    many = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
+    [child] = child_processes(os.getpid(), "service.core.encoding.child")
+    os.kill(child, signal.SIGSTOP)
+    try:
+        assert_problem(service.post("/labels", many), 504)
+        # Few texts are encoded without a child.
+        assert service.post("/labels", AXE).json()["version"] == 1
+        assert_problem(service.get("/labels/rope of 7 metres"), 404)
+    finally:
+        os.kill(child, signal.SIGCONT)
+    assert service.post("/labels", many).json()["version"] == 21
+
+
 def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, in_thread, monkeypatch) -> None:
     service = serve(threads=1)
-    held = hold(monkeypatch, service.engine.loaded.predictor, "predict")
+    held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
     first = in_thread(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
     assert held.entered.wait(60)
     assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
@@ -92,7 +148,7 @@ def test_a_defect_is_a_500_without_its_message(service, monkeypatch, caplog) -> 
         fail(
             broken,
             service.engine.loaded.predictor,
-            "predict",
+            "encode",
             RuntimeError("secret at /etc/passwd"),
         )
         answer = service.post("/predict", TENT)
@@ -139,7 +195,8 @@ def test_a_writer_that_dies_leaves_nobody_waiting(service, in_thread, monkeypatc
 def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkeypatch) -> None:
     with monkeypatch.context() as broken:
         fail(broken, service.engine.loaded.memory, "publish", MemoryError("no page left"))
-        broken.setattr(service.engine._writer, "wake", lambda: None)
+        # Neither the writer nor the thread that watches the log lets the writer read.
+        broken.setattr(service.engine._writer._follower, "log_changed", _NeverSet())
         assert_problem(service.post("/labels", AXE), 503)
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
     assert service.get("/labels/ice%20axe").json()["version"] == 1

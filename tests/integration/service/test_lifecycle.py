@@ -18,7 +18,7 @@ TENT = {"queries": ["tent"]}
 
 def post(path: str, document: object) -> bytes:
     body = json.dumps(document).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -34,9 +34,9 @@ def test_the_probes_follow_the_opening(
 ) -> None:
     proceed, open_bundle = threading.Event(), loaded_bundle.open_bundle
 
-    def open_slowly(folder: Path) -> object:
+    def open_slowly(folder: Path, **how: object) -> object:
         assert proceed.wait(60)
-        return open_bundle(folder)
+        return open_bundle(folder, **how)
 
     monkeypatch.setattr(loaded_bundle, "open_bundle", open_slowly)
     service = serve(wait=False)
@@ -59,7 +59,7 @@ def test_the_probes_follow_the_opening(
 def test_a_failed_opening_is_never_ready_and_needs_a_restart(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_folder: Path) -> object:
+    def fail(_folder: Path, **_how: object) -> object:
         raise RuntimeError("a defect of ours")
 
     monkeypatch.setattr(loaded_bundle, "open_bundle", fail)
@@ -73,7 +73,10 @@ def test_a_failed_opening_is_never_ready_and_needs_a_restart(
 
 def test_info_tells_what_is_served(reader: LocalService) -> None:
     info = reader.get("/info").json()
-    assert info.keys() == {"version", "bundle", "novel_labels", "memory", "limits"}
+    names = {"version", "device", "bundle", "novel_labels", "memory", "snapshot", "limits"}
+    assert info.keys() == names
+    assert info["snapshot"] is None
+    assert info["device"] == "cpu"
     assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
     assert info["memory"] == {
         "base_rows": 14, "sealed_rows": 0, "live_rows": 0, "dead_rows": 0, "segments": 1,
@@ -109,7 +112,7 @@ def test_sigterm_answers_what_was_accepted(
         writing = send("/labels", {"labels": labels})
         wait = {**TENT, "min_version": 40, "deadline_ms": 60_000}
         reading = [send("/predict", wait) for _ in range(5)]
-        wait_for(lambda: "keymatch_queue_depth 5.0" in server.client.get("/metrics").text)
+        wait_for(lambda: "keymatch_version_waiters 5.0" in server.client.get("/metrics").text)
         assert "keymatch_memory_version 0.0" in server.client.get("/metrics").text
         assert server.stop() == 0
         answers = [read_answer(connection) for connection in (writing, *reading)]

@@ -57,8 +57,8 @@ def predicted(server: ServerProcess) -> float:
     return scrape(server).get(("keymatch_requests_total", "/predict", "200"), 0)
 
 
-def queue_depth(server: ServerProcess) -> float:
-    return scrape(server)["keymatch_queue_depth",]
+def version_waiters(server: ServerProcess) -> float:
+    return scrape(server)["keymatch_version_waiters",]
 
 
 def two_workers(server: ServerProcess) -> list[int]:
@@ -88,7 +88,7 @@ def ended(process: int) -> bool:
 def wait_for_a_write(server: ServerProcess) -> socket.socket:
     """Send a query that waits for the first write; returns the connection with its answer."""
     body = '{"queries": ["tent"], "min_version": 1, "deadline_ms": 60000}'
-    head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
     return connection
@@ -159,14 +159,14 @@ def test_a_killed_worker_is_replaced_and_its_counts_stay(start: Start, tmp_path:
         for _ in range(5):
             ask(server)
         hanging = wait_for_a_write(server)
-        wait_for(lambda: queue_depth(server) == 1)
+        wait_for(lambda: version_waiters(server) == 1)
         assert predicted(server) == 5
     os.kill(victim, signal.SIGKILL)
     ask(server)
     wait_for(lambda: predicted(server) == 6)
     hanging.close()
     wait_for(lambda: len(server.workers) == 3)
-    wait_for(lambda: queue_depth(server) == 0)  # what a dead worker counted is gone
+    wait_for(lambda: version_waiters(server) == 0)  # what a dead worker counted is gone
     newcomer = server.workers[-1]
     assert not ended(survivor)
     with paused(survivor):
@@ -190,7 +190,7 @@ def test_an_interrupt_answers_what_was_accepted(
     server = start(*TWO)
     workers = two_workers(server)
     with closing(wait_for_a_write(server)) as accepted:
-        wait_for(lambda: queue_depth(server) == 1)
+        wait_for(lambda: version_waiters(server) == 1)
         server.process.send_signal(signal.SIGINT)
         wait_for(lambda: len(server.logged("Shutting down")) == 2)
         with local_service(tiny_bundle_folder, tmp_path / "state") as elsewhere:

@@ -8,7 +8,9 @@ import orjson
 
 from service.core.types import NewLabel
 from service.engine.writing.written import Written, WrittenLabel
+from service.http.large.held_bytes import HeldBytes, Hold
 from service.http.request_models import RequestModels
+from service.http.side_thread import SideThread
 from service.http.streaming.label_stream import LabelStream
 from service.settings import Limits
 from service.telemetry import Telemetry
@@ -88,16 +90,19 @@ def stream(
     draining: Callable[[], bool] = lambda: False,
     telemetry: Telemetry | None = None,
     patience: float = 60,
+    hold: Hold | None = None,
     **limits: int,
 ) -> Awaitable[None]:
     settings = Limits(**limits)
     answer = LabelStream(
         model=RequestModels(settings).label,
+        side_thread=SideThread(),
         apply=writer.apply,
         draining=draining,
         limits=settings,
         telemetry=telemetry or Telemetry(),
         patience=patience,
+        hold=hold or HeldBytes(settings.held_bytes).hold(),
     )
     return answer({"type": "http", "headers": []}, client.receive, client.send)
 

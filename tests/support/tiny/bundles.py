@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.core.bundle.bundle import BundleContent, manifest, write_bundle
+from service.core.bundle import manifest
+from service.core.bundle.bundle import QueryEncoder
+from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.files.checksums import file_facts
@@ -63,22 +65,19 @@ def make_bundle(
     version: int = 0,
     log: str = "",
     novel: int | None = None,
+    query_encoder: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
 
     `novel` is a seed: the bundle then has IRENE's files, with classifiers of all labels but the
-    last.
+    last. `query_encoder` is a seed, too: queries then have a graph of their own.
     """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
         facts = tiny_facts(**encoder_facts)
-        content = _content(
-            catalogue or Catalogue(),
-            Path(source),
-            facts,
-            encoder or OnnxEncoder(Path(source), facts),
-        )
+        encoder = encoder or OnnxEncoder(Path(source), facts)
+        content = _content(catalogue or Catalogue(), Path(source), facts, encoder)
         content = replace(
             content,
             name=target.name,
@@ -93,8 +92,17 @@ def make_bundle(
             keys = content.keys[len(content.instance_texts) + columns]
             files = tiny_novel(Path(source), keys, columns, seed=novel)
             content = replace(content, novel=files)
+        if query_encoder is not None:
+            queries = _query_encoder(Path(source) / "queries", facts, seed=query_encoder)
+            content = replace(content, query_encoder=queries)
         write_bundle(content, target, progress=lambda done: None)
     return target
+
+
+def _query_encoder(folder: Path, facts: EncoderFacts, *, seed: int) -> QueryEncoder:
+    write_tiny_encoder(folder, seed=seed)
+    named = replace(facts, name="tiny queries", fingerprint="q" * 64)
+    return QueryEncoder(facts=named, graph=folder / "encoder.onnx")
 
 
 def _content(

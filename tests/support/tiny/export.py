@@ -20,8 +20,8 @@ class TinyReference:
     max_tokens = 32
     prompts = {Role.QUERY: "query ", Role.LABEL: "passage "}  # noqa: RUF012
 
-    def __init__(self, folder: Path) -> None:
-        write_tiny_encoder(folder)
+    def __init__(self, folder: Path, *, seed: int = 0) -> None:
+        write_tiny_encoder(folder, seed=seed)
         self._folder = folder
         facts = tiny_facts(query_prompt="query ", label_prompt="passage ")
         self._encoder = OnnxEncoder(folder, facts)

@@ -36,8 +36,10 @@ ADJECTIVES = ("red", "green", "blue", "black", "white", "small", "large", "cheap
 NOUNS = ("tent", "boots", "lamp", "stove", "bottle", "jacket", "rope", "knife")
 
 
-def write_tiny_checkpoint(folder: Path, *, dropout: float = 0.1, seed: int = 0) -> Path:
-    """A BERT of one layer over letters, as a sentence-transformers folder."""
+def write_tiny_checkpoint(
+    folder: Path, *, dropout: float = 0.1, seed: int = 0, layers: int = 1
+) -> Path:
+    """A BERT of one or more layers over letters, as a sentence-transformers folder."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -46,7 +48,7 @@ def write_tiny_checkpoint(folder: Path, *, dropout: float = 0.1, seed: int = 0) 
     config = BertConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=DIMENSION,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         intermediate_size=2 * DIMENSION,
         max_position_embeddings=64,

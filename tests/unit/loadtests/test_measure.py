@@ -8,8 +8,9 @@ import pytest
 from loadtests.clients.open_loop import poisson_starts
 from loadtests.measure.footprint import bytes_per_key
 from loadtests.measure.latency_summary import Summary
-from loadtests.measure.recall import measure_recall, recall_per_query
+from loadtests.measure.recall import measure_recall
 from service.core.bundle.bundle import Bundle
+from service.core.index.recall import recall_per_query
 from service.core.memory.knowledge_memory import KnowledgeMemory
 
 
@@ -38,7 +39,14 @@ def test_recall_counts_retrieved_rows_and_no_row_twice(trigram_bundle: Bundle) -
     worse = rows.copy()
     worse[0, 1:] = worse[0, 0]  # one row four times
     worse[1, 2:] = -1
-    assert list(recall_per_query(view, queries, worse, rows, similarities)) == [0.25, 0.5, 1.0]
+    recalls = recall_per_query(
+        queries=queries,
+        retrieved=worse,
+        exact_rows=rows,
+        exact_similarities=similarities,
+        vectors_of=view.vectors,
+    )
+    assert recalls.tolist() == [0.25, 0.5, 1.0]
 
 
 def test_bytes_per_key_come_from_the_manifest(tiny_bundle_folder: Path) -> None:

@@ -1,10 +1,11 @@
 """A benchmark's report and the goals that its rows are held against."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from loadtests.clients.closed_loop import Throughput
 from loadtests.clients.open_loop import Outcome
+from loadtests.measure.saturation import Level
 from loadtests.measure.writing import WhileWriting
 from loadtests.results.goals import predictions_row, saturation_row, while_writing_row
 from loadtests.results.result_table import Report, Row
@@ -35,12 +36,14 @@ def test_failed_requests_miss_the_goal() -> None:
 
 def test_saturation_is_the_best_number_of_connections() -> None:
     levels = [
-        Throughput(connections=2, seconds=1.0, latencies=[0.002] * 500),
-        Throughput(connections=4, seconds=1.0, latencies=[0.004] * 300),
+        Level(connections=2, queries=4, seconds=2, answered=1000, failed=0, processor=8),
+        Level(connections=4, queries=4, seconds=2, answered=600, failed=0, processor=2),
     ]
     row = saturation_row(levels)
     assert row.met
-    assert row.measured.startswith("500 requests/s on 2 connections")
+    assert row.measured.startswith("500 requests/s on 2 connections; 2.00 ms")
+    assert saturation_row(levels, goal=None).met is None
+    assert not saturation_row([replace(levels[0], failed=1)]).met
 
 
 def test_rounds_with_labels_are_compared_with_quiet_ones() -> None:

@@ -40,7 +40,7 @@ def test_an_empty_file_changes_nothing(file: Path) -> None:
     ("content", "said"),
     [
         ("[limit]", "limit is unknown; known are limits, engine, server"),
-        ("[engine]\nthread = 2", "engine.thread is unknown; known are threads, queue_queries, "),
+        ("[engine]\nthread = 2", "engine.thread is unknown; known are device, threads, "),
         ("[server]\nprot = 1", "server.prot is unknown; known are host, port, "),
         ("[limits]\ntop_k = '3'", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = 3.0", "limits.top_k: Input should be a valid integer"),
@@ -91,6 +91,20 @@ def test_workers_divide_the_cores(
 def test_threads_of_the_file_are_each_workers_own(file: Path) -> None:
     file.write_text("[engine]\nthreads = 7\n")
     assert load_settings(file, {"workers": 2}).engine.threads == 7
+
+
+def test_with_a_gpu_few_threads_take_large_batches(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "available_cores", lambda: 8)
+    file.write_text('[engine]\ndevice = "cuda"\n')
+    assert load_settings(file, {}).engine.threads == 2
+    assert load_settings(file, {"workers": 8}).engine.threads == 1
+    file.write_text('[engine]\ndevice = "cuda"\nthreads = 5\n')
+    assert load_settings(file, {}).engine.threads == 5
+    file.write_text('[engine]\ndevice = "gpu"\n')
+    with pytest.raises(InvalidConfig, match=r"engine\.device: Input should be 'cpu' or 'cuda'"):
+        load_settings(file, {})
 
 
 def test_divided_cores_change_no_other_setting(file: Path) -> None:

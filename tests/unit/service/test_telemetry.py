@@ -96,5 +96,4 @@ def test_gauges_of_ended_workers_vanish_and_counts_stay(counted: tuple[Path, lis
 def test_both_modes_show_the_same_names(tmp_path: Path) -> None:
     alone = {name for name, *_ in samples(Telemetry().render().decode())}
     shared = {name for name, *_ in samples(worker(tmp_path, RENDER))}
-    # Times of creation are not kept in files.
-    assert shared == {name for name in alone if not name.endswith("_created")}
+    assert shared == alone

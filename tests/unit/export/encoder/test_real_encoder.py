@@ -9,6 +9,7 @@ import pytest
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 from tests.support.tiny.encoder import tiny_facts
+from training.datasets import moby
 
 if TYPE_CHECKING:
     from training.models.torch_encoder import TorchEncoder
@@ -62,7 +63,10 @@ def opened(
 
     def opened(quantization: str) -> OnnxEncoder:
         folder = tmp_path_factory.mktemp(quantization)
-        quantize(traced, folder / "encoder.onnx", QUANTIZATIONS[quantization])
+        words = moby.load().labels.texts[::50]
+        calibration = reference.tokenizer(list(words))["input_ids"]
+        target = folder / "encoder.onnx"
+        quantize(traced, target, QUANTIZATIONS[quantization], calibration=calibration)
         reference.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
         facts = tiny_facts(
             dimension=reference.dimension,
@@ -83,6 +87,11 @@ def fp32(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
 @pytest.fixture(scope="module")
 def int8(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
     return opened("int8")
+
+
+@pytest.fixture(scope="module")
+def static(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
+    return opened("static-int8")
 
 
 def test_the_fp32_graph_equals_torch_to_one_in_ten_thousand(
@@ -120,17 +129,45 @@ def test_a_text_has_the_same_int8_vector_bit_for_bit_among_any_other_texts(
 def test_int8_in_a_batch_differs_and_so_is_never_run_in_batches(int8: OnnxEncoder) -> None:
     """If this fails, int8 may run in batches: set `batch_invariant` in `QUANTIZATIONS`."""
     tokens = int8.tokenize(TEXTS[:4], role=Role.QUERY)
-    assert not np.array_equal(int8._run(tokens), int8.embed(tokens))
+    assert not np.array_equal(int8.embed_batch(tokens), int8.embed(tokens))
 
 
-def test_the_int8_graph_passes_parity(
-    reference: "TorchEncoder", fp32: OnnxEncoder, int8: OnnxEncoder
+def test_a_text_has_the_same_static_int8_vector_in_a_batch_of_any_lengths(
+    static: OnnxEncoder,
+) -> None:
+    texts = [*TEXTS, *QUERIES, *LABELS, "boots and tents"]
+    tokens = static.tokenize(texts, role=Role.QUERY)
+    assert len(tokens) == 32
+    assert static.embed_batch(tokens) == pytest.approx(static.embed(tokens), abs=1e-6)
+    assert np.array_equal(static.embed_batch(tokens), static.embed(tokens))
+
+
+def test_static_int8_is_closer_to_fp32_than_dynamic_int8(
+    fp32: OnnxEncoder, int8: OnnxEncoder, static: OnnxEncoder
+) -> None:
+    """Calibrated with single words, it is measured on short phrases: cosines 0.997 and 0.993."""
+    texts = [*QUERIES, *LABELS, *TEXTS[:5]]
+    exact = encode(fp32, texts, role=Role.QUERY)
+    cosines = [
+        float((encode(graph, texts, role=Role.QUERY) * exact).sum(axis=1).mean())
+        for graph in (static, int8)
+    ]
+    assert cosines[0] > max(0.995, cosines[1])
+
+
+@pytest.mark.parametrize("quantization", ["int8", "static-int8"])
+def test_the_int8_graphs_pass_parity(
+    reference: "TorchEncoder",
+    fp32: OnnxEncoder,
+    opened: Callable[[str], OnnxEncoder],
+    quantization: str,
 ) -> None:
     from export.encoder.parity import Sample, Tolerance, measure
 
     positives = [frozenset([place]) for place in range(len(QUERIES))]
     sample = Sample(queries=QUERIES, keys=LABELS, positives=positives)
-    parity = measure(sample, reference=reference, fp32=fp32, exported=int8, threads=2)
+    exported = opened(quantization)
+    parity = measure(sample, reference=reference, fp32=fp32, exported=exported, threads=2)
     parity.check(Tolerance())
     assert parity.component < 1e-4
     assert parity.cosine > 0.98

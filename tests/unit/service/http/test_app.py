@@ -17,6 +17,7 @@ class OpenEngine:
     """An open engine, as far as an application without requests uses it."""
 
     state = State.READY
+    arrivals = None  # nothing comes in
 
     def __init__(self, *, broken: bool) -> None:
         self.measured = asyncio.Event()

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import Forbidden, InvalidConfig, Unauthenticated
-from service.http.auth import Access, ApiKey, is_loopback, read_keys, require_keys_beyond_loopback
+from service.http.auth import (
+    Access,
+    ApiKey,
+    is_loopback,
+    read_keys,
+    require_keys_beyond_loopback,
+    require_keys_for_metrics,
+)
 
 DIGEST = hashlib.sha256(b"secret").hexdigest()
 
@@ -36,9 +43,9 @@ def test_lines_comments_and_blanks(file: Path) -> None:
         (f"shop:{DIGEST}", "expected name:scopes:sha256"),
         (f":read:{DIGEST}", "expected name:scopes:sha256"),
         (f"shop:read:{DIGEST}:more", "expected name:scopes:sha256"),
-        (f"shop:reed:{DIGEST}", "scopes are read, write, admin"),
-        (f"shop::{DIGEST}", "scopes are read, write, admin"),
-        (f"shop:read,:{DIGEST}", "scopes are read, write, admin"),
+        (f"shop:reed:{DIGEST}", "scopes are read, write, admin, metrics"),
+        (f"shop::{DIGEST}", "scopes are read, write, admin, metrics"),
+        (f"shop:read,:{DIGEST}", "scopes are read, write, admin, metrics"),
         ("shop:read:secret", "64 hexadecimal digits"),
         (f"shop:read:{DIGEST[:-1]}", "64 hexadecimal digits"),
         (f"shop:read:{DIGEST[:-1]}g", "64 hexadecimal digits"),
@@ -69,21 +76,22 @@ def test_without_keys_everybody_may_do_everything() -> None:
 
 
 def test_a_key_admits_to_its_scopes_only() -> None:
-    access("read", "write").check("Bearer secret", "write")
+    access("read", "write").check(b"Bearer secret", "write")
     with pytest.raises(Forbidden, match="'admin'"):
-        access("read", "write").check("Bearer secret", "admin")
+        access("read", "write").check(b"Bearer secret", "admin")
 
 
 def test_two_holders_of_one_key_add_their_scopes() -> None:
     both = Access(keys=access("read").keys + access("write").keys)
-    both.check("Bearer secret", "read")
-    both.check("Bearer secret", "write")
+    both.check(b"Bearer secret", "read")
+    both.check(b"Bearer secret", "write")
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "secret", "Bearer", "Bearer  ", "Basic secret", "Bearer Secret", "é"]
+    "header",
+    [None, b"", b"secret", b"Bearer", b"Bearer  ", b"Basic secret", b"Bearer Secret", b"\xe9"],
 )
-def test_other_headers_are_unauthenticated(header: str | None) -> None:
+def test_other_headers_are_unauthenticated(header: bytes | None) -> None:
     with pytest.raises(Unauthenticated):
         access("read").check(header, "read")
 
@@ -101,3 +109,10 @@ def test_other_addresses_need_keys_or_permission(host: str) -> None:
         require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
     require_keys_beyond_loopback(host, Access(), allow_anonymous=True)
     require_keys_beyond_loopback(host, access("read"), allow_anonymous=False)
+
+
+def test_metrics_cannot_need_a_key_where_there_is_none() -> None:
+    require_keys_for_metrics(access("metrics"), metrics_need_key=True)
+    require_keys_for_metrics(Access(), metrics_need_key=False)
+    with pytest.raises(InvalidConfig, match="metrics_need_key is set"):
+        require_keys_for_metrics(Access(), metrics_need_key=True)

@@ -9,6 +9,12 @@ from service.core.errors import KeymatchError
 from service.http import problems
 
 SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
+    (errors.MalformedHttp("m"), 400, "refused"),
+    (errors.ForeignOrigin("m"), 403, "refused"),
+    (errors.UnknownHost("m"), 421, "refused"),
+    (errors.HeaderTooLarge("m"), 431, "refused"),
+    (errors.TooSlow("m"), 408, "slow"),
+    (errors.TooManyConnections("m"), 503, "connections"),
     (errors.MalformedRequest("m"), 400, "refused"),
     (errors.Unauthenticated("m"), 401, "refused"),
     (errors.Forbidden("m"), 403, "refused"),
@@ -17,6 +23,8 @@ SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
     (errors.UnsupportedMedia("m"), 415, "refused"),
     (errors.InvalidInput("m", field="top_k"), 422, "invalid"),
     (errors.Overloaded("m", retry_after=3), 429, "queue_full"),
+    (errors.DelayExceeded("m", retry_after=3), 429, "overloaded"),
+    (errors.ClientLeft("m"), 499, "disconnected"),
     (errors.NotReady("m"), 503, "not_ready"),
     (errors.LogError("m"), 503, None),
     (errors.LogCorrupt("m"), 503, None),
@@ -84,6 +92,6 @@ def test_validation_names_fields_and_echoes_no_value() -> None:
     assert b"hunter2" not in fault({"count": "hunter2"})
     assert orjson.loads(fault([]))["errors"][0]["field"] == "body"
     many = orjson.loads(fault({"count": 1} | {f"unknown{number}": 1 for number in range(500)}))
-    assert many["detail"].startswith("500 field(s)")
+    assert many["detail"].startswith("more than 100 field(s)")
     assert len(many["errors"]) == problems.SHOWN_FIELDS
     assert len(fault({"count": 1, "x" * 100_000: 1})) < 1000

@@ -63,3 +63,15 @@ def test_every_accepted_text_gives_a_normalised_id(text: str) -> None:
     assert label.id == " ".join(label.id.split())
     assert label.id
     assert label.text.strip()
+
+
+def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:
+    label = RequestModels(Limits(metadata_bytes=10)).label
+    assert label.model_validate({"text": "a", "metadata": {"ab": "cd", "é": "ef"}})
+    with pytest.raises(ValidationError) as error:
+        label.model_validate({"text": "a", "metadata": {"ab": "cd", "é": "éé" + "x"}})
+    [wrong] = error.value.errors()
+    assert wrong["loc"] == ("metadata",)
+    assert "has 11 bytes" in wrong["msg"] and "at most 10" in wrong["msg"]
+    described = label.model_json_schema()["properties"]["metadata"]["description"]
+    assert "at most 10 bytes" in described

@@ -170,7 +170,7 @@ def test_a_folder_keeps_them(
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "static-int8"])
 def test_the_exported_graph_reads_them_too(
     encoder: TorchEncoder, ngrams: CharacterNgrams, tmp_path: Path, quantization: str
 ) -> None:
@@ -179,7 +179,12 @@ def test_the_exported_graph_reads_them_too(
 
     encoder.model.append(ngrams)
     trace(encoder, tmp_path / "fp32.onnx")
-    quantize(tmp_path / "fp32.onnx", tmp_path / "encoder.onnx", QUANTIZATIONS[quantization])
+    quantize(
+        tmp_path / "fp32.onnx",
+        tmp_path / "encoder.onnx",
+        QUANTIZATIONS[quantization],
+        calibration=encoder.tokenizer(TEXTS)["input_ids"],
+    )
     encoder.tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
     opened = OnnxEncoder(tmp_path, tiny_facts(dimension=DIMENSION, max_tokens=32))
 

@@ -115,17 +115,22 @@ def test_several_texts_have_the_vectors_of_each_alone_in_order(
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_batches_run_only_if_asked_for_and_batch_invariant(
+def test_batches_run_where_they_change_no_bit_or_where_the_caller_allows_the_last_bits(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = ((True, True, [5]), (False, True, [1] * 5), (True, False, [1] * 5))
-    for batch_invariant, together, sizes in cases:
-        encoder = opened(batch_invariant=batch_invariant)
+    cases = (
+        ("none", True, True, [5]),
+        ("int8", False, True, [1] * 5),
+        ("none", True, False, [1] * 5),
+        ("static-int8", True, False, [5]),
+    )
+    for quantization, batch_invariant, together, sizes in cases:
+        encoder = opened(quantization=quantization, batch_invariant=batch_invariant)
         seen: list[int] = []
-        run = encoder._run
+        run = encoder.embed_batch
         monkeypatch.setattr(
             encoder,
-            "_run",
+            "embed_batch",
             lambda tokens, run=run, seen=seen: (seen.append(len(tokens)), run(tokens))[1],
         )
         encoder.embed(encoder.tokenize(TEXTS, role=Role.QUERY), together=together)
@@ -137,9 +142,11 @@ def test_a_batch_holds_texts_of_similar_length(
 ) -> None:
     monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 2)
     encoder = opened(batch_invariant=True)
-    run, seen = encoder._run, []
+    run, seen = encoder.embed_batch, []
     monkeypatch.setattr(
-        encoder, "_run", lambda tokens: (seen.append([len(ids) for ids in tokens]), run(tokens))[1]
+        encoder,
+        "embed_batch",
+        lambda tokens: (seen.append([len(ids) for ids in tokens]), run(tokens))[1],
     )
     encoder.embed([[1] * 5, [1], [1] * 9, [1] * 2], together=True)
     assert seen == [[1, 2], [5, 9]]

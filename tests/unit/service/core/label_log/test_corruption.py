@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.core.errors import LogCorrupt, LogError
+from service.core.errors import LogCorrupt, LogError, LogReplaced
 from service.core.label_log import LabelLog, rows
 from tests.support.label_logs import Place, append, event
 
@@ -121,3 +121,14 @@ def test_an_event_that_was_written_without_the_lock_is_not_overwritten(
         appending.last = 0
         appending.append([event("c")], encoder="e")
     assert place.ids() == []
+
+
+def test_a_log_that_lost_what_this_process_wrote_is_not_written(
+    log: LabelLog, place: Place
+) -> None:
+    """As after a copy of an older file over the present one, or a failover to an older replica."""
+    append(log, "a", "b")
+    place.tamper("DELETE FROM events WHERE sequence = 2")
+    with pytest.raises(LogReplaced, match="ends at event 1, but this process has written event 2"):
+        append(log, "c")
+    assert place.ids() == ["a"]

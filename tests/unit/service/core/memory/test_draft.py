@@ -201,10 +201,10 @@ def test_a_segment_that_is_no_longer_planned_is_not_attached(
     (plan,) = view.unsealed_plans()
     segment = build(view, plan, tmp_path)
     later = memory.apply([one_row(n) for n in (4, 5, 6)])
-    assert not memory.attach(plan, segment)
+    assert not memory.attach(memory.seal(plan, segment))
     assert memory.view is later
     (wider,) = later.unsealed_plans()
-    assert memory.attach(wider, build(later, wider, tmp_path))
+    assert memory.attach(memory.seal(wider, build(later, wider, tmp_path)))
     assert described_rows(memory.view) == described_rows(later)
 
 
@@ -213,9 +213,9 @@ def test_rows_deleted_while_a_segment_is_built_stay_dead(
 ) -> None:
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
     (plan,) = view.unsealed_plans()
-    segment = build(view, plan, tmp_path)
-    later = memory.apply([delete(4, "l2")])
-    assert memory.attach(plan, segment)
+    sealed = memory.seal(plan, build(view, plan, tmp_path))
+    later = memory.apply([delete(4, "l2")])  # after the rows were gathered
+    assert memory.attach(sealed)
     assert (memory.view.version, memory.view.dead_rows) == (4, 1)
     assert described_rows(memory.view) == described_rows(later)
     assert np.array_equal(alive_rows(memory.view), alive_rows(later))

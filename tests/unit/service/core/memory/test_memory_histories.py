@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change
 from service.core.encoding.encoder import encode
+from service.core.index import device_live
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
@@ -24,6 +25,7 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.device.scan_device import HostScanDevice
 from tests.support.oracle import Oracle
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
@@ -166,8 +168,7 @@ class Histories(RuleBasedStateMachine):
         folder = self.folder / f"snapshot-{len(self.kept)}"
         write_snapshot(self.memory.view, folder, name="snapshot", log="log")
         before = labels_by_id(self.memory.view)
-        self.oracle.reopen()
-        self.open(open_bundle(folder))
+        self.open(open_bundle(folder, device=self.bundle.device))
         after = self.memory.view
         assert (after.live_rows, after.dead_rows) == (0, 0)
         assert list(labels_by_id(after)) == list(before)
@@ -229,13 +230,25 @@ def answers(view: View) -> list[tuple[Prediction, ...]]:
     return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
 
 
-def test_histories(trigram_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _file: None)  # no crash is tested here, and it is slow
-
+def run_histories(opened: Bundle, *, examples: int) -> None:
     class OfTheBundle(Histories):
-        bundle = trigram_bundle
+        bundle = opened
 
     OfTheBundle.TestCase.settings = settings(
-        max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+        max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True
     )
     OfTheBundle.TestCase("runTest").runTest()
+
+
+def test_histories(trigram_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _file: None)  # no crash is tested here, and it is slow
+    run_histories(trigram_bundle, examples=60)
+
+
+def test_histories_on_a_device(trigram_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that returns few rows at a time, in blocks of live rows that are soon full."""
+    monkeypatch.setattr(os, "fsync", lambda _file: None)
+    monkeypatch.setattr(device_live, "BLOCK_ROWS", 2)
+    device = HostScanDevice(largest_count=6, rounds=False)
+    run_histories(open_bundle(trigram_bundle.folder, device=device), examples=40)
+    assert len(device.fetched) > 100

@@ -5,6 +5,7 @@ processes.
 """
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from service.core.errors import SealError
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.memory import segment_store
-from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
+from service.core.memory.segment_store import FACTS, INDEX, SegmentStore, late_after
 from service.core.processes.low_priority import LowPriorityChild
 
 ROWS, DIMENSION = 50, 16
@@ -44,7 +45,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Builds in this process, which is faster than a child; lists the folders of the builds."""
     built: list[Path] = []
 
-    def build(_child: LowPriorityChild, command: list[str]) -> str:
+    def build(_child: LowPriorityChild, command: list[str], *, seconds: float) -> str:
         job = Path(command[-1])
         load_library("faiss").build(
             np.load(job / "vectors.npy"), PARAMETERS, job / INDEX, lambda rows: None
@@ -183,7 +184,7 @@ def test_a_failed_build_does_not_keep_the_next_one_waiting(
     in_process: list[Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(_child: LowPriorityChild, _command: list[str]) -> str:
+    def fail(_child: LowPriorityChild, _command: list[str], *, seconds: float) -> str:
         raise SealError("no memory left")
 
     key = store.key(vectors, PARAMETERS)
@@ -193,6 +194,33 @@ def test_a_failed_build_does_not_keep_the_next_one_waiting(
             store.build(key, vectors, PARAMETERS)
     store.build(key, vectors, PARAMETERS)
     assert len(in_process) == 1
+
+
+def test_a_late_build_is_begun_again_at_the_niceness_of_a_share(
+    folder: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first child sleeps until it is killed; the second one builds."""
+    commands: list[list[str]] = []
+    run = LowPriorityChild.run
+
+    def starved_at_first(child: LowPriorityChild, command: list[str], **how: float) -> str:
+        commands.append(command[3:])
+        if len(commands) > 1:
+            return run(child, command)  # however long it takes
+        return run(child, [sys.executable, "-c", "import time; time.sleep(60)"], **how)
+
+    monkeypatch.setattr(LowPriorityChild, "run", starved_at_first)
+    monkeypatch.setattr(segment_store, "late_after", lambda rows: 0.2)
+    store = SegmentStore(folder, late_niceness=7)
+    store.build("key", vectors, PARAMETERS)
+    assert [len(arguments) for arguments in commands] == [1, 2]
+    assert commands[1][-1] == "7"
+    assert store.find("key", PARAMETERS, shape=SHAPE) is not None
+
+
+def test_when_a_build_is_late() -> None:
+    assert late_after(0) == 30.0
+    assert late_after(16_384) == pytest.approx(95.536)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")

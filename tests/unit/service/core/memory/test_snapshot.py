@@ -196,6 +196,23 @@ def test_a_click_of_the_snapshot_goes_with_its_last_label(bundle: Bundle) -> Non
     assert not {"rowing", "paddle"} & texts
 
 
+def test_a_click_of_the_snapshot_that_is_repeated_has_one_row(
+    memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path
+) -> None:
+    known, more = click(11, "rowing", "kayak"), click(12, "rowing", "stove")
+    for start in (bundle, snapshot(opened(bundle).view, tmp_path / "again")):
+        after = opened(start)
+        rows = row_counts(after.view)
+        assert row_counts(after.apply([known])) == rows
+        after.apply([more])
+        assert [text for _, text, _ in row_counts(after.view)].count("rowing") == 1
+        assert after.draft().votes_of("rowing") == tuple(
+            sorted(after.view.labels.column(name) for name in ("bottle", "kayak", "stove"))
+        )
+    memory.apply([known, more])
+    assert row_counts(after.view) == row_counts(memory.view)
+
+
 def test_a_snapshot_of_a_snapshot(memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path) -> None:
     """Without changes only the name differs; with changes it holds them."""
     again = snapshot(opened(bundle).view, tmp_path / "again")

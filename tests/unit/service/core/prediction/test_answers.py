@@ -69,6 +69,18 @@ def test_long_evidence_is_cut_to_its_heaviest_rows(
     assert sum(row.weight for row in keyword.evidence) < keyword.score
 
 
+def test_all_keywords_of_a_query_are_explained_by_one_walk_over_the_votes(
+    predictor: Predictor, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks: list[int] = []
+    votes = View.votes
+    monkeypatch.setattr(View, "votes", lambda self, rows: walks.append(1) or votes(self, rows))
+    assert len(ask(predictor, view, "tent", depth=50)) > 1
+    walks_of_voting = len(walks)  # none where the votes are counted in compiled code
+    ask(predictor, view, "tent", depth=50, explain=True)
+    assert len(walks) == 2 * walks_of_voting + 1
+
+
 def test_without_explain_there_is_no_evidence(predictor: Predictor, view: View) -> None:
     assert all(keyword.evidence == () for keyword in ask(predictor, view, "tent"))
 

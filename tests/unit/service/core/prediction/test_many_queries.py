@@ -18,6 +18,7 @@ from service.core.prediction.many_queries import (
     retriever_distributions,
 )
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.ranking import NumpyRanker, Ranker, open_ranker
 from service.core.types import Floats, PredictOptions, Rows
 from tests.support.tiny.encoder import TrigramEncoder
 
@@ -92,14 +93,20 @@ def ranked_at_once(
 
 
 def assert_equal_to_the_predictor(
-    memory: Any, retrieved: tuple[Floats, Rows], ids: list[str], options: PredictOptions
+    memory: Any,
+    retrieved: tuple[Floats, Rows],
+    ids: list[str],
+    options: PredictOptions,
+    *,
+    ranker: Ranker,
 ) -> None:
     at_once = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
-    one_by_one = list(Predictor(TrigramEncoder(), tau=TAU).vote(memory, retrieved, options))
+    predictor = Predictor(TrigramEncoder(), tau=TAU, ranker=ranker)
+    one_by_one = list(predictor.vote(memory, retrieved, options))
     for labels, scores, expected in zip(at_once.labels, at_once.scores, one_by_one, strict=True):
         count = len(expected.columns)
-        assert labels[:count].tolist() == expected.columns.tolist()
-        assert scores[:count].tobytes() == expected.scores.tobytes()
+        assert labels[:count].tolist() == expected.columns
+        assert scores[:count].tobytes() == np.array(expected.scores).tobytes()
         assert (labels[count:] == -1).all()
         assert (scores[count:] == 0.0).all()
 
@@ -110,7 +117,9 @@ def test_labels_their_order_and_the_bits_of_their_scores_are_those_that_are_serv
 ) -> None:
     retrieved = data.draw(retrievals(memory))
     options = PredictOptions(top_k=top_k, memorization=memorization)
-    assert_equal_to_the_predictor(memory, retrieved, memory.labels.ids, options)
+    assert_equal_to_the_predictor(
+        memory, retrieved, memory.labels.ids, options, ranker=NumpyRanker()
+    )
 
 
 @pytest.mark.parametrize("memorization", [0.0, 0.4, 1.0])
@@ -121,7 +130,9 @@ def test_a_view_of_a_bundle_is_such_a_memory(trigram_bundle: Bundle, memorizatio
     options = PredictOptions(top_k=4, memorization=memorization, depth=9)
     predictor = Predictor(TrigramEncoder(), tau=TAU)
     retrieved = predictor.retrieve(view, queries, options)
-    assert_equal_to_the_predictor(view, retrieved, list(trigram_bundle.label_ids), options)
+    assert_equal_to_the_predictor(
+        view, retrieved, list(trigram_bundle.label_ids), options, ranker=open_ranker()
+    )
 
 
 def test_equal_scores_stand_in_order_of_the_id_as_a_string() -> None:

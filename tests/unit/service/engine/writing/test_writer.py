@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from service.core.errors import (
     UnknownLabels,
 )
 from service.core.label_log import open_log
+from service.core.memory.label_table import LabelTable
 from service.core.replay import new_event, texts_of
 from service.core.types import NewInstance, NewLabel
-from service.engine.writing.operations import PutInstances, PutLabels, RemoveLabel
+from service.engine.writing.operations import NAMED_LABELS, PutInstances, PutLabels, RemoveLabel
 from service.engine.writing.write_queue import RequestKey, WriteJob
+from service.engine.writing.written import Written
 from tests.support.serving import wait_for
 from tests.support.writer_desk import AXE, Desk, statuses
 
@@ -115,8 +118,19 @@ def test_too_many_waiting_labels_are_refused_until_they_are_written(
     desk.go_on.set()
     second.result(60)
     many = [NewLabel(id=str(number), text="text") for number in range(5)]
-    wait_for(lambda: not desk.writer._queue._waiting)
     assert desk.submit(many).result(60).version == 7  # larger than the queue, but alone
+
+
+def test_who_has_an_answer_may_write_again_at_once(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(waiting=1)
+    again: list[Future[Written]] = []
+    desk.hold()
+    # Called by the thread that sets the result, before it does anything else.
+    desk.first.add_done_callback(lambda _: again.append(desk.submit([AXE])))
+    desk.go_on.set()
+    desk.first.result(60)
+    wait_for(lambda: again)
+    assert again[0].result(60).version == 2
 
 
 def test_closing_writes_what_was_admitted_and_takes_no_more(desk: Desk) -> None:
@@ -197,6 +211,21 @@ def test_a_refused_operation_fails_alone_and_leaves_nothing(desk: Desk) -> None:
     with pytest.raises(UnknownLabel):
         jobs[2].result(60)
     assert desk.do(PutInstances(instances=(known,))).result(60).version == 2  # nothing new
+
+
+def test_no_more_unknown_labels_are_looked_for_than_are_named(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    column = LabelTable.column
+    monkeypatch.setattr(
+        LabelTable, "column", lambda self, name: looked_up.append(name) or column(self, name)
+    )
+    labels = tuple(f"unknown{number}" for number in range(1_000))
+    refused = desk.do(PutInstances(instances=(NewInstance(query="snow", labels=labels),)))
+    with pytest.raises(UnknownLabels) as error:
+        refused.result(60)
+    assert len(looked_up) == len(error.value.fields) == NAMED_LABELS
 
 
 def test_what_another_process_wrote_is_applied_before_and_when_woken(desk: Desk) -> None:

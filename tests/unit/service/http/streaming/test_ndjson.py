@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.streaming.ndjson import Line, read_lines
+from service.http.large.held_bytes import HeldBytes, Hold
+from service.http.streaming.ndjson import FREE_BYTES, Line, _Splitter, read_lines
 
 LIMIT = 12
 
@@ -25,9 +26,13 @@ async def pieces(chunks: Sequence[bytes], *, left: bool = False) -> AsyncIterato
         raise ConnectionError
 
 
+def hold(limit: int = 1_000_000) -> Hold:
+    return HeldBytes(limit).hold()
+
+
 def lines(*chunks: bytes, limit: int = LIMIT) -> list[tuple[int, bytes | None]]:
     async def read() -> list[Line]:
-        return [line async for line in read_lines(pieces(chunks), limit=limit)]
+        return [line async for line in read_lines(pieces(chunks), limit=limit, hold=hold())]
 
     return [(line.number, line.content) for line in asyncio.run(read())]
 
@@ -77,7 +82,7 @@ def test_the_complete_lines_of_a_broken_stream_are_returned() -> None:
     async def read() -> list[int]:
         found = []
         with pytest.raises(ConnectionError):
-            async for line in read_lines(pieces([b"a\nb\nc"], left=True), limit=LIMIT):
+            async for line in read_lines(pieces([b"a\nb\nc"], left=True), limit=LIMIT, hold=hold()):
                 found.append(line.number)
         return found
 
@@ -94,7 +99,7 @@ def test_a_line_is_returned_before_the_next_chunk_is_read() -> None:
                 asked += 1
                 yield b"a\n"
 
-        async for line in read_lines(counted(), limit=LIMIT):
+        async for line in read_lines(counted(), limit=LIMIT, hold=hold()):
             assert asked == line.number
             if asked == 100:
                 break
@@ -105,3 +110,30 @@ def test_a_line_is_returned_before_the_next_chunk_is_read() -> None:
 def test_the_rest_of_a_long_line_is_not_kept() -> None:
     tail = b"\n" + b"a"
     assert lines(*[b"x" * 1000] * 1000, tail, limit=1000) == [(1, None), (2, b"a")]
+
+
+def test_a_long_line_counts_until_it_is_dropped_and_is_refused_where_nothing_is_left() -> None:
+    long, held = b"x" * 40_000, hold(30_000)
+
+    async def read() -> list[Line]:
+        chunks = pieces(
+            [long[:30_000], long[30_000:] + b"\n", long + b"\n", b" " * 20_000 + b"\na"]
+        )
+        return [line async for line in read_lines(chunks, limit=10**6, hold=held)]
+
+    first, second, last = asyncio.run(read())
+    assert (first.content, first.held) == (long, 40_000 - FREE_BYTES)
+    assert (second.content, second.crowded, second.held) == (None, True, 0)
+    assert (last.number, last.content) == (4, b"a")
+    assert held.size == first.held
+
+
+def test_blank_lines_are_counted_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[int] = []
+    finish = _Splitter.finish
+    monkeypatch.setattr(_Splitter, "finish", lambda self: ends.append(1) or finish(self))
+    splitter = _Splitter(1_000, hold())
+    content = b"\n" * 50_000 + b"x\n" + b" \r\n\t\n" * 50_000 + b"y\n" + b"\n" * 50_000
+    lines = [line for _ in range(2) for line in splitter.feed(content)]
+    assert [line.number for line in lines] == [50_001, 150_002, 250_003, 350_004]
+    assert len(ends) == len(lines)

@@ -1,0 +1,224 @@
+"""What one client, or many that only hold on, can take of the service: bounded, and for a time."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from service.server.bounded_connection import MOST_PIPELINED
+from service.server.connection_guard import ConnectionGuard
+from service.settings import ServerSettings
+from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
+from tests.support.waiting import wait_for
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEADER = b"POST /labels HTTP/1.1\r\nHost: localhost\r\n"
+NDJSON = b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., HttpService]]:
+    """`serve(header_seconds=1)` serves with these settings of `ServerSettings`."""
+    with ExitStack() as running:
+        yield lambda **server: running.enter_context(
+            http_service(tiny_bundle_folder, tmp_path / "state", ServerSettings(**server))
+        )
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the service closes the connection, after whatever it still answers."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def dribble(connection: socket.socket, piece: bytes, seconds: float) -> bool:
+    """Send a piece every tenth of a second; returns whether the connection was ended meanwhile."""
+    connection.settimeout(0.1)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            connection.sendall(piece)
+            if connection.recv(65536):
+                return ends(connection)
+            return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("shape", ["many fields", "one value", "the path"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_header_has_a_greatest_length(
+    serve: Callable[..., HttpService], shape: str, at_once: bool
+) -> None:
+    lines = {
+        "many fields": LIVE[:-2] + b"x-field: and its value\r\n" * 2_000 + b"\r\n",
+        "one value": LIVE[:-2] + b"x-field: " + b"a" * 40_000 + b"\r\n\r\n",
+        "the path": LIVE.replace(b"live", b"a" * 40_000),
+    }
+    service = serve()
+    with closing(service.connect()) as connection:
+        for piece in [lines[shape]] if at_once else [lines[shape][:10], lines[shape][10:]]:
+            connection.sendall(piece)
+            time.sleep(0.05)
+        status, headers, problem = read_answer(connection)
+    assert (status, headers["connection"]) == (431, "close")
+    assert problem["type"] == "urn:keymatch:problem:header-too-large"
+
+
+def test_an_endless_header_is_not_held(serve: Callable[..., HttpService]) -> None:
+    service = serve()
+    with closing(service.connect()) as connection, pytest.raises(OSError):
+        connection.sendall(LIVE[:-2] + b"x-field: ")
+        for _ in range(1_000):
+            connection.sendall(b"a" * 65_536)
+    assert service.client.get("/health/live").status_code == 200
+
+
+def test_endless_trailers_are_not_held(serve: Callable[..., HttpService]) -> None:
+    service = serve()
+    with closing(service.connect()) as connection, pytest.raises(OSError):
+        connection.sendall(HEADER + NDJSON + b"0\r\n")
+        for _ in range(1_000):
+            connection.sendall(b"x-field: and its value\r\n" * 2_000)
+
+
+def test_a_long_header_and_a_large_body_are_no_large_header(
+    serve: Callable[..., HttpService],
+) -> None:
+    service = serve()
+    with closing(service.connect()) as connection:
+        field = "X-Field: " + "a" * 30_000
+        connection.sendall(post("/predict", {"queries": ["tent"] * 20_000}, field))
+        assert read_answer(connection)[0] == 422
+        connection.sendall(LIVE)
+        assert read_answer(connection)[0] == 200
+
+
+def test_a_header_must_come_in_time(serve: Callable[..., HttpService]) -> None:
+    service = serve(header_seconds=1)
+    with closing(service.connect()) as silent, closing(service.connect()) as slow:
+        slow.sendall(HEADER)
+        assert dribble(slow, b"x-field: 1\r\n", 10)
+        assert ends(silent)
+    wait_for(lambda: service.metric('keymatch_rejected_total{reason="slow"} 1.0'))
+
+
+def test_a_body_must_come_in_time(serve: Callable[..., HttpService]) -> None:
+    service = serve(body_seconds=1)
+    with closing(service.connect()) as connection:
+        connection.sendall(post("/predict", TENT)[:-10])
+        status, headers, problem = read_answer(connection)
+    assert (status, headers["connection"]) == (408, "close")
+    assert problem["detail"] == "the body did not come within 1 seconds"
+
+
+def test_a_body_after_its_answer_must_come_in_time(serve: Callable[..., HttpService]) -> None:
+    service = serve(body_seconds=1)
+    with closing(service.connect()) as connection:
+        connection.sendall(b"POST /nothing HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+        assert read_answer(connection)[0] == 404
+        assert dribble(connection, b"x", 10)
+
+
+@pytest.mark.slow
+def test_a_stream_may_last_as_long_as_it_moves(serve: Callable[..., HttpService]) -> None:
+    service = serve(body_seconds=1, idle_seconds=2)
+    with closing(service.connect()) as connection:
+        connection.sendall(HEADER + NDJSON)
+        for number in range(6):
+            line = b'{"text": "label %d"}\n' % number
+            connection.sendall(b"%x\r\n%s\r\n" % (len(line), line))
+            time.sleep(1)
+        assert ends(connection)
+    assert len(service.client.get("/labels").json()["labels"]) == 6
+
+
+def test_an_idle_connection_ends_whatever_it_sends(serve: Callable[..., HttpService]) -> None:
+    service = serve(idle_seconds=1)
+    with closing(service.connect()) as connection:
+        connection.sendall(LIVE)
+        read_answer(connection)
+        assert dribble(connection, b"\r\n", 10)
+
+
+def test_a_client_that_never_reads_is_left(serve: Callable[..., HttpService]) -> None:
+    service = serve(idle_seconds=1)
+    request = LIVE.replace(b"/health/live", b"/openapi.json")
+    with closing(service.connect()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(0.5)
+        with pytest.raises(OSError):
+            while True:
+                connection.sendall(request)
+        wait_for(lambda: len(service.guard._open) == 1)  # the test's own
+
+
+def test_who_only_holds_on_makes_room(serve: Callable[..., HttpService]) -> None:
+    service = serve(connections=20, probe_connections=2)
+    with ExitStack() as holding:
+        for number in range(60):
+            connection = holding.enter_context(closing(service.connect()))
+            connection.sendall((HEADER, b"", LIVE)[number % 3])
+        for _ in range(5):
+            with closing(service.connect()) as connection:
+                connection.sendall(post("/predict", TENT))
+                assert read_answer(connection)[0] == 200
+        assert len(service.guard._open) <= 22
+
+
+def test_probes_are_answered_when_all_connections_are_at_work(
+    serve: Callable[..., HttpService],
+) -> None:
+    service = serve(connections=4, probe_connections=2)
+    service.client.close()
+    wait_for(lambda: not service.guard._open)
+    waiting = post("/predict", TENT | {"min_version": 1})
+    with ExitStack() as holding:
+        for _ in range(4):
+            connection = holding.enter_context(closing(service.connect()))
+            connection.sendall(waiting)
+        wait_for(lambda: len(service.guard._open) == 4)
+        time.sleep(0.2)
+        with closing(service.connect()) as connection:
+            connection.sendall(LIVE)
+            assert read_answer(connection)[0] == 200
+            connection.sendall(post("/predict", TENT))
+            status, headers, problem = read_answer(connection)
+        assert (status, headers["connection"]) == (503, "close")
+        assert problem["type"] == "urn:keymatch:problem:too-many-connections"
+
+
+def test_requests_sent_before_an_answer_have_a_greatest_number(
+    serve: Callable[..., HttpService],
+) -> None:
+    service = serve()
+    with closing(service.connect()) as connection:
+        connection.sendall(LIVE * (MOST_PIPELINED + 10))
+        assert read_answer(connection)[0] == 200
+        assert ends(connection)
+
+
+def test_fewer_connections_are_taken_than_files_can_be_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"now": (256, 512)}
+    module = "service.server.connection_guard.resource"
+    monkeypatch.setattr(f"{module}.getrlimit", lambda _what: limits["now"])
+    monkeypatch.setattr(f"{module}.setrlimit", lambda _what, new: limits.update(now=new))
+    assert ConnectionGuard(ServerSettings(connections=100)).most == 100
+    assert limits["now"] == (256, 512)
+    assert ConnectionGuard(ServerSettings(connections=300)).most == 300
+    assert limits["now"] == (300 + 16 + 128, 512)
+    assert ConnectionGuard(ServerSettings(connections=1_000)).most == 512 - 16 - 128
+    assert limits["now"] == (512, 512)
+    assert "fewer connections" in caplog.text

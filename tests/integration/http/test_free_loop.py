@@ -1,0 +1,72 @@
+"""Bodies that are short in bytes and long in values leave probes their time."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.support.http.server import post, read_answer
+from tests.support.serving import ServerProcess, server_process
+
+AT_ONCE = 16
+LIVE_SECONDS = 0.5  # laxer than what is promised: other tests may keep the processors busy
+BODIES = {
+    "unknown fields": ("/predict", {f"u{number}": 0 for number in range(300_000)}),
+    "numbers": ("/labels", {"labels": [0] * 2_000_000}),
+    "names": ("/labels", {"labels": [{"text": "a", f"x{n}": 0} for n in range(160_000)]}),
+    "unknown labels": (
+        "/instances",
+        {"instances": [{"query": "a", "labels": [f"no {n}" for n in range(100)]}] * 1_000},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("server")
+    with server_process(tiny_bundle_folder, folder / "state", folder / "log") as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_probes_are_answered_beside_many_bodies_of_many_values(
+    server: ServerProcess, kind: str
+) -> None:
+    path, document = BODIES[kind]
+    request, statuses = post(path, document), []
+    assert len(request) < 4_194_304
+
+    def send() -> None:
+        with server.connect() as connection:
+            connection.sendall(request)
+            statuses.append(read_answer(connection)[0])
+
+    senders = [threading.Thread(target=send) for _ in range(AT_ONCE)]
+    for sender in senders:
+        sender.start()
+    slowest = 0.0
+    while any(sender.is_alive() for sender in senders):
+        start = time.monotonic()
+        assert server.client.get("/health/live").status_code == 200
+        slowest = max(slowest, time.monotonic() - start)
+        time.sleep(0.005)
+    assert statuses == [422] * AT_ONCE
+    assert slowest < LIVE_SECONDS
+
+
+def test_a_body_of_many_texts_with_commas_is_parsed(server: ServerProcess) -> None:
+    labels = [
+        {"text": f"{number}" + ",{[:" * 400, "queries": [",:" * 500 + f"{number}"]}
+        for number in range(900)
+    ]
+    content = orjson.dumps({"labels": labels})
+    assert content.count(b",") > 172_003
+    answer = server.client.post(
+        "/labels", content=content, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code in (200, 504)

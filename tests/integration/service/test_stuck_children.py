@@ -1,0 +1,207 @@
+"""Child processes that do not answer (SIGSTOP): replaced in time, and no obstacle to an end."""
+
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import httpx
+import numpy as np
+import pytest
+
+from service.core.errors import NotReady, SealError
+from service.core.index.libraries import IndexParameters
+from service.core.memory.segment_store import SegmentStore
+from service.core.types import NewLabel
+from service.engine.encoder_pool import EncoderPool
+from service.server.worker import MARGIN_SECONDS
+from tests.support.children import child_processes
+from tests.support.http.problems import assert_problem
+from tests.support.serving import ServerProcess, local_service, wait_for
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import DIMENSION
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+CHILD = "service.core.encoding.child"
+LABELS = [NewLabel(id=str(number), text=f"label {number}") for number in range(4)]
+# More texts than the service encodes itself.
+MANY = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "bundle")
+
+
+def children(parent: int | None = None) -> list[int]:
+    return child_processes(parent or os.getpid(), CHILD)
+
+
+def stop_children(parent: int | None = None) -> list[int]:
+    stopped = children(parent)
+    for child in stopped:
+        os.kill(child, signal.SIGSTOP)
+    return stopped
+
+
+@contextmanager
+def all_stopped() -> Iterator[None]:
+    """Stop every child as soon as there is one."""
+    ended = threading.Event()
+
+    def stop() -> None:
+        while not ended.wait(0.01):
+            try:
+                stop_children()
+            except ProcessLookupError:
+                continue
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def warm_pool(bundle: Path, *, patience: float, most: int = 1) -> Iterator[EncoderPool]:
+    pool = EncoderPool(bundle, most=most, niceness=5, patience=patience, starting_seconds=3)
+    pool.wait_until_warm()
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def encode(pool: EncoderPool) -> list[int]:
+    future = pool.submit(LABELS, dimension=DIMENSION)
+    assert future is not None
+    return [len(item.rows) for item in future.result(30)]
+
+
+# The pool --------------------------------------------------------------------------------
+
+
+def test_a_stopped_child_is_replaced_and_its_work_done_again(bundle: Path) -> None:
+    with warm_pool(bundle, patience=6) as pool:
+        [stopped] = stop_children()
+        assert encode(pool) == [1] * 4
+        assert stopped not in children()
+        assert pool.warm
+
+
+def test_work_over_which_children_keep_stopping_is_refused(bundle: Path) -> None:
+    with warm_pool(bundle, patience=1) as pool:
+        stop_children()
+        with all_stopped(), pytest.raises(NotReady, match="cannot be encoded at the moment"):
+            encode(pool)
+
+
+def test_a_child_that_stops_while_it_starts_is_given_up(bundle: Path) -> None:
+    pool = EncoderPool(bundle, most=1, niceness=5, patience=5, starting_seconds=0.5)
+    with all_stopped(), pytest.raises(NotReady, match="did not answer in its time"):
+        pool.wait_until_warm()
+    pool.close()
+    assert not children()
+
+
+def test_closing_ends_a_stopped_child_and_refuses_its_work(bundle: Path) -> None:
+    with warm_pool(bundle, patience=600) as pool:
+        stop_children()
+        waiting = [pool.submit(LABELS, dimension=DIMENSION) for _ in range(3)]
+        sleep(0.1)
+        start = monotonic()
+        pool.close(seconds=0.5)
+        assert monotonic() - start < 3
+        assert not children()
+        for future in waiting:
+            assert future is not None
+            with pytest.raises(NotReady):
+                future.result(5)
+
+
+# The service -----------------------------------------------------------------------------
+
+
+def test_labels_are_written_though_a_child_stops(bundle: Path, tmp_path: Path) -> None:
+    with local_service(bundle, tmp_path / "state", write_deadline_ms=8_000) as service:
+        stop_children()
+        assert service.post("/labels", MANY).status_code == 200
+        assert service.get("/health/ready").json()["writes"] == "accepted"
+
+
+def test_readiness_says_that_no_child_can_encode(bundle: Path, tmp_path: Path) -> None:
+    with local_service(bundle, tmp_path / "state", write_deadline_ms=4_000) as service:
+        (bundle / "encoder.onnx").rename(bundle / "gone")
+        stop_children()
+        assert_problem(service.post("/labels", MANY), 503)
+        assert service.get("/health/ready").json() == {"status": "ready", "writes": "limited"}
+        assert service.post("/labels", {"labels": [{"text": "axe"}]}).status_code == 200
+
+        (bundle / "gone").rename(bundle / "encoder.onnx")
+        assert service.post("/labels", MANY).status_code == 200
+        assert service.get("/health/ready").json()["writes"] == "accepted"
+
+
+def test_the_end_comes_in_time_though_a_child_stops(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    # So patient that nobody replaces the child before the end.
+    config.write_text("[server]\nshutdown_seconds = 1\n[engine]\nwrite_deadline_ms = 600000\n")
+    server = start("--config", str(config))
+    stopped = stop_children(server.process.pid)
+    assert stopped
+    with ThreadPoolExecutor(1) as aside:
+        answer = aside.submit(
+            httpx.post, f"http://127.0.0.1:{server.port}/labels", json=MANY, timeout=60
+        )
+        wait_for(lambda: len(children(server.process.pid)) or answer.done())
+        sleep(0.5)
+        stop_children(server.process.pid)
+        begun = monotonic()
+        server.stop()
+        seconds = monotonic() - begun
+    assert seconds < 1 + MARGIN_SECONDS + 1
+    assert_problem(answer.result(), 503)
+    assert not server.logged("Exception in ASGI application")
+    assert not server.logged("defect")
+    for child in stopped:
+        wait_for(lambda child=child: not Path(f"/proc/{child}").exists())
+
+
+def test_the_end_comes_in_time_though_the_first_child_never_starts(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nshutdown_seconds = 1\n")
+    server = start("--config", str(config), wait=False)
+    [child] = wait_for(lambda: stop_children(server.process.pid))
+    begun = monotonic()
+    assert server.stop() != 0
+    assert monotonic() - begun < 1 + MARGIN_SECONDS + 1
+    assert server.logged("the service does not end in time; its child processes are killed")
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+
+
+# Segments --------------------------------------------------------------------------------
+
+
+def test_a_lock_that_another_process_keeps_does_not_keep_the_sealer(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path)
+    with (tmp_path / "build.lock").open("w") as kept, ThreadPoolExecutor(1) as aside:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        building = aside.submit(store.build, "key", np.zeros((2, 4), np.float16), IndexParameters())
+        sleep(0.3)
+        assert not building.done()
+        store.interrupt()
+        with pytest.raises(SealError, match="stopping"):
+            building.result(5)

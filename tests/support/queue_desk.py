@@ -1,0 +1,90 @@
+"""A queue of requests under a clock that the test moves."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from service.core.types import PredictOptions
+from service.engine.loaded_bundle import LoadedBundle
+from service.engine.reading import task_queue
+from service.engine.reading.query_request import QueryRequest
+from service.engine.reading.task_queue import BATCH_COST, Batch, TaskQueue
+from service.settings import EngineSettings
+
+LOADED = cast(LoadedBundle, SimpleNamespace(memory=SimpleNamespace(view=object())))
+
+PLAIN = PredictOptions()
+
+
+class Client:
+    """A client that has not left yet."""
+
+    left = False
+    received = 0.0
+    on_leave = None
+
+    def arrived(self, queries: int) -> None: ...
+
+
+class QueueDesk:
+    """A queue under a clock that the test moves, and the requests put into it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.now = 1_000.0
+        monkeypatch.setattr(task_queue, "monotonic", lambda: self.now)
+        self.queue = TaskQueue(EngineSettings(**{"threads": 1, "queue_target_ms": 10, **options}))
+        self.loop = asyncio.new_event_loop()
+
+    def request(
+        self,
+        queries: int,
+        *,
+        deadline: float = 60.0,
+        client: Any = None,
+        options: PredictOptions = PLAIN,
+    ) -> QueryRequest:
+        async def make() -> QueryRequest:
+            return QueryRequest(
+                [f"q{number}" for number in range(queries)],
+                options,
+                loaded=LOADED,
+                queued=self.now,
+                deadline=self.now + deadline,
+                client=client,
+            )
+
+        return self.loop.run_until_complete(make())
+
+    def put(self, queries: int, **how: Any) -> QueryRequest:
+        request = self.request(queries, **how)
+        self.queue.put(request)
+        return request
+
+    def take(self, *, seconds: float = 0.0) -> Batch:
+        """What a thread takes; it has finished `seconds` later."""
+        batch = self.queue.take()
+        assert isinstance(batch, Batch)
+        self.now += seconds
+        self.queue.finish(batch, seconds=seconds)
+        return batch
+
+    def overload(self) -> None:
+        """Let the small lane stand until it is overloaded; it is empty afterwards."""
+        self.take_all_of([self.put(1) for _ in range(BATCH_COST)], wait=0.2)
+        assert self.queue.lane(1).control.overloaded
+
+    def take_all_of(self, requests: Sequence[QueryRequest], *, wait: float) -> None:
+        self.now += wait
+        while self.queue.depth:
+            self.take()
+
+
+def taken(batch: Batch) -> list[QueryRequest]:
+    return [task.request for task in batch.tasks]
+
+
+def errors(batch: Batch) -> list[type[Exception]]:
+    return [type(error) for _, error in batch.dropped]

@@ -1,0 +1,73 @@
+"""Validation stops where one more error makes no difference, and says the same where it does."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from service.core.errors import InvalidFields
+from service.http.bounded_model import MOST, BoundedModel
+from service.http.problems import field_problems
+from service.http.request_models import RequestModels
+from service.settings import Limits
+
+MODELS = RequestModels(Limits())
+MANY = {f"unknown{number}": 0 for number in range(20_000)}
+LONG = {f"name{number}": 0 for number in range(20_000)}
+LABELS = {"labels": [{"text": "tent", "queries": ["a", "b"]}, {"text": "boots", "id": "b"}]}
+
+
+def wrong(model: type[BaseModel], document: Any) -> list[tuple[str, str]]:
+    """The invalid fields that a bounded model names."""
+    try:
+        BoundedModel(model).validate(document)
+    except ValidationError as error:
+        return field_problems(error)
+    except InvalidFields as error:
+        return list(error.fields)
+    return []
+
+
+@pytest.mark.parametrize(
+    ("model", "document"),
+    [
+        (MODELS.predict, MANY),
+        (MODELS.labels, MANY),
+        (MODELS.labels, {"labels": [MANY] * 100}),
+        (MODELS.labels, {"labels": [{"text": "a", "metadata": LONG}] * 100}),
+        (MODELS.labels, {"labels": [{"text": str(n), "queries": [1] * 100} for n in range(1000)]}),
+        (MODELS.labels, {"labels": [1] * 20_000}),
+        (MODELS.instances, {"instances": [{"query": "a", "labels": [1] * 100}] * 1000}),
+        (MODELS.label, {"text": "a", "metadata": LONG, **MANY}),
+    ],
+    ids=["fields", "no list", "entries", "metadata", "queries", "too many", "clicks", "one line"],
+)
+def test_there_are_never_many_more_errors_than_are_shown(
+    model: type[BaseModel], document: Any
+) -> None:
+    assert 0 < len(wrong(model, document)) < 4 * MOST
+
+
+@pytest.mark.parametrize(
+    ("model", "document"),
+    [
+        (MODELS.predict, {"queries": [""], "top_k": 0, "top_kk": 3}),
+        (MODELS.labels, {"labels": [{"text": ""}, {"text": "a", "x": 1}, 3], "y": 1}),
+        (MODELS.labels, {"labels": [{"text": "a"}, {"text": "A"}]}),
+        (MODELS.labels, {"labels": []}),
+        (MODELS.labels, {}),
+        (MODELS.labels, [1]),
+        (MODELS.labels, {"labels": {"text": "a"}}),
+        (MODELS.instances, {"instances": [{"query": "a", "labels": []}, {"labels": ["b"]}]}),
+        (MODELS.label, {"text": 1, "metadata": {"a": 1}}),
+    ],
+)
+def test_a_few_errors_are_the_same_as_pydantics(model: type[BaseModel], document: Any) -> None:
+    with pytest.raises(ValidationError) as error:
+        model.model_validate(document)
+    assert wrong(model, document) == field_problems(error.value)
+
+
+def test_a_valid_document_gives_the_same_value() -> None:
+    valid = BoundedModel(MODELS.labels).validate(LABELS)
+    assert valid == MODELS.labels.model_validate(LABELS)

@@ -1,0 +1,98 @@
+"""Large answers of /predict: the same document as small ones, and refused before they are built."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from service.core.errors import InvalidInput, TooManyBytes
+from service.core.types import Answer, Evidence, Keyword, Prediction, RowKind
+from service.http.large.held_bytes import HeldBytes, Hold
+from service.http.responses import (
+    PIECE_BYTES,
+    JsonAnswer,
+    _size,
+    large_predict_answer,
+    predict_answer,
+)
+
+ROW = Evidence(
+    kind=RowKind.INSTANCE,
+    text="two-person tent",
+    similarity=0.7134523391723633,
+    weight=0.00123456789012345,
+)
+LIMIT = 1_000_000
+
+
+def hold(limit: int = 10 * LIMIT) -> Hold:
+    return HeldBytes(limit).hold()
+
+
+def answer(*, keywords: int, metadata: dict[str, str]) -> Answer:
+    tents = [
+        Keyword(
+            id=f"tent-{number}",
+            text=f"camping tent {number}",
+            score=1 / (number + 1),
+            novel=False,
+            metadata=metadata,
+            evidence=(ROW,) * 10,
+        )
+        for number in range(keywords)
+    ]
+    return Answer(
+        version=3, predictions=(Prediction(query="tent", keywords=tuple(tents)),), seconds={}
+    )
+
+
+def body(sent: JsonAnswer) -> bytes:
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    asyncio.run(sent({}, send, send))  # type: ignore[arg-type]
+    assert all(len(message["body"]) <= PIECE_BYTES for message in messages[1:])
+    assert [message.get("more_body", False) for message in messages[1:-1]] == [True] * (
+        len(messages) - 2
+    )
+    return b"".join(message["body"] for message in messages[1:])
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_large_answer_is_the_same_document(explain: bool) -> None:
+    tents = answer(keywords=50, metadata={"brand": "acme"})
+    small = predict_answer(tents, bundle="b", explain=explain)
+    large = large_predict_answer(tents, bundle="b", explain=explain, limit=LIMIT, hold=hold())
+    assert body(large) == orjson.dumps(small)
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_the_size_of_an_answer_is_estimated_to_a_fifth(explain: bool) -> None:
+    tents = answer(keywords=200, metadata={"brand": "acme" * 50})
+    document = predict_answer(tents, bundle="b", explain=explain)
+    size = _size(tents.predictions[0], explain)
+    assert size == pytest.approx(len(orjson.dumps(document)), rel=0.2)
+
+
+def test_an_answer_that_would_be_too_large_is_refused() -> None:
+    fat = answer(keywords=100, metadata={"story": "x" * 100_000})
+    with pytest.raises(InvalidInput, match="fewer keywords") as refused:
+        large_predict_answer(fat, bundle="b", explain=True, limit=LIMIT, hold=hold())
+    assert refused.value.field == "top_k"
+    large_predict_answer(fat, bundle="b", explain=False, limit=LIMIT, hold=hold())
+
+
+def test_an_answer_for_which_nothing_is_left_is_refused_before_it_is_built() -> None:
+    fat, held = answer(keywords=100, metadata={"story": "x" * 1_000}), hold(50_000)
+    with pytest.raises(TooManyBytes):
+        large_predict_answer(fat, bundle="b", explain=True, limit=LIMIT, hold=held)
+    assert held.size == 0
+
+
+def test_a_long_answer_is_sent_in_pieces() -> None:
+    tents = JsonAnswer(["tent" * 100_000])
+    assert body(tents) == orjson.dumps(["tent" * 100_000])
+    assert len(body(tents)) == tents.size == 400_004

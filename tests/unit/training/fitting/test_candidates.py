@@ -1,0 +1,89 @@
+"""Candidates follow from data, memory and what was tried before."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.training.fitting.test_trial import HALF, trial
+from training.fitting.candidates import CANDIDATES, LONGER, QUICK, SUPCON, WHOLE, Situation
+from training.fitting.facts import DataFacts, Lengths
+from training.fitting.memory_need import Transformer, step_memory
+from training.fitting.trial import Trial
+from training.recipes import recipe as recipes
+
+MINILM = Transformer(layers=6, heads=12, hidden=384)
+FACTS = DataFacts(
+    rows=70_000,
+    labelled=65_813,
+    labels=9_000,
+    pairs=200_000,
+    seen_once=0.3,
+    known=0.1,
+    queries=Lengths(mean=20.0, limit=64),
+    keywords=Lengths(mean=20.0, limit=40),
+    held_out=2_000,
+)
+GOOD = np.where(np.arange(100) < 30, 1.0, HALF)
+
+
+def situation(*trials: Trial, facts: DataFacts = FACTS, free: int = 24 << 30) -> Situation:
+    tried: Sequence[Trial] = (trial("untrained", HALF), *trials)
+    return Situation(
+        facts=facts, transformer=MINILM, free=free, encoder="some/encoder", seed=3, trials=tried
+    )
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_is_a_recipe(name: str) -> None:
+    candidate = CANDIDATES[name](situation(trial(QUICK, GOOD), trial(WHOLE, GOOD)))
+    recipe = recipes.load(candidate.recipe, candidate.settings)
+    assert recipe.encoder.name == "some/encoder"
+    assert (recipe.encoder.query_tokens, recipe.encoder.label_tokens) == (64, 40)
+    assert (recipe.validation.rows, recipe.seed, recipe.batch.instances) == (2_000, 3, 1_024)
+    assert recipe.validation.checks == 1 and not recipe.validation.untrained
+    assert len(recipe.validation.mixing) == candidate.mixings
+
+
+@pytest.mark.parametrize(("labelled", "batch"), [(10, 16), (600, 32), (5_976, 512), (10**6, 1024)])
+def test_small_data_has_small_batches_and_a_small_rate(labelled: int, batch: int) -> None:
+    facts = replace(FACTS, labelled=labelled, held_out=labelled // 5)
+    here = situation(facts=facts)
+    assert here.instances == batch
+    assert here.rate == pytest.approx(6e-4 * (batch / 1024) ** 0.5)
+
+
+def test_ngrams_that_gained_nothing_are_left_out() -> None:
+    for rows, buckets in ((HALF, 0), (GOOD, 65_536)):
+        candidate = CANDIDATES[WHOLE](situation(trial(QUICK, rows)))
+        assert recipes.load(candidate.recipe, candidate.settings).ngrams.buckets == buckets
+
+
+@pytest.mark.parametrize(
+    ("rows", "mixing", "factor"), [(GOOD, 1.0, 2.0), (GOOD, 0.5, 0.5), (HALF, 1.0, 0.2)]
+)
+def test_the_second_rate_follows_from_the_first_trial(
+    rows: np.ndarray, mixing: float, factor: float
+) -> None:
+    here = situation(replace(trial(WHOLE, rows), mixing=mixing))
+    candidate = CANDIDATES[LONGER](here)
+    recipe = recipes.load(candidate.recipe, candidate.settings)
+    assert recipe.optimizer.learning_rate == pytest.approx(factor * here.rate, rel=0.01)
+
+
+def test_supcon_is_tried_where_rows_have_several_labels() -> None:
+    single = replace(FACTS, pairs=FACTS.labelled)
+    assert CANDIDATES[SUPCON](situation(trial(WHOLE, GOOD), facts=single)) is None
+    assert CANDIDATES[SUPCON](situation(trial(WHOLE, HALF))) is None
+
+
+def test_a_step_takes_at_most_half_of_the_free_memory() -> None:
+    """Twenty tokens a text took 16.9 GB without a cache: too much for 24 GiB, fine for 64."""
+    roomy = step_memory(FACTS, MINILM, instances=1_024, free=64 << 30)
+    assert not roomy.gradient_cache
+    for free in (24 << 30, 4 << 30, 1 << 30):
+        tight = step_memory(FACTS, MINILM, instances=1_024, free=free)
+        assert tight.gradient_cache
+        taken = tight.bucket_tokens * MINILM.bytes_per_token(64)
+        assert taken <= free / 2

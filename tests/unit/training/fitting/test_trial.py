@@ -1,0 +1,58 @@
+"""Trials are compared row by row, and a later one must gain more than its uncertainty."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.checkpoints.choices import UNCHOSEN
+from training.fitting.table import as_facts, verdict
+from training.fitting.trial import Trial, best_of, gain
+
+
+def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
+    mean = 100 * float(rows.mean())
+    metrics = dict.fromkeys(("P@1", "P@5", "R@100", "PSP@5"), mean)
+    return Trial(
+        name=name,
+        summary="",
+        folder=Path(name),
+        choices=UNCHOSEN,
+        metrics={**metrics, "P@1": mean if first is None else first},
+        rows=np.repeat(rows[:, None], 3, axis=1),
+        seconds=1.0,
+    )
+
+
+HALF = np.tile([0.0, 1.0], 50)
+
+
+def test_a_gain_is_paired() -> None:
+    better = np.where(np.arange(100) < 4, 1.0, HALF)  # two rows more
+    measured = gain(trial("b", better), trial("a", HALF))
+    assert measured.points == pytest.approx(2.0)
+    differences = 100 * (better - HALF)
+    assert measured.error == pytest.approx(differences.std(ddof=1) / 10)
+    assert measured.counts
+
+
+def test_the_same_mean_on_other_rows_is_no_gain() -> None:
+    assert not gain(trial("b", 1.0 - HALF), trial("a", HALF)).counts
+
+
+def test_the_best_is_kept_and_noise_is_not() -> None:
+    untrained = trial("untrained", HALF)
+    noise = trial("noise", np.random.default_rng(0).permutation(HALF))
+    good = trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
+    assert best_of([untrained, noise]) is untrained
+    assert best_of([untrained, noise, good]) is good
+    assert best_of([untrained, good, noise]) is good
+    assert verdict([untrained, noise], untrained).startswith("untrained is kept: no training")
+    assert verdict([untrained, good], good).startswith("good is kept: it gains 10.0 ± ")
+    assert [entry["gain"] for entry in as_facts([untrained, good])] == [0.0, pytest.approx(10.0)]
+
+
+def test_a_better_mean_with_a_worse_first_label_is_not_kept() -> None:
+    untrained = trial("untrained", HALF)
+    deep = trial("deep", np.where(np.arange(100) < 60, 1.0, HALF), first=49.0)
+    assert best_of([untrained, deep]) is untrained
