@@ -17,7 +17,7 @@ WORKDIR /source
 RUN python -m venv --without-pip /opt/keymatch
 # Install the dependencies with empty packages first, so that Docker caches them: a change of the
 # source then installs only the source.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
     && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres]'

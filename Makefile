@@ -14,8 +14,8 @@ STATE := $(WORK)/state/moby
 HOST ?= 127.0.0.1
 PORT ?= 8000
 ENCODER ?= deploy/demo/encoder
-# On these keys a queue of 300 finds 99.5 % of the exact top 200, and takes a third less time than 500.
-EF ?= 300
+# The search finds this share of the truly nearest keys; a longer queue finds more and takes longer.
+RECALL ?= 0.99
 
 # Processes that run tests side by side, and more arguments for pytest, for example:
 #   make test PYTEST=tests/unit/service
@@ -42,8 +42,7 @@ test: $(VENV)/.test ## Run the tests, in minutes; PYTEST=tests/unit/service runs
 	$(RUN_TESTS) -m 'not slow' $(PYTEST) $(NONE_IN_PART)
 
 test-all: test ## Run the long tests as well: random kills, replicas, real encoders, several ranks
-	$(RUN_TESTS) -m 'slow and not alone' $(PYTEST) $(NONE_IN_PART)
-	$(RUN_TESTS) -m 'slow and alone' --numprocesses 1 $(PYTEST) $(NONE_IN_PART)
+	$(RUN_TESTS) -m slow $(PYTEST) $(NONE_IN_PART)
 
 lint: $(VENV)/.test ## Run ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -64,17 +63,19 @@ clean: ## Remove what was built, data and learned labels included
 	rm -rf $(WORK) $(VENV)
 
 $(BUNDLE): | $(VENV)/.serve $(DATA)
-	$(BIN)/python -m export bundle --encoder $(ENCODER) --data $(DATA) --out $@ --ef $(EF)
+	$(BIN)/python -m export bundle --encoder $(ENCODER) --data $(DATA) --out $@ --recall $(RECALL)
 
 $(DATA): | $(VENV)/.serve
 	$(BIN)/python -m training data moby --out $@
 
-# One stamp a set of extras; a changed pyproject.toml installs anew. Python compiles what it imports
-# by itself; compiling all that was installed would take longer than the rest.
+# One stamp a set of extras; what the installation reads or compiles, once changed, installs anew.
+# Python compiles what it imports by itself; compiling all that was installed would take longer than
+# the rest.
+INSTALLED := pyproject.toml hatch_build.py service/core/prediction/votes.c
 $(VENV)/.serve: EXTRAS := cpu,demo
 $(VENV)/.load: EXTRAS := cpu,demo,load
 $(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,benchmark,dev
-$(VENV)/.serve $(VENV)/.load $(VENV)/.test: pyproject.toml | $(BIN)/python
+$(VENV)/.serve $(VENV)/.load $(VENV)/.test: $(INSTALLED) | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@
 
