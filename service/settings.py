@@ -11,7 +11,7 @@ settings with their units.
 
 import os
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,6 +101,8 @@ class EngineSettings:
     - `snapshot_seconds`: seconds that writing a snapshot may take; then it is given up
     - `cached_queries`: query vectors kept
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
+    - `live_bytes`: bytes of main memory, estimated, of these rows and of labels learned since;
+      beyond it 507
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
       temporary folder
     - `seal_rows`: live rows that are frozen together in a segment
@@ -118,6 +120,7 @@ class EngineSettings:
     snapshot_seconds: Count = 3_600
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000
+    live_bytes: Count = 4_294_967_296
     segments: Path | None = None
     seal_rows: Count = 16_384
 
@@ -170,6 +173,10 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     engine: EngineSettings = field(default_factory=EngineSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+
+    def by_name(self) -> dict[str, Any]:
+        """All values by name: no two tables have a setting of the same name."""
+        return {**asdict(self.limits), **asdict(self.engine), **asdict(self.server)}
 
 
 def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:

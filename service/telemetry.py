@@ -9,7 +9,10 @@ merged over the workers that are running:
 | `queue_depth`     | sum          | each worker has its own queue                               |
 | `version_waiters` | sum          | each worker has its own waiters                             |
 | `held_bytes`      | sum          | each worker holds its own requests                          |
+| `connections`     | sum          | each worker has its own connections                         |
 | `memory_rows`     | newest value | all hold the same memory; rows of one moment fit each other |
+| `live_bytes`      | maximum      | all hold the same memory, one of them may be behind         |
+| `limit`           | maximum      | all have the same settings                                  |
 | `memory_version`  | minimum      | every worker already answers with this version              |
 | `log_lag_events`  | maximum      | the worker that is furthest behind                          |
 | `build_info`      | maximum      | 1 for what any worker serves, 0 for what none serves now    |
@@ -50,6 +53,15 @@ REJECTIONS = (
     "connections",
     "refused",
     "invalid",
+)
+# Settings that a gauge comes near to.
+LIMITS = (
+    "queue_queries",
+    "version_waiters",
+    "live_rows",
+    "live_bytes",
+    "held_bytes",
+    "connections",
 )
 RELOADS = ("ok", "failed")
 
@@ -115,6 +127,17 @@ class Telemetry:
         "Bytes of large bodies, streams and unread answers",
         multiprocess_mode="livesum",
     )
+    connections = Declared(
+        Gauge, "connections", "Open connections of clients", multiprocess_mode="livesum"
+    )
+    limit = Declared(
+        Gauge,
+        "limit",
+        "What a setting allows each worker",
+        "setting",
+        values=LIMITS,
+        multiprocess_mode="livemax",
+    )
     batch_size = Declared(
         Histogram,
         "batch_size",
@@ -137,6 +160,12 @@ class Telemetry:
         "Rows of the knowledge memory",
         "kind",
         multiprocess_mode="livemostrecent",
+    )
+    live_bytes = Declared(
+        Gauge,
+        "live_bytes",
+        "Memory of rows and labels learned since the bundle, bytes, estimated",
+        multiprocess_mode="livemax",
     )
     memory_version = Declared(
         Gauge,
@@ -188,6 +217,11 @@ class Telemetry:
             self.build_info.labels(*self._served).set(0)
         self._served = (version, bundle)
         self.build_info.labels(*self._served).set(1)
+
+    def allows(self, limits: Mapping[str, int]) -> None:
+        """Show what settings allow: a value for each name in `LIMITS`."""
+        for setting in LIMITS:
+            self.limit.labels(setting).set(limits[setting])
 
     def observe_stages(self, seconds: Mapping[str, float]) -> None:
         """Observe the seconds of each stage."""

@@ -142,5 +142,10 @@ CHANGES: Mapping[str, type[Change]] = {
 }
 
 
+def rows_of(item: Item) -> int:
+    """How many rows of the memory an item takes."""
+    return 1 if isinstance(item, NewInstance) else 1 + len(item.queries)
+
+
 def _no_vectors() -> Halves:
     return np.zeros((0, 0), np.float16)

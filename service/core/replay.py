@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.core.changes import CHANGES, Change, Item
+from service.core.changes import CHANGES, Change, Item, rows_of
 from service.core.encoding.representer import ItemTexts, Representer
 from service.core.errors import LogCorrupt
 from service.core.label_log import NewEvent
@@ -14,11 +14,6 @@ def texts_of(item: Item) -> ItemTexts:
     if isinstance(item, NewInstance):
         return [(Role.QUERY, item.query)]
     return [(Role.LABEL, item.text), *((Role.QUERY, query) for query in item.queries)]
-
-
-def rows_of(item: Item) -> int:
-    """How many rows of the memory an item takes."""
-    return 1 if isinstance(item, NewInstance) else 1 + len(item.queries)
 
 
 def replayed(event: Event, representer: Representer) -> Change:

@@ -150,6 +150,7 @@ class EncoderPool:
 
     def _started(self, *, awaited: bool = False) -> EncoderProcess | None:
         """A warm child; None where it ended before."""
+        begun = monotonic()
         process = EncoderProcess(self.folder, niceness=self._niceness, awaited=awaited)
         with self._changed:
             self._processes.add(process)
@@ -160,7 +161,7 @@ class EncoderPool:
         except OSError as error:
             self._forget(process)
             log.error("an encoding child cannot be started", extra={"cause": str(error)})
-            self._note_failure(str(error))
+            self._note_failure(str(error), begun)
             return None
         with self._changed:
             self._warm, self._failure = self._warm + 1, ""
@@ -219,14 +220,19 @@ class EncoderPool:
         with self._changed:
             self._processes.discard(process)
 
-    def _note_failure(self, cause: str) -> None:
-        """Refuse all that waits, unless another child is warm."""
+    def _note_failure(self, cause: str, begun: float) -> None:
+        """Refuse what waited when this start was `begun`, unless another child is warm.
+
+        What was submitted later has not been tried: what failed may have been mended meanwhile.
+        """
         with self._changed:
             self._failure = cause
             self._changed.notify_all()
-            refused = [] if self._warm else list(self._waiting)
-            if refused:
-                self._waiting.clear()
+            refused = [
+                chunk for chunk in self._waiting if chunk.submitted <= begun and not self._warm
+            ]
+            for chunk in refused:
+                self._waiting.remove(chunk)
         for chunk in refused:
             if chunk.deaths or chunk.future.set_running_or_notify_cancel():
                 chunk.future.set_exception(_cannot_encode())

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
 
-from service.core.changes import Item
+from service.core.changes import Item, rows_of
 from service.core.encoding.representer import EncodedItem
-from service.core.replay import rows_of
 
 # A second child may die for another reason than the items; three deaths are the items' fault.
 MOST_DEATHS = 2

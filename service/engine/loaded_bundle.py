@@ -130,7 +130,7 @@ def load_bundle(
         ),
         memory=KnowledgeMemory(
             bundle,
-            MemoryLimits(live_rows=settings.live_rows, seal_rows=settings.seal_rows),
+            _memory_limits(settings),
             version=held_version(bundle, label_log),
         ),
     )
@@ -141,6 +141,12 @@ def load_bundle(
         raise explained(label_log, error) from error
     log.info("log replayed", extra={"version": loaded.memory.view.version})
     return loaded
+
+
+def _memory_limits(settings: EngineSettings) -> MemoryLimits:
+    return MemoryLimits(
+        live_rows=settings.live_rows, live_bytes=settings.live_bytes, seal_rows=settings.seal_rows
+    )
 
 
 def held_version(bundle: Bundle, label_log: LabelLog) -> int:

@@ -38,6 +38,7 @@ def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
             "unsealed_segments": sum(1 for _ in view.unsealed_plans()),
             "labels": len(view.labels),
             "live_labels": len(view.labels.live),
+            "live_bytes": view.live_bytes,
         },
         "snapshot": described(snapshot),
     }
@@ -65,6 +66,7 @@ class Gauges:
         }
         for kind, count in rows.items():
             telemetry.memory_rows.labels(kind).set(count)
+        telemetry.live_bytes.set(view.live_bytes)
         telemetry.memory_version.set(view.version)
         telemetry.log_lag_events.set(lag)
         telemetry.queue_depth.set(waiting_queries)

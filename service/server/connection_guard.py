@@ -18,6 +18,8 @@ from asyncio import TimerHandle, get_running_loop
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from prometheus_client import Gauge
+
 from service.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -33,9 +35,12 @@ log = logging.getLogger("keymatch")
 class ConnectionGuard:
     """Counts the connections of one worker and ends those that are late; for its event loop."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        """Raise this process's limit of open files to what the settings need, where it is lower."""
-        self.settings = settings
+    def __init__(self, settings: ServerSettings, gauge: Gauge | None = None) -> None:
+        """Raise this process's limit of open files to what the settings need, where it is lower.
+
+        `gauge` shows how many connections there are.
+        """
+        self.settings, self._gauge = settings, gauge
         self.most = _affordable(settings)
         self._open: set[BoundedConnection] = set()
         self._timer: TimerHandle | None = None
@@ -55,12 +60,18 @@ class ConnectionGuard:
         self._open.add(connection)
         if self.crowded:
             self._make_room()
+        self._show()
         if self._timer is None:
             self._timer = get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def leave(self, connection: BoundedConnection) -> None:
         """A connection has ended."""
         self._open.discard(connection)
+        self._show()
+
+    def _show(self) -> None:
+        if self._gauge is not None:
+            self._gauge.set(len(self._open))
 
     def _make_room(self) -> None:
         waiting = [one for one in self._open if one.deadline < math.inf]

@@ -59,6 +59,7 @@ class Worker:
         gc.freeze()
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)
+        telemetry.allows(config.settings.by_name())
         self._engine = engine = config.engine(telemetry)
         _end_in_time(engine, stop_requested, server.shutdown_seconds)
         if self._metrics is not None:
@@ -71,7 +72,7 @@ class Worker:
             telemetry=telemetry,
             failed=_stop,
             draining=stop_requested.is_set,
-            connection_state={"guard": ConnectionGuard(server)},
+            connection_state={"guard": ConnectionGuard(server, telemetry.connections)},
         )
 
 

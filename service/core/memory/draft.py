@@ -25,14 +25,16 @@ from service.core.types import Label, RowKind
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
-    """How many rows the memory may learn, and how they are sealed.
+    """How much the memory may learn, and how rows are sealed.
 
-    `live_rows` is the largest number of stored rows beyond the bundle's, sealed rows included.
+    `live_rows` is the largest number of stored rows beyond the bundle's, sealed rows included, and
+    `live_bytes` what these and the labels learned may take of main memory, estimated.
     Live rows lie in blocks of `seal_rows`; a full block is sealed, and `fan_out` neighbouring
     segments of one level are merged.
     """
 
     live_rows: int = 1_000_000
+    live_bytes: int = 4 * 1024**3
     seal_rows: int = 16_384
     fan_out: int = FAN_OUT
 
@@ -61,6 +63,12 @@ class Draft:
     def live_rows(self) -> int:
         """The number of stored rows beyond the bundle's, including those still to be written."""
         return self._view.live_rows + self._pending.count
+
+    @property
+    def live_bytes(self) -> int:
+        """The view's `live_bytes` with what is still to be written."""
+        new_labels = self._labels.live_bytes - self._view.labels.live_bytes
+        return self._view.live_bytes + self._pending.size + new_labels
 
     def votes_of(self, query: str) -> tuple[int, ...]:
         """Return the columns that a posted query votes for after all changes so far."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.core.bundle.bundle import Bundle
-from service.core.changes import Change
+from service.core.changes import Change, Item, rows_of
 from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.label_table import LabelTable
+from service.core.memory.memory_size import bytes_of_item
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import SealedRows, seal
 from service.core.memory.view import View
@@ -28,6 +29,7 @@ class KnowledgeMemory:
     ) -> None:
         """Start from a bundle that holds the events of its log up to `version`."""
         self.limits = limits or MemoryLimits()
+        self._dimension = bundle.manifest.encoder.dimension
         self._view = View(
             version=version,
             bundle=bundle,
@@ -53,12 +55,19 @@ class KnowledgeMemory:
         """Return a draft on top of the newest view."""
         return Draft(self._view, self.limits)
 
-    def require_room(self, draft: Draft, rows: int) -> None:
-        """Raise `MemoryFull` unless `rows` more rows fit; called before anything is logged."""
-        if draft.live_rows + rows > self.limits.live_rows:
+    def require_room(self, draft: Draft, items: Sequence[Item]) -> None:
+        """Raise `MemoryFull` unless `items` fit; called before anything is logged."""
+        limits = self.limits
+        if draft.live_rows + sum(rows_of(item) for item in items) > limits.live_rows:
             raise MemoryFull(
                 f"the memory holds {draft.live_rows} live rows and takes at most"
-                f" {self.limits.live_rows}"
+                f" {limits.live_rows} (live_rows)"
+            )
+        size = sum(bytes_of_item(item, dimension=self._dimension) for item in items)
+        if draft.live_bytes + size > limits.live_bytes:
+            raise MemoryFull(
+                f"what was learned takes {draft.live_bytes} bytes of memory, of at most"
+                f" {limits.live_bytes} (live_bytes)"
             )
 
     def publish(self, draft: Draft) -> View:
@@ -78,7 +87,8 @@ class KnowledgeMemory:
         Any thread may call this: it takes a tenth of a second for 65,000 rows, and what a row holds
         never changes.
         """
-        return seal(plan, self._view.parts_within(plan.first, plan.stop), segment)
+        parts = self._view.parts_within(plan.first, plan.stop)
+        return seal(plan, parts, segment, dimension=self._dimension)
 
     def attach(self, sealed: SealedRows) -> bool:
         """Replace the parts that hold a plan's rows by its segment.

@@ -17,6 +17,7 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import UnknownLabel, echoed
 from service.core.files.text_store import TextStore
+from service.core.memory.memory_size import bytes_of_label
 from service.core.types import Bools, Indices, Label, NewLabel
 
 _DELETED = -1
@@ -30,7 +31,7 @@ class LabelTable:
     A deleted label's column is never used again: if its id is posted once more, it gets a new
     column, so that old votes cannot come back. `deleted` holds the columns of deleted labels,
     ascending. `live` holds the labels posted since the bundle by column, `column_by_id` their
-    columns by id.
+    columns by id, and `live_bytes` estimates what they take of main memory beside their rows.
     """
 
     base_ids: TextStore
@@ -40,6 +41,7 @@ class LabelTable:
     live: HashTrieMap[int, Label] = field(default_factory=HashTrieMap)
     column_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     deleted: Indices = field(default_factory=_NO_COLUMNS.copy)
+    live_bytes: int = 0
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -112,6 +114,7 @@ class LabelTable:
             columns=max(self.columns, label.index + 1),
             live=self.live.insert(label.index, label),
             column_by_id=self.column_by_id.insert(label.id, label.index),
+            live_bytes=self.live_bytes + bytes_of_label(label) - self._bytes_at(label.index),
         )
 
     def delete(self, label: Label) -> LabelTable:
@@ -122,6 +125,7 @@ class LabelTable:
             live=self.live.discard(label.index),
             column_by_id=self.column_by_id.insert(label.id, _DELETED),
             deleted=np.insert(self.deleted, place, label.index),
+            live_bytes=self.live_bytes - self._bytes_at(label.index),
         )
 
     def is_deleted(self, columns: Indices) -> Bools:
@@ -136,6 +140,10 @@ class LabelTable:
         """Return the first `size` labels posted since the bundle with ids after `after`, by id."""
         start = bisect_right(self._live_ids, after)
         return [self.require(label_id) for label_id in self._live_ids[start : start + size]]
+
+    def _bytes_at(self, column: int) -> int:
+        label = self.live.get(column)
+        return 0 if label is None else bytes_of_label(label)
 
     @cached_property
     def _live_ids(self) -> list[str]:

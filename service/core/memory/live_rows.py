@@ -15,6 +15,7 @@ from service.core.index.device_live import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter
+from service.core.memory.memory_size import bytes_of_row
 from service.core.memory.part import Votes, alive_places, count_dead, set_tombstones
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
@@ -27,6 +28,11 @@ class NewRow:
     text: str
     votes: Indices
     vector: Halves
+
+    @property
+    def size(self) -> int:
+        """Bytes of main memory."""
+        return bytes_of_row(self.text, votes=len(self.votes), dimension=len(self.vector))
 
 
 class LiveStore:
@@ -61,7 +67,7 @@ class LiveRows:
     """The part of the memory that holds the first `count` rows of one store.
 
     `first` is the row number of the store's row 0. `alive` is a bitmap over the store's capacity,
-    None while no row is dead.
+    None while no row is dead. `stored_bytes` estimates what the rows take of main memory.
     """
 
     store: LiveStore
@@ -69,6 +75,7 @@ class LiveRows:
     count: int
     alive: Bits | None = None
     dead_rows: int = 0
+    stored_bytes: int = 0
 
     @property
     def stop(self) -> int:
@@ -139,7 +146,8 @@ class LiveRows:
         Raises `ValueError` if the store has no room for all of them.
         """
         self.store.write(self.count, rows)
-        return replace(self, count=self.count + len(rows))
+        size = self.stored_bytes + sum(row.size for row in rows)
+        return replace(self, count=self.count + len(rows), stored_bytes=size)
 
     def _alive_of_kind(self, kind: RowKind | None) -> Bits | None:
         if kind is None:

@@ -38,6 +38,11 @@ class Part(Protocol):
         ...
 
     @property
+    def stored_bytes(self) -> int:
+        """What the stored rows take of main memory, estimated."""
+        ...
+
+    @property
     def dead_rows(self) -> int:
         """How many of the stored rows have a tombstone."""
         ...

@@ -19,6 +19,7 @@ class PendingRows:
         self._next_row = view.next_row
         self._rows: list[NewRow] = []
         self._tombstones: list[int] = []
+        self.size = 0  # bytes of main memory that the rows will take
 
     @property
     def count(self) -> int:
@@ -28,6 +29,7 @@ class PendingRows:
     def append(self, row: NewRow) -> int:
         """Collect a row and return the number that it will have."""
         self._rows.append(row)
+        self.size += row.size
         self._next_row += 1
         return self._next_row - 1
 
@@ -48,7 +50,7 @@ class PendingRows:
         """
         tombstones = sorted(set(self._tombstones))
         parts = [_with_tombstones(part, tombstones) for part in self._appended(view)]
-        self._rows, self._tombstones = [], []
+        self._rows, self._tombstones, self.size = [], [], 0
         return _with_base_tombstones(replace(view, parts=tuple(parts)), tombstones)
 
     def _appended(self, view: View) -> list[Part]:

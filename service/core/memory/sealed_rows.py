@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from service.core.index.exact import exact_search, pad
 from service.core.index.protocol import RowFilter, Segment
 from service.core.memory.compaction import SegmentPlan
+from service.core.memory.memory_size import bytes_of_row
 from service.core.memory.part import (
     Part,
     Votes,
@@ -42,6 +43,7 @@ class SealedRows:
     indptr: NDArray[np.int64]  # [n + 1], with `indices` the rows of V in CSR form
     indices: Indices
     texts: tuple[str, ...]
+    stored_bytes: int = 0
     alive: Bits | None = None
     dead_rows: int = 0
 
@@ -148,7 +150,9 @@ class SealedRows:
         return RowFilter(start=0, stop=self.stored_rows, alive=alive)
 
 
-def seal(plan: SegmentPlan, parts: Sequence[Part], segment: Segment | None) -> SealedRows:
+def seal(
+    plan: SegmentPlan, parts: Sequence[Part], segment: Segment | None, *, dimension: int
+) -> SealedRows:
     """Gather a plan's rows from the `parts` that hold them now, and return them with their segment.
 
     Rows that were replaced or deleted since the plan was made are in the segment, with a tombstone.
@@ -160,13 +164,18 @@ def seal(plan: SegmentPlan, parts: Sequence[Part], segment: Segment | None) -> S
         raise ValueError("the parts do not hold all rows of the plan")
     votes = [part.votes(rows) for part, rows in pieces if len(rows)]
     counts = np.concatenate([np.zeros(1, np.int64), *(counts for _, counts in votes)])
+    texts = tuple(text for part, rows in pieces for text in part.texts_of(rows))
     sealed = SealedRows(
         plan=plan,
         segment=segment,
         instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
         indptr=np.cumsum(counts),
         indices=_joined([columns for columns, _ in votes], np.int32),
-        texts=tuple(text for part, rows in pieces for text in part.texts_of(rows)),
+        texts=texts,
+        stored_bytes=sum(
+            bytes_of_row(text, votes=count, dimension=dimension)
+            for text, count in zip(texts, counts[1:].tolist(), strict=True)
+        ),
     )
     return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
 

@@ -63,6 +63,11 @@ class View:
         return sum(part.stored_rows for part in self.parts)
 
     @property
+    def live_bytes(self) -> int:
+        """What rows and labels learned since the bundle take of main memory, estimated."""
+        return self.labels.live_bytes + sum(part.stored_bytes for part in self.parts)
+
+    @property
     def dead_rows(self) -> int:
         """The number of rows that were replaced or deleted and are still stored."""
         return self.base_dead_rows + sum(part.dead_rows for part in self.parts)

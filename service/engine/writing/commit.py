@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from service.core.changes import Change, DeleteLabel, Item, PutInstance, PutLabel
 from service.core.encoding.representer import EncodedItem, Neighbour, Representer
 from service.core.memory.draft import Draft
-from service.core.replay import rows_of, texts_of
+from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
 
 
@@ -15,9 +15,13 @@ class Commit:
     """Collects changes and applies each to a draft of the next view as it is added."""
 
     def __init__(
-        self, draft: Draft, *, representer: Representer, require_room: Callable[[Draft, int], None]
+        self,
+        draft: Draft,
+        *,
+        representer: Representer,
+        require_room: Callable[[Draft, Sequence[Item]], None],
     ) -> None:
-        """`require_room` raises `MemoryFull` unless so many more rows fit into the draft."""
+        """`require_room` raises `MemoryFull` unless the items fit into the draft."""
         self.draft = draft
         self.changes: list[Change] = []
         self._representer, self._require_room = representer, require_room
@@ -28,8 +32,8 @@ class Commit:
         return self.draft.version
 
     def require_room(self, items: Sequence[Item]) -> None:
-        """Raise `MemoryFull` unless the rows of `items` fit."""
-        self._require_room(self.draft, sum(rows_of(item) for item in items))
+        """Raise `MemoryFull` unless `items` fit."""
+        self._require_room(self.draft, items)
 
     def put_label(self, label: NewLabel, encoded: EncodedItem | None) -> tuple[Neighbour, ...]:
         """Create or replace a label, encoding it here where `encoded` is None.

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from service.core.changes import Item
+from service.core.changes import Item, rows_of
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import DeadlineExceeded, UnknownLabels
-from service.core.replay import rows_of
 from service.engine.admission import Admission
 from service.engine.label_encoding import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
 
+from service.core.changes import rows_of
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import NotReady, Overloaded
-from service.core.replay import rows_of
 from service.engine.writing.operations import Operation
 from service.engine.writing.written import Written
 

@@ -30,7 +30,7 @@ EXPRESSIONS = {
     for panel in DASHBOARD["panels"]
     for target in panel["targets"]
 }
-RULES = 7
+RULES = 8
 
 
 def tool(name: str) -> str:

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -152,6 +153,22 @@ def test_a_pool_whose_first_child_cannot_be_started_says_so(bundle: Path) -> Non
     with pytest.raises(NotReady, match="texts cannot be encoded: the encoding child ended with 1"):
         pool.wait_until_warm()
     pool.close()
+
+
+def test_a_start_that_fails_refuses_only_what_it_was_begun_for(
+    bundle: Path, pool: EncoderPool
+) -> None:
+    (bundle / "encoder.onnx").rename(bundle / "gone")
+    begun = monotonic()
+    with pool._changed:  # no child can take a chunk, as while all have died
+        pool._warm = 0
+        late = pool.submit(ITEMS, dimension=DIMENSION)
+        pool._note_failure("the child ended", begun)
+        pool._warm = 1
+    (bundle / "gone").rename(bundle / "encoder.onnx")
+
+    assert late is not None
+    assert len(late.result(30)) == 3
 
 
 def test_closing_encodes_what_was_taken_and_ends_the_children(bundle: Path) -> None:

@@ -12,7 +12,7 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.live_rows import LiveRows
 from service.core.memory.sealed_rows import SealedRows
-from service.core.types import NewLabel
+from service.core.types import NewInstance, NewLabel
 from tests.support.changes import build, click, delete, put, seal
 from tests.support.views import alive_rows, described_rows, labels_by_id, plan_values, voting_texts
 
@@ -29,6 +29,11 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
 def one_row(sequence: int, label_id: str = "", text: str = "") -> object:
     """A label without queries: the smallest change that adds a row."""
     return put(sequence, NewLabel(id=label_id or f"l{sequence}", text=text or f"text {sequence}"))
+
+
+def clicks(number: int) -> list[NewInstance]:
+    """Clicks of as many queries: a row each."""
+    return [NewInstance(query=f"query {place}", labels=("tent",)) for place in range(number)]
 
 
 # Dropped and published ------------------------------------------------------------------------
@@ -95,16 +100,31 @@ def test_too_few_vectors_are_an_error(memory: KnowledgeMemory) -> None:
 def test_a_full_memory_is_an_error_before_anything_is_applied(trigram_bundle: Bundle) -> None:
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=4, seal_rows=3))
     draft = memory.draft()
-    memory.require_room(draft, 4)
-    with pytest.raises(MemoryFull, match="holds 0 live rows and takes at most 4"):
-        memory.require_room(draft, 5)
+    memory.require_room(draft, clicks(4))
+    with pytest.raises(MemoryFull, match=r"holds 0 live rows and takes at most 4 \(live_rows\)"):
+        memory.require_room(draft, clicks(5))
     draft.apply([put(1, KAYAK)])
-    memory.require_room(draft, 1)
+    memory.require_room(draft, clicks(1))
     with pytest.raises(MemoryFull, match="holds 3 live rows"):
-        memory.require_room(draft, 2)
+        memory.require_room(draft, clicks(2))
     memory.publish(draft)
     with pytest.raises(MemoryFull, match="holds 3 live rows"):
-        memory.require_room(memory.draft(), 2)
+        memory.require_room(memory.draft(), clicks(2))
+
+
+def test_a_memory_that_is_full_by_its_bytes_is_an_error(trigram_bundle: Bundle) -> None:
+    large = NewLabel(id="large", text="large", metadata={"note": "x" * 100_000})
+    memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_bytes=150_000))
+    draft = memory.draft()
+    memory.require_room(draft, [large])
+    draft.apply([put(1, large)])
+    with pytest.raises(MemoryFull, match=r"takes 10\d{4} bytes .* at most 150000 \(live_bytes\)"):
+        memory.require_room(draft, [large])
+    memory.publish(draft)
+    with pytest.raises(MemoryFull, match="live_bytes"):
+        memory.require_room(memory.draft(), [large])
+    memory.apply([delete(2, "large")])
+    memory.require_room(memory.draft(), [large])
 
 
 def test_dead_rows_take_up_room_until_they_are_sealed_away(
@@ -112,12 +132,12 @@ def test_dead_rows_take_up_room_until_they_are_sealed_away(
 ) -> None:
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=6, seal_rows=3))
     memory.apply([one_row(n, "axe", f"axe {n}") for n in (1, 2, 3)])
-    memory.require_room(memory.draft(), 3)
+    memory.require_room(memory.draft(), clicks(3))
     with pytest.raises(MemoryFull):
-        memory.require_room(memory.draft(), 4)
+        memory.require_room(memory.draft(), clicks(4))
     seal(memory, tmp_path)
     assert (memory.view.live_rows, memory.view.dead_rows) == (1, 0)
-    memory.require_room(memory.draft(), 5)
+    memory.require_room(memory.draft(), clicks(5))
 
 
 # Blocks and plans ---------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def build(tmp_path: Path) -> Callable[[list[Part], Rows], Segment]:
 def sealed(live: list[Part], build: Callable[..., Segment]) -> SealedRows:
     """Both blocks in one."""
     plan = planned(live)
-    return seal(plan, live, build(live, plan.rows))
+    return seal(plan, live, build(live, plan.rows), dimension=DIMENSION)
 
 
 def within(part: Part, rows: Rows) -> Rows:
@@ -151,7 +151,7 @@ def test_rows_deleted_between_plan_and_seal_are_dead(
     segment = build(live, plan.rows)
     dying = plan.rows[[0, 7, len(plan.rows) - 1]]
     later = [part.with_tombstones(within(part, dying).tolist()) for part in live]
-    sealed = seal(plan, later, segment)
+    sealed = seal(plan, later, segment, dimension=DIMENSION)
     assert (sealed.stored_rows, sealed.dead_rows) == (len(plan.rows), 3)
     assert_equal([sealed], later)
 
@@ -161,18 +161,18 @@ def test_sealed_parts_are_sealed_again_in_one(
 ) -> None:
     """A sealed part and a live block, both with dead rows, are sealed together."""
     first = planned(live[:1])
-    half: Part = seal(first, live[:1], build(live[:1], first.rows))
+    half: Part = seal(first, live[:1], build(live[:1], first.rows), dimension=DIMENSION)
     half = half.with_tombstones(half.alive_rows()[:4].tolist())
     parts = [half, live[1]]
     whole = planned(parts)
-    again = seal(whole, parts, build(parts, whole.rows))
+    again = seal(whole, parts, build(parts, whole.rows), dimension=DIMENSION)
     assert again.stored_rows == sealed.stored_rows - 4
     assert_equal([again], parts)
 
 
 def test_a_plan_without_rows_becomes_an_empty_part(live: list[Part]) -> None:
     empty = SegmentPlan(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
-    sealed = seal(empty, live[:1], None)
+    sealed = seal(empty, live[:1], None, dimension=DIMENSION)
     assert (sealed.first, sealed.stop, sealed.stored_rows, sealed.dead_rows) == (
         FIRST,
         FIRST + BLOCK,
@@ -194,4 +194,4 @@ def test_a_plan_with_rows_outside_its_parts_is_refused(
 ) -> None:
     plan = planned(live)
     with pytest.raises(ValueError, match="do not hold all rows"):
-        seal(plan, live[:1], build(live, plan.rows))
+        seal(plan, live[:1], build(live, plan.rows), dimension=DIMENSION)
