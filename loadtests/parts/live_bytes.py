@@ -1,8 +1,9 @@
 """`python -m loadtests.parts.live_bytes --bundle DIR`: what live rows and labels take of memory.
 
 A memory learns rows of one shape, made of random numbers and letters, in a process for each shape;
-a block is sealed whenever it is full, as in the service. Reports the growth of each process for a
-row, and what `service/core/memory/memory_size.py` estimates, which `live_bytes` is compared with.
+a block is sealed whenever it is full, as in the service; its keys then lie in a mapped file, which
+is counted only where it was read. Reports the growth of each process for a row, the same with a
+key, and what `service/core/memory/memory_size.py` estimates, which `live_bytes` is compared with.
 Writes live_bytes.json and live_bytes.md.
 """
 
@@ -26,8 +27,10 @@ from loadtests.measure.footprint import resident
 from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.manifest import read
 from service.core.changes import Change, PutInstance, PutLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.memory_size import BYTES_A_NUMBER
 from service.core.memory.segment_store import SegmentStore
 from service.core.types import Halves, NewInstance, NewLabel
 
@@ -132,7 +135,16 @@ def live_bytes(*, bundle: Path, out: Path, rows: int = 50_000) -> int:
     for shape in SHAPES:
         with ProcessPoolExecutor(1, mp_context=spawned) as child:
             learned, growth, estimated = child.submit(grown, bundle, shape, rows).result()
-        table.append(_row(shape, learned, growth, estimated))
+        key = BYTES_A_NUMBER * read(bundle).encoder.dimension
+        table.append(
+            Row(
+                what=shape,
+                goal="-",
+                measured=f"{growth / learned:,.0f}, with its key {growth / learned + key:,.0f};"
+                f" estimated {estimated / learned:,.0f}",
+                figures={"rows": learned, "growth": growth, "key": key, "estimated": estimated},
+            )
+        )
     Report(
         title="Live memory: bytes a row",
         settings={"bundle": bundle.name, "rows": rows},
@@ -140,15 +152,6 @@ def live_bytes(*, bundle: Path, out: Path, rows: int = 50_000) -> int:
         rows=table,
     ).publish(out, "live_bytes")
     return 0
-
-
-def _row(shape: str, rows: int, growth: int, estimated: int) -> Row:
-    return Row(
-        what=shape,
-        goal="-",
-        measured=f"{growth / rows:,.0f} a row, estimated {estimated / rows:,.0f}",
-        figures={"rows": rows, "growth": growth, "estimated": estimated},
-    )
 
 
 if __name__ == "__main__":
