@@ -1,0 +1,139 @@
+"""The clients of a soak: each sends one request at a time, at its pace, until it is stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from threading import Event, Thread
+from time import perf_counter
+
+from loadtests.clients.connection import Connection, RequestFailed, delete, get, post, predict
+from loadtests.soak.ledger import Ask, Ledger, Refused, Write
+from service.core.changes import DeleteLabel, PutInstance, PutLabel
+
+LABELS = 400  # of each writer of labels: each is written again and again
+CLICKED = 400  # queries of each writer of clicks
+LABELS_A_REQUEST = 4
+DELETE_EVERY = 10  # requests
+
+Turn = Callable[[Ask, int], None]  # sends the n-th request, and records what was acknowledged
+
+
+class Client(Thread):
+    """Calls `turn` at `rate` a second; a broken connection is counted and opened again."""
+
+    def __init__(self, name: str, turn: Turn, *, port: int, rate: float, stop: Event) -> None:
+        """Send to `port` from `start` on, until `stop` is set."""
+        super().__init__(name=name, daemon=True)
+        self.answers: Counter[str] = Counter()  # by HTTP status, or by the error's name
+        self.slowest = 0.0  # seconds
+        self._turn, self._port = turn, port
+        self._pause, self._stop_asked = 1 / rate, stop
+
+    def run(self) -> None:
+        """Send until asked to stop."""
+        connection: Connection | None = None
+        for number in count():
+            if self._stop_asked.wait(self._pause):
+                break
+            try:
+                connection = connection or Connection(self._port)
+                self._turn(self._counted(connection), number)
+            except Refused:
+                continue  # counted already, and the connection is whole
+            except (OSError, RequestFailed) as error:
+                self.answers[type(error).__name__] += 1
+                connection = _closed(connection)
+        _closed(connection)
+
+    def _counted(self, connection: Connection) -> Ask:
+        def ask(request: bytes) -> tuple[int, bytes]:
+            began = perf_counter()
+            status, body = connection.ask(request)
+            self.slowest = max(self.slowest, perf_counter() - began)
+            self.answers[str(status)] += 1
+            if status != 200:
+                raise Refused(f"status {status}: {body[:300]!r}")
+            return status, body
+
+        return ask
+
+
+def _closed(connection: Connection | None) -> None:
+    """Close a connection that was opened; there is none afterwards."""
+    if connection is not None:
+        connection.close()
+
+
+def read(queries: Iterator[str]) -> Turn:
+    """Predict: one query, now and then eight with evidence."""
+
+    def turn(ask: Ask, number: int) -> None:
+        if number % 20:
+            ask(predict(next(queries)))
+        else:
+            eight = [next(queries) for _ in range(8)]
+            ask(post("/predict", {"queries": eight, "explain": True, "deadline_ms": 10_000}))
+
+    return turn
+
+
+def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
+    """Create and replace labels, each with a query, and delete one now and then."""
+
+    def turn(ask: Ask, number: int) -> None:
+        if number % DELETE_EVERY == DELETE_EVERY - 1:
+            # One of those that the request before has put, so it exists.
+            label_id = f"{owner}-{(number - 1) * LABELS_A_REQUEST % LABELS}"
+            write = Write(kind=DeleteLabel.kind, subject=label_id)
+            ledger.write(ask, delete(f"/labels/{label_id}"), [write])
+            return
+        labels = [
+            {
+                "id": f"{owner}-{(number * LABELS_A_REQUEST + place) % LABELS}",
+                "text": f"{next(queries)} {owner} {number}",
+                "queries": [f"{next(queries)} {number}"],
+            }
+            for place in range(LABELS_A_REQUEST)
+        ]
+        writes = [
+            Write(kind=PutLabel.kind, subject=str(label["id"]), text=str(label["text"]))
+            for label in labels
+        ]
+        ledger.write(ask, post("/labels", {"labels": labels}), writes)
+
+    return turn
+
+
+def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
+    """Make a label, then click it for queries; each query again after `CLICKED` others.
+
+    Every round clicks another label, so that each click says something new.
+    """
+
+    def turn(ask: Ask, number: int) -> None:
+        round_number, place = divmod(number, CLICKED + 1)
+        label_id = f"{owner}-clicked-{round_number}"
+        if place == 0:
+            label = {"id": label_id, "text": label_id}
+            request = post("/labels", {"labels": [label]})
+            write = Write(kind=PutLabel.kind, subject=label_id, text=label_id)
+        else:
+            query = f"{owner} query {place}"
+            instance = {"query": query, "labels": [label_id]}
+            request = post("/instances", {"instances": [instance]})
+            write = Write(kind=PutInstance.kind, subject=query)
+        ledger.write(ask, request, [write])
+
+    return turn
+
+
+def operate() -> Turn:
+    """Ask for what probes and dashboards ask for."""
+    paths = ("/health/ready", "/metrics", "/info", "/labels?limit=50")
+
+    def turn(ask: Ask, number: int) -> None:
+        ask(get(paths[number % len(paths)]))
+
+    return turn

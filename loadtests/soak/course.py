@@ -1,0 +1,181 @@
+"""The course of a soak: two lives of one service over one label log.
+
+In the first life a snapshot is written and served while clients go on; a kill ends it. The second
+one replays the log under the same clients, and is judged: what it holds must not grow.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
+from urllib.parse import quote
+
+from loadtests.clients.connection import Connection, get, post, require
+from loadtests.queries import distinct
+from loadtests.soak import clients
+from loadtests.soak.clients import Client
+from loadtests.soak.ledger import Ledger
+from loadtests.soak.samples import Sample, Sampler
+from service.core.label_log import open_log
+from training.experiments.service_process import HOST, Server, free_port, running_process
+
+SNAPSHOT_AT, KILL_AFTER = 0.1, 0.1  # of the whole time: when, and how long after the reload
+WARM_UP = 0.15  # of the whole time: what is sampled in the second life before is not judged
+SNAPSHOT_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Requests a second of each kind."""
+
+    reads: float = 40.0
+    labels: float = 4.0  # of four labels each
+    clicks: float = 10.0
+
+
+@dataclass(eq=False)
+class Course:
+    """What happened; times in seconds since the start."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    samples: list[Sample] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+    events: dict[str, float] = field(default_factory=dict)
+    slowest: dict[str, float] = field(default_factory=dict)
+    missing_labels: dict[str, int] = field(
+        default_factory=dict
+    )  # when -> labels not as acknowledged
+    lost: int = 0  # acknowledged writes that the log lacks
+    start: float = field(default_factory=monotonic)
+
+    def note(self, event: str) -> None:
+        """Remember when something happened."""
+        self.events[event] = monotonic() - self.start
+
+    def judged(self, seconds: float) -> list[Sample]:
+        """The samples of the second life after its warm-up, in a course of `seconds`."""
+        first = self.events["restarted"] + WARM_UP * seconds
+        return [sample for sample in self.samples if first <= sample.at]
+
+
+class _Killed(Exception):
+    """Ends the first life."""
+
+
+def run_course(
+    bundle: Path, folder: Path, texts: Sequence[str], *, seconds: float, rates: Rates
+) -> Course:
+    """Serve a copy of `bundle` in `folder` for about `seconds`.
+
+    A snapshot of a busy machine may take minutes: it and the reload are added to the time.
+    """
+    shelf, state = folder / "bundles", folder / "state"
+    for former in (shelf, state):
+        shutil.rmtree(former, ignore_errors=True)
+    shutil.copytree(bundle, shelf / "first")
+    config = folder / "soak.toml"
+    # Small blocks, so that dozens of them are sealed and merged within the time.
+    config.write_text("[engine]\nseal_rows = 2048\n")
+    course = Course()
+    with suppress(_Killed), _life(course, shelf, state, config, texts, rates) as server:
+        sleep(SNAPSHOT_AT * seconds)
+        _ask(server, "/admin/snapshot", {"bundle": "second"})
+        course.note("snapshot written")
+        _ask(server, "/admin/reload", {"bundle": "second"})
+        course.note("snapshot served")
+        sleep(KILL_AFTER * seconds)
+        server.process.kill()
+        course.note("killed")
+        sleep(1)  # clients see broken connections
+        raise _Killed
+    with _life(course, shelf, state, config, texts, rates) as server:
+        course.note("restarted")
+        sleep(max(0.0, (1 - SNAPSHOT_AT - KILL_AFTER) * seconds))
+        course.note("over")
+    log = open_log(state, create=False)
+    course.lost = len(course.ledger.lost(log.read()))
+    log.close()
+    return course
+
+
+@contextmanager
+def _life(
+    course: Course, shelf: Path, state: Path, config: Path, texts: Sequence[str], rates: Rates
+) -> Iterator[Server]:
+    """Serve, with clients that are stopped before the server is."""
+    life = "before the kill" if "killed" not in course.events else "after it"
+    port, stop = free_port(), Event()
+    command = [sys.executable, "-m", "service", "serve", "--bundle", str(shelf / "first")]
+    command += ["--state", str(state), "--config", str(config)]
+    command += ["--host", HOST, "--port", str(port), "--no-access-log"]
+    with running_process(command, port=port, state=state) as server:
+        if "killed" in course.events:  # nothing may be written before the labels are compared
+            course.missing_labels["at the restart"] = _missing(server, course.ledger.labels())
+        threads = _clients(course, port, texts, rates, stop, life)
+        sampler = Sampler(
+            server.pid, port, course.samples, start=course.start, seconds=1.0, stop=stop
+        )
+        for thread in (*threads, sampler):
+            thread.start()
+        try:
+            yield server
+        finally:
+            stop.set()
+            for thread in (*threads, sampler):
+                thread.join()
+            for client in threads:
+                course.answers.update(
+                    {f"{life}: {answer}": times for answer, times in client.answers.items()}
+                )
+                course.slowest[f"{client.name}, {life}"] = client.slowest
+        course.missing_labels["at the end"] = _missing(server, course.ledger.labels())
+
+
+def _clients(
+    course: Course, port: int, texts: Sequence[str], rates: Rates, stop: Event, life: str
+) -> list[Client]:
+    owner = "a" if life == "before the kill" else "b"
+    turns = {
+        "reads": (clients.read(distinct(texts, seed=1)), rates.reads),
+        "labels": (
+            clients.write_labels(course.ledger, distinct(texts, seed=2), owner=owner),
+            rates.labels,
+        ),
+        "clicks": (clients.write_clicks(course.ledger, owner=owner), rates.clicks),
+        "operations": (clients.operate(), 1.0),
+    }
+    return [
+        Client(name, turn, port=port, rate=rate, stop=stop) for name, (turn, rate) in turns.items()
+    ]
+
+
+def _ask(server: Server, path: str, document: dict[str, str]) -> None:
+    connection = Connection(server.port)
+    connection.socket.settimeout(SNAPSHOT_SECONDS)
+    try:
+        require(connection.ask(post(path, document)))
+    finally:
+        connection.close()
+
+
+def _missing(server: Server, labels: Mapping[str, set[str | None]]) -> int:
+    """How many labels the service does not show as they were acknowledged last."""
+    connection = Connection(server.port)
+    try:
+        answers = [
+            (connection.ask(get(f"/labels/{quote(label_id)}")), possible)
+            for label_id, possible in labels.items()
+        ]
+    finally:
+        connection.close()
+    return sum(
+        (None if answer[0] == 404 else require(answer)["text"]) not in possible
+        for answer, possible in answers
+    )
