@@ -80,6 +80,7 @@ def build_app(
     return _Application(
         endpoints,
         body_bytes=body_bytes,
+        keys=bool(access.keys),
         direct=DirectRoutes(routes, sites=sites, telemetry=telemetry),
         title="Keymatch",
         version=version("keymatch"),
@@ -112,10 +113,12 @@ class _Application(FastAPI):
         *,
         direct: DirectRoutes,
         body_bytes: int,
+        keys: bool,
         **options: Any,
     ) -> None:
         super().__init__(docs_url=None, redoc_url=None, **options)  # see `_pages`
-        self._endpoints, self._direct, self._body_bytes = endpoints, direct, body_bytes
+        self._endpoints, self._direct = endpoints, direct
+        self._body_bytes, self._keys = body_bytes, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the application's life."""
@@ -130,6 +133,7 @@ class _Application(FastAPI):
                 title=self.title,
                 version=self.version,
                 body_bytes=self._body_bytes,
+                keys=self._keys,
             )
         return self.openapi_schema
 

@@ -26,9 +26,9 @@ _EVERYWHERE = (
 
 
 def openapi_document(
-    endpoints: Sequence[Endpoint[Any]], *, title: str, version: str, body_bytes: int
+    endpoints: Sequence[Endpoint[Any]], *, title: str, version: str, body_bytes: int, keys: bool
 ) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of all endpoints, in their order."""
+    """The OpenAPI 3.1 document of all endpoints, in their order, for a service with API `keys`."""
     types = {kind for endpoint in endpoints for kind in _types(endpoint)} | {Problem}
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in sorted(types, key=str)],
@@ -39,7 +39,7 @@ def openapi_document(
     for endpoint in endpoints:
         path = _PATH_PARAMETER.sub(r"{\1}", endpoint.path)
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
-            endpoint, path, by_type, body_bytes
+            endpoint, path, by_type, body_bytes=body_bytes, keys=keys
         )
     bearer = {"type": "http", "scheme": "bearer"}
     return {
@@ -61,7 +61,7 @@ def _types(endpoint: Endpoint[Any]) -> Iterator[Any]:
 
 
 def _operation(
-    endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any], body_bytes: int
+    endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any], *, body_bytes: int, keys: bool
 ) -> dict[str, Any]:
     name = re.sub(r"\W", "_", f"{endpoint.handler.__name__}{path}")
     operation: dict[str, Any] = {
@@ -72,7 +72,8 @@ def _operation(
         operation["description"] = (
             f"Needs an API key with the scope `{endpoint.scope}` where the service has API keys."
         )
-        operation["security"] = [{_KEY_SCHEME: []}]
+        if keys:
+            operation["security"] = [{_KEY_SCHEME: []}]
     if parameters := list(_parameters(endpoint)):
         operation["parameters"] = parameters
     if endpoint.body is not None:
