@@ -1,0 +1,1 @@
+"""What a normal client notices while another one attacks the service."""
