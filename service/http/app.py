@@ -82,8 +82,6 @@ def build_app(
         body_bytes=body_bytes,
         keys=bool(access.keys),
         direct=DirectRoutes(routes, sites=sites, telemetry=telemetry),
-        title="Keymatch",
-        version=version("keymatch"),
         routes=[*routes, *_pages()],
         middleware=[Middleware(RequestMiddleware, sites=sites, telemetry=telemetry)],
         exception_handlers={HTTPException: _unrouted},
@@ -116,7 +114,13 @@ class _Application(FastAPI):
         keys: bool,
         **options: Any,
     ) -> None:
-        super().__init__(docs_url=None, redoc_url=None, **options)  # see `_pages`
+        super().__init__(
+            title="Keymatch",
+            version=version("keymatch"),
+            docs_url=None,  # see `_pages`
+            redoc_url=None,
+            **options,
+        )
         self._endpoints, self._direct = endpoints, direct
         self._body_bytes, self._keys = body_bytes, keys
 

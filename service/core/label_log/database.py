@@ -10,6 +10,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from service.core.errors import LogError, LogLocked
+from service.core.label_log.newest_note import NewestNote
 
 
 class Database(Protocol):
@@ -17,6 +18,7 @@ class Database(Protocol):
 
     place: str  # names the log in messages, without a password
     engine: sa.Engine
+    note: NewestNote | None  # where the files can be replaced while no process has them open
 
     def exclusive(self) -> AbstractContextManager[sa.Connection]:
         """Open one transaction; no other process can be in an exclusive transaction meanwhile."""

@@ -116,6 +116,8 @@ class LabelLog:
             yield appending
             self._database.require_in_place()  # nothing is written, in nearly all cases
         self._database.require_in_place()  # nothing is acknowledged, in all cases
+        if self._database.note is not None and appending.last > self._written:
+            self._database.note.write(self.id, appending.last)
         self._written = appending.last
 
     def watch(self, appended: Callable[[], None]) -> None:
@@ -139,13 +141,18 @@ class LabelLog:
         self._closing.set()
         if self._watcher not in (None, threading.current_thread()):
             self._watcher.join(CLOSING_SECONDS)
+        if self._database.note is not None and self._written:
+            self._database.note.write(self.id, self._written, at_once=True)
         self._database.close()
 
     def _open(self, create: bool) -> LogFormat:
+        note = self._database.note
         with as_log_errors(self._database, action="opened"):
             with self._database.engine.connect() as reader:
                 log_format = find_format(reader)
             if log_format is None and create:
+                if note is not None:
+                    note.require_reached(None)
                 with self._database.exclusive() as connection:
                     # Another process may have created the log meanwhile.
                     log_format = find_format(connection) or create_log(connection)
@@ -156,4 +163,6 @@ class LabelLog:
                 f"{self.place} has label log format {log_format.version}, and this version of"
                 f" Keymatch reads only format {FORMAT_VERSION}: use the version that wrote the log"
             )
+        if note is not None:
+            note.require_reached(log_format.id, self.last_sequence())
         return log_format

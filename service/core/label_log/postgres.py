@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from service.core.errors import LogError, MissingExtra
 from service.core.label_log.database import as_log_errors, reason
+from service.core.label_log.newest_note import NewestNote
 from service.core.label_log.rows import MOSTLY_BYTES
 
 try:
@@ -56,6 +57,8 @@ RV = TypeVar("RV")
 
 class PostgresDatabase:
     """The current schema of a PostgreSQL connection."""
+
+    note: NewestNote | None = None
 
     def __init__(self, url: sa.URL, *, create: bool) -> None:
         """Connect and find the current schema; without `create` nothing can be written.

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from service.core.errors import LogError
 from service.core.label_log.database import as_log_errors
 from service.core.label_log.file_identity import FileIdentity
+from service.core.label_log.newest_note import NewestNote
 
 FILE_NAME = "labels.sqlite"
 LOCK_SECONDS = 5.0
@@ -55,6 +56,7 @@ class SqliteDatabase:
             raise LogError(f"state folder {folder} cannot be used: {error.strerror}") from error
         self.engine = _engine(path, mode="rwc" if create else "ro")
         self._identity: FileIdentity | None = None  # of a log that is only read
+        self.note = NewestNote(path.parent, place=self.place) if create else None
         self._bare = self.engine.execution_options(**{_NO_BEGIN: True})
         if create:
             try:

@@ -68,3 +68,24 @@ def test_files_that_are_put_back_are_written_again(
     assert second.client.get("/labels/before").status_code == 200
     assert second.client.get("/labels/after").status_code == 200
     assert second.client.get("/labels/meanwhile").status_code == 404
+
+
+def test_a_restart_with_an_older_copy_is_refused(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    server, state = start(), tmp_path / "state"
+    assert put(server, "before").status_code == 200
+    assert server.stop() == 0
+    shutil.copy(state / "labels.sqlite", tmp_path / "older")
+    second = start()
+    assert put(second, "after").status_code == 200
+    second.kill()
+    for path in state.glob("labels.sqlite*"):
+        path.unlink()
+    (tmp_path / "older").replace(state / "labels.sqlite")
+
+    third = start(wait=False)
+    assert third.process.wait(60) != 0
+    said = third._log.read_text()
+    assert "but event 2 was written here: put the file that holds it back" in said
+    assert "Traceback" not in said

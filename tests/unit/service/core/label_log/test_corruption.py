@@ -131,4 +131,4 @@ def test_a_log_that_lost_what_this_process_wrote_is_not_written(
     place.tamper("DELETE FROM events WHERE sequence = 2")
     with pytest.raises(LogReplaced, match="ends at event 1, but this process has written event 2"):
         append(log, "c")
-    assert place.ids() == ["a"]
+    assert log.last_sequence() == 1

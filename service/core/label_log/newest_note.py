@@ -1,0 +1,67 @@
+"""A note beside an SQLite log of how far it had come: `labels.newest`.
+
+A file that was removed, or replaced by an older copy, while no process had it open looks like any
+other log. The note names the log and one of its newest events, so that the next start notices what
+is missing. It is written after commits, at most once a second, and holds no more than was
+acknowledged. Whoever puts an older log into the folder on purpose removes the note.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from time import monotonic
+
+import orjson
+
+from service.core.errors import LogError
+
+FILE_NAME = "labels.newest"
+SECONDS = 1.0  # between two writes of the note
+
+log = logging.getLogger("keymatch")
+
+
+class NewestNote:
+    """Reads and writes the note in a state folder."""
+
+    def __init__(self, folder: Path, *, place: str) -> None:
+        """`place` names the log in messages."""
+        self._path, self._place = folder / FILE_NAME, place
+        self._due = 0.0  # by `monotonic`
+
+    def require_reached(self, log_id: str | None, sequence: int = 0) -> None:
+        """Raise `LogError` unless the log `log_id`, which ends at `sequence`, is at least as new.
+
+        The id is None where the folder holds no log.
+        """
+        try:
+            note = orjson.loads(self._path.read_bytes())
+            noted_id, noted = str(note["log"]), int(note["sequence"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("the note of the newest event cannot be read", extra={"cause": str(error)})
+            return
+        if noted_id == log_id and noted <= sequence:
+            return
+        now = f"ends at event {sequence}" if noted_id == log_id else "is another log"
+        raise LogError(
+            f"{self._place} {'is gone' if log_id is None else now}, but event {noted} was written"
+            f" here: put the file that holds it back, or remove {self._path} to go on without it"
+        )
+
+    def write(self, log_id: str, sequence: int, *, at_once: bool = False) -> None:
+        """Note a committed event, unless that was done within the last second."""
+        if not at_once and monotonic() < self._due:
+            return
+        self._due = monotonic() + SECONDS
+        partial = self._path.with_suffix(".newest-partial")
+        try:
+            # Not synced: after a power failure an older note, or none, is right as well.
+            partial.write_bytes(orjson.dumps({"log": log_id, "sequence": sequence}))
+            partial.replace(self._path)
+        except OSError as error:
+            log.warning(
+                "the note of the newest event cannot be written", extra={"cause": str(error)}
+            )
