@@ -28,7 +28,7 @@ class TextStore:
     def __init__(self, path: Path) -> None:
         """Map the files that `write` wrote for `path`; raises `BundleAltered` if they disagree."""
         # One offset of a memoryview is read in a third of the time of an array's element.
-        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy")).data
+        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy"), np.int64).data
         binary = path.with_name(f"{path.name}.bin")
         size = binary.stat().st_size
         if len(self._offsets) == 0 or self._offsets[-1] != size:
@@ -36,7 +36,7 @@ class TextStore:
         # An empty file cannot be mapped.
         self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
         order = path.with_name(f"{path.name}.order.npy")
-        self._order = mapped(order) if order.exists() else None
+        self._order = mapped(order, np.int32) if order.exists() else None
 
     def __len__(self) -> int:
         """Return the number of texts."""
@@ -74,9 +74,22 @@ class TextStore:
         return bytes(self._bytes[self._offsets[position] : self._offsets[position + 1]])
 
 
-def mapped(path: Path) -> NDArray[Any]:
-    """Return a memory-mapped `.npy` file as a plain array; indexing an `np.memmap` is slow."""
-    return np.asarray(np.load(path, mmap_mode="r"))
+def mapped(path: Path, kind: type[np.integer[Any]] | None = None) -> NDArray[Any]:
+    """Return a memory-mapped `.npy` file as a plain array; indexing an `np.memmap` is slow.
+
+    Raises `BundleAltered` where the file holds no array or, if `kind` is given, no row of these.
+    """
+    try:
+        array = np.asarray(np.load(path, mmap_mode="r"))
+    except OSError:
+        raise
+    except Exception as error:  # numpy's parser lets errors of Python's own tokenizer through
+        raise BundleAltered(f"{path} holds no array: {error}") from error
+    if kind is not None and (array.dtype != kind or array.ndim != 1):
+        raise BundleAltered(
+            f"{path} holds {array.dtype} {list(array.shape)}, not a row of {np.dtype(kind)}"
+        )
+    return array
 
 
 def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:
