@@ -212,12 +212,19 @@ def _raw(path: str, body: bytes) -> bytes:
 
 
 def _encoding_children() -> list[int]:
-    """The encoding children of all services of this machine."""
-    return [
+    """The encoding children of the service that this process's parent has started."""
+    found = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
         if CHILD in _read(path)
     ]
+    return [child for child in found if _parent(_parent(child)) == os.getppid()]
+
+
+def _parent(process: int) -> int:
+    """The parent of a process, 0 where that has ended."""
+    status = _read(Path(f"/proc/{process}/stat")).rpartition(b") ")[2].split()
+    return int(status[1]) if status else 0
 
 
 def _read(path: Path) -> bytes:

@@ -30,6 +30,10 @@ from service.telemetry import Telemetry
 
 FAILED = 1  # the exit status; uvicorn's own 3 would end all workers at once
 MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
+# For how long a thread keeps the interpreter's lock where others wait for it. A query takes the
+# lock several times, and beside threads that compute in Python it would wait for Python's 5 ms each
+# time.
+SWITCH_SECONDS = 0.001
 KILLING_SECONDS = 1  # of them, for what ends once all child processes are killed
 
 log = logging.getLogger("keymatch")
@@ -57,6 +61,7 @@ class Worker:
         # some 50 ms, in which nothing is answered.
         gc.collect()
         gc.freeze()
+        sys.setswitchinterval(SWITCH_SECONDS)
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)
         telemetry.allows(config.settings.by_name())

@@ -36,6 +36,15 @@ class Lane:
         return self._begun is not None or bool(self._requests)
 
     @property
+    def evidence_next(self) -> bool:
+        """Whether the next task is one of those that are spent on evidence."""
+        if self._begun is not None:
+            return self._begun.evidence
+        if not self._requests:
+            return False
+        return self._requests[-1 if self._too_many_wait else 0].evidence
+
+    @property
     def full(self) -> bool:
         """Whether, during overload, as much waits as is answered in time."""
         control = self.control

@@ -18,6 +18,7 @@ from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading.query_cost import query_cost
 
 TASK_COST = 8  # of a task of several queries: a large request must not occupy a thread for long
+EVIDENCE_COST = 4  # of a query of whose time evidence takes the most
 
 
 class Client(Protocol):
@@ -65,6 +66,11 @@ class QueryRequest:
     def cost(self) -> int:
         """What all of it costs, in plain queries."""
         return len(self.queries) * self.query_cost
+
+    @property
+    def evidence(self) -> bool:
+        """Whether its tasks are spent on evidence, in Python: two at once take twice as long."""
+        return self.options.explain and self.query_cost >= EVIDENCE_COST
 
     @property
     def uncut(self) -> int:

@@ -33,6 +33,11 @@ class Batch:
         """What its tasks cost, in plain queries."""
         return sum(task.cost for task in self.tasks)
 
+    @property
+    def evidence(self) -> bool:
+        """Whether it is spent on evidence."""
+        return any(task.request.evidence for task in self.tasks)
+
     def __len__(self) -> int:
         return sum(map(len, self.tasks))
 
@@ -51,6 +56,9 @@ class TaskQueue:
     So neither starves the other: while both wait, each gets half of the threads' work, however
     many requests that are. Overload and the limit on what waits or runs are each lane's own: large
     requests wait longer than small ones by nature, and must not take the places of these.
+
+    One thread at a time builds evidence: it is the interpreter's work, in which a second thread
+    would gain nothing, and small requests would wait until either has finished.
 
     On the processor, threads share what waits evenly. A GPU computes for one thread at a time, so
     that one takes all that has come in while the last batch ran.
@@ -73,6 +81,7 @@ class TaskQueue:
             )
             for _ in range(2)
         )
+        self._explaining = False  # whether a thread builds evidence
         self._query_seconds = 0.0  # that a plain query takes one thread, in the mean
         self._errands: deque[Errand] = deque()
         self._closed = False
@@ -138,7 +147,7 @@ class TaskQueue:
                 lane = self._next_lane()
                 if lane is not None:
                     return self._take(lane)
-                if self._closed:
+                if self._closed and not self._small and not self._large:
                     return None
                 self._changed.wait()
 
@@ -146,6 +155,9 @@ class TaskQueue:
         """Note that a batch, which took so many seconds, runs no longer."""
         with self._changed:
             batch.lane.running -= batch.cost
+            if batch.evidence:
+                self._explaining = False
+                self._changed.notify()
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
                 self._query_seconds = mean + _WEIGHT * (each - mean) if mean else each
@@ -157,9 +169,12 @@ class TaskQueue:
             self._changed.notify_all()
 
     def _next_lane(self) -> Lane | None:
-        if self._small and self._large:
-            return min(self._small, self._large, key=lambda lane: lane.served)
-        return self._small if self._small else self._large if self._large else None
+        lanes = [lane for lane in (self._small, self._large) if lane and not self._waits(lane)]
+        return min(lanes, key=lambda lane: lane.served, default=None)
+
+    def _waits(self, lane: Lane) -> bool:
+        """Whether a lane's next task must wait until another thread has built its evidence."""
+        return self._explaining and lane.evidence_next
 
     def _take(self, lane: Lane) -> Batch:
         # What waits is shared among the threads: one that took all of it would let the others idle.
@@ -171,4 +186,6 @@ class TaskQueue:
             now=monotonic(),
             per_second=per_second,
         )
-        return Batch(lane=lane, tasks=tasks, dropped=dropped)
+        batch = Batch(lane=lane, tasks=tasks, dropped=dropped)
+        self._explaining |= batch.evidence
+        return batch

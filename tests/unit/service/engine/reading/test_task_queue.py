@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import ClientLeft, DeadlineExceeded, DelayExceeded, Overloaded
+from service.core.types import PredictOptions
 from service.engine.reading import task_queue
 from service.engine.reading.query_request import TASK_COST, QueryRequest
-from service.engine.reading.task_queue import BATCH_COST, GPU_COST
+from service.engine.reading.task_queue import BATCH_COST, GPU_COST, Batch
 from tests.support.queue_desk import Client, QueueDesk, errors, taken
 
 
@@ -220,3 +221,54 @@ def test_every_query_comes_out_exactly_once(steps: list[tuple[str, int]], thread
         assert all(texts == list(request.queries) for request, texts in came_out.items())
         assert not desk.queue.lane(1).waiting and not desk.queue.lane(100).waiting
         desk.loop.close()
+
+
+# Evidence -------------------------------------------------------------------------------------
+
+
+EXPLAINED = PredictOptions(top_k=1_000, depth=2_000, explain=True)
+
+
+def begin(desk: QueueDesk) -> Batch:
+    """What a thread takes and has not finished."""
+    batch = desk.queue.take()
+    assert isinstance(batch, Batch)
+    return batch
+
+
+def test_one_thread_at_a_time_builds_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = QueueDesk(monkeypatch, threads=2)
+    explained = desk.put(2, options=EXPLAINED)
+    first = begin(desk)
+    plain = desk.put(1)
+    assert taken(first) == [explained]
+    assert taken(begin(desk)) == [plain]  # though the explained one's lane was served less
+
+    second: list[Batch] = []
+    waiting = threading.Thread(target=lambda: second.append(begin(desk)), daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert not second
+    desk.queue.finish(first, seconds=0.03)
+    waiting.join(30)
+    assert taken(second[0]) == [explained]
+    desk.loop.close()
+
+
+def test_large_requests_without_evidence_use_all_threads(desk: QueueDesk) -> None:
+    large = desk.put(3 * TASK_COST)
+    assert [taken(begin(desk)) for _ in range(3)] == [[large]] * 3
+
+
+def test_a_closed_queue_still_answers_evidence_that_waits(desk: QueueDesk) -> None:
+    explained = desk.put(2, options=EXPLAINED)
+    first = begin(desk)
+    desk.queue.close()
+    last: list[object] = []
+    waiting = threading.Thread(target=lambda: last.append(begin(desk)), daemon=True)
+    waiting.start()
+    desk.queue.finish(first, seconds=0.03)
+    waiting.join(30)
+    assert taken(last[0]) == [explained]
+    desk.queue.finish(last[0], seconds=0.03)
+    assert desk.queue.take() is None
