@@ -9,6 +9,7 @@ acknowledged. Whoever puts an older log into the folder on purpose removes the n
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from time import monotonic
 
@@ -35,14 +36,10 @@ class NewestNote:
 
         The id is None where the folder holds no log.
         """
-        try:
-            note = orjson.loads(self._path.read_bytes())
-            noted_id, noted = str(note["log"]), int(note["sequence"])
-        except FileNotFoundError:
+        note = self._read()
+        if note is None:
             return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("the note of the newest event cannot be read", extra={"cause": str(error)})
-            return
+        noted_id, noted = note
         if noted_id == log_id and noted <= sequence:
             return
         now = f"ends at event {sequence}" if noted_id == log_id else "is another log"
@@ -52,11 +49,16 @@ class NewestNote:
         )
 
     def write(self, log_id: str, sequence: int, *, at_once: bool = False) -> None:
-        """Note a committed event, unless that was done within the last second."""
+        """Note a committed event, unless that was done within the last second.
+
+        Where another process has noted a later one, that stays.
+        """
         if not at_once and monotonic() < self._due:
             return
         self._due = monotonic() + SECONDS
-        partial = self._path.with_suffix(".newest-partial")
+        if (note := self._read()) is not None and note[0] == log_id and note[1] >= sequence:
+            return
+        partial = self._path.with_name(f".{FILE_NAME}.partial-{os.getpid()}")
         try:
             # Not synced: after a power failure an older note, or none, is right as well.
             partial.write_bytes(orjson.dumps({"log": log_id, "sequence": sequence}))
@@ -65,3 +67,14 @@ class NewestNote:
             log.warning(
                 "the note of the newest event cannot be written", extra={"cause": str(error)}
             )
+
+    def _read(self) -> tuple[str, int] | None:
+        """The log's id and the event that were noted; None where there is no readable note."""
+        try:
+            note = orjson.loads(self._path.read_bytes())
+            return str(note["log"]), int(note["sequence"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("the note of the newest event cannot be read", extra={"cause": str(error)})
+            return None

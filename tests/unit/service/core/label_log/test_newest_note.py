@@ -44,6 +44,16 @@ def test_the_note_of_a_log_that_was_killed_is_a_second_old_at_most(state: Path) 
     log.close()
 
 
+def test_a_process_that_wrote_earlier_leaves_the_later_note(state: Path) -> None:
+    first, second = open_log(state), open_log(state)
+    append(first, "d")
+    append(second, "e")
+    second.close()
+    first.close()
+    assert note_of(state)["sequence"] == 5
+    assert not list(state.glob(".labels.newest*"))
+
+
 def test_an_older_copy_is_refused_until_the_note_is_removed(state: Path, tmp_path: Path) -> None:
     (tmp_path / "older.sqlite").replace(state / "labels.sqlite")
 
