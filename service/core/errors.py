@@ -121,6 +121,10 @@ class BundleMissing(BundleError):
     """The bundle's folder or one of its files does not exist."""
 
 
+class UnknownBundle(BundleMissing):
+    """No bundle of this name stands beside the one that is served; the message lists those."""
+
+
 class BundleAltered(BundleError):
     """A file of the bundle differs from the one that was written."""
 

@@ -122,7 +122,7 @@ class BundleAdmin:
     def _switch_to(self, name: str, *, configured: str) -> LoadedBundle:
         try:
             loaded = load_bundle(
-                self._directory.path(name), self._log, self._settings, device=self._device
+                self._directory.existing(name), self._log, self._settings, device=self._device
             )
             loaded.warm_up(self._submit, threads=self._settings.threads)
             with self._encoding.switched_to(loaded):

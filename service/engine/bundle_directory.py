@@ -9,9 +9,10 @@ from pathlib import Path
 
 from service.core.bundle import manifest
 from service.core.changes import UseBundle
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, UnknownBundle
 from service.core.label_log import LabelLog
 
+NAMED = 20  # bundles that a message lists, at most
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 log = logging.getLogger("keymatch")
@@ -34,6 +35,24 @@ class BundleDirectory:
         if not folder.resolve().is_relative_to(self.folder.resolve()):
             raise InvalidInput("is a link that leads out of the folder of bundles", field="bundle")
         return folder
+
+    def existing(self, name: str) -> Path:
+        """The folder of a bundle that exists; raises `InvalidInput`, or `UnknownBundle`."""
+        folder = self.path(name)
+        if not folder.is_dir():
+            raise UnknownBundle(f"there is no bundle named {name!r}; {self._listed()}")
+        return folder
+
+    def _listed(self) -> str:
+        try:
+            folders = sorted(
+                path.parent.name for path in self.folder.glob(f"*/{manifest.FILE_NAME}")
+            )
+        except OSError:  # it may be entered and not be read
+            folders = []
+        names = [name for name in folders if NAME.fullmatch(name)]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"there are: {', '.join(names[:NAMED])}{more}"
 
     def configured(self) -> str:
         """The fingerprint of the bundle that the service was started with."""

@@ -45,6 +45,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.ClientLeft, 499, "Client left", True),
     (errors.TooManyConnections, 503, "Too many connections", True),
     (errors.NotReady, 503, "Not ready", True),
+    (errors.UnknownBundle, 422, "Bundle missing", True),
     (errors.BundleMissing, 422, "Bundle missing", False),
     (errors.BundleError, 422, "Bundle refused", False),
     (errors.SealError, 503, "The snapshot cannot be written", False),

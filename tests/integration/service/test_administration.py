@@ -190,10 +190,6 @@ def test_a_snapshot_that_cannot_be_written(
 # Reloads ---------------------------------------------------------------------------------
 
 
-def missing(bundle: Path) -> None:
-    shutil.rmtree(bundle)
-
-
 def lacking(bundle: Path) -> None:
     (bundle / "keys.npy").unlink()
 
@@ -217,7 +213,7 @@ def of_tomorrow(bundle: Path) -> None:
     write_document(bundle, {**document, "version": 99})
 
 
-@pytest.mark.parametrize("damage", [missing, lacking, altered, truncated, unsigned, of_tomorrow])
+@pytest.mark.parametrize("damage", [lacking, altered, truncated, unsigned, of_tomorrow])
 def test_a_bundle_that_must_not_be_served(
     served: LocalService,
     shelf: Path,
@@ -228,15 +224,24 @@ def test_a_bundle_that_must_not_be_served(
     before = seen(served, 0)
     answer = served.post(RELOAD, {"bundle": "other"})
     problem = assert_problem(answer, 422)
-    assert problem["title"] == (
-        "Bundle missing" if damage in (missing, lacking) else "Bundle refused"
-    )
+    assert problem["title"] == ("Bundle missing" if damage is lacking else "Bundle refused")
     assert_no_internals(answer)
     [said] = [r for r in caplog.records if r.message == problem["title"]]
     assert str(shelf / "other") in said.__dict__["cause"]
     assert counted(served, FAILED) == 1
     assert (name_of(served), seen(served, 0)) == ("tiny", before)
     assert served.post("/labels", AXE).json()["version"] == 1  # and no event of a reload
+
+
+def test_an_unknown_bundle_is_named_with_those_that_there_are(
+    served: LocalService, shelf: Path
+) -> None:
+    answer = served.post(RELOAD, {"bundle": "tomorrow"})
+    problem = assert_problem(answer, 422)
+    assert problem["title"] == "Bundle missing"
+    assert problem["detail"] == "there is no bundle named 'tomorrow'; there are: other, tiny"
+    assert_no_internals(answer)
+    assert counted(served, FAILED) == 1
 
 
 def test_one_reload_at_a_time(
