@@ -171,7 +171,7 @@ def views(draw: st.DrawFn) -> View:
         live = live_rows(first, rows)
         kept = sorted(draw(st.sets(st.integers(live.first, live.stop - 1), min_size=1)))
         plan = SegmentPlan(first=live.first, stop=live.stop, level=0, rows=np.array(kept, np.int64))
-        parts.append(seal(plan, [live], None))
+        parts.append(seal(plan, [live], None, dimension=1))
         first = live.stop
     parts += [live_rows(first, rows) for rows in [draw(learned)] if rows]
     deleted = draw(st.sets(st.integers(0, len(IDS) - 1), max_size=20))
