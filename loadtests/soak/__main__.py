@@ -21,7 +21,7 @@ from loadtests.measure.environment import environment
 from loadtests.queries import read_queries
 from loadtests.results.result_table import Report, Row
 from loadtests.soak import samples_plot
-from loadtests.soak.course import Course, Rates, run_course
+from loadtests.soak.course import BEFORE, Course, Rates, run_course
 from loadtests.soak.samples import drift
 from service.command_line import run
 from service.core.bundle import manifest
@@ -140,7 +140,7 @@ def _answers(course: Course) -> Row:
         answer: times
         for answer, times in course.answers.items()
         if not answer.endswith(": 200")
-        and not (answer.startswith("before") and answer.rpartition(": ")[2] in BROKEN)
+        and not (answer.startswith(BEFORE) and answer.rpartition(": ")[2] in BROKEN)
     }
     return Row(
         what="answers other than 200, but for connections that the kill broke",

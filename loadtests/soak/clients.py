@@ -44,8 +44,11 @@ class Client(Thread):
                 continue  # counted already, and the connection is whole
             except (OSError, RequestFailed) as error:
                 self.answers[type(error).__name__] += 1
-                connection = _closed(connection)
-        _closed(connection)
+                if connection is not None:
+                    connection.close()
+                    connection = None
+        if connection is not None:
+            connection.close()
 
     def _counted(self, connection: Connection) -> Ask:
         def ask(request: bytes) -> tuple[int, bytes]:
@@ -58,12 +61,6 @@ class Client(Thread):
             return status, body
 
         return ask
-
-
-def _closed(connection: Connection | None) -> None:
-    """Close a connection that was opened; there is none afterwards."""
-    if connection is not None:
-        connection.close()
 
 
 def read(queries: Iterator[str]) -> Turn:

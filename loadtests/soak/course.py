@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
@@ -27,6 +28,8 @@ from service.core.label_log import open_log
 from training.experiments.service_process import HOST, Server, free_port, running_process
 
 SNAPSHOT_AT, KILL_AFTER = 0.1, 0.1  # of the whole time: when, and how long after the reload
+BEFORE, AFTER = "before the kill", "after it"
+OWNERS = {BEFORE: "a", AFTER: "b"}  # begin the ids that the clients of each life write
 WARM_UP = 0.15  # of the whole time: what is sampled in the second life before is not judged
 SNAPSHOT_SECONDS = 3_600.0
 
@@ -77,14 +80,13 @@ def run_course(
     A snapshot of a busy machine may take minutes: it and the reload are added to the time.
     """
     shelf, state = folder / "bundles", folder / "state"
-    for former in (shelf, state):
-        shutil.rmtree(former, ignore_errors=True)
     shutil.copytree(bundle, shelf / "first")
     config = folder / "soak.toml"
     # Small blocks, so that dozens of them are sealed and merged within the time.
     config.write_text("[engine]\nseal_rows = 2048\n")
     course = Course()
-    with suppress(_Killed), _life(course, shelf, state, config, texts, rates) as server:
+    life = partial(_life, course, shelf, state, config, texts, rates)
+    with suppress(_Killed), life(BEFORE) as server:
         sleep(SNAPSHOT_AT * seconds)
         _ask(server, "/admin/snapshot", {"bundle": "second"})
         course.note("snapshot written")
@@ -95,7 +97,7 @@ def run_course(
         course.note("killed")
         sleep(1)  # clients see broken connections
         raise _Killed
-    with _life(course, shelf, state, config, texts, rates) as server:
+    with life(AFTER):
         course.note("restarted")
         sleep(max(0.0, (1 - SNAPSHOT_AT - KILL_AFTER) * seconds))
         course.note("over")
@@ -107,17 +109,22 @@ def run_course(
 
 @contextmanager
 def _life(
-    course: Course, shelf: Path, state: Path, config: Path, texts: Sequence[str], rates: Rates
+    course: Course,
+    shelf: Path,
+    state: Path,
+    config: Path,
+    texts: Sequence[str],
+    rates: Rates,
+    life: str,
 ) -> Iterator[Server]:
     """Serve, with clients that are stopped before the server is."""
-    life = "before the kill" if "killed" not in course.events else "after it"
     port, stop = free_port(), Event()
     command = [sys.executable, "-m", "service", "serve", "--bundle", str(shelf / "first")]
     command += ["--state", str(state), "--config", str(config)]
     command += ["--host", HOST, "--port", str(port), "--no-access-log"]
     with running_process(command, port=port, state=state) as server:
-        if "killed" in course.events:  # nothing may be written before the labels are compared
-            course.missing_labels["at the restart"] = _missing(server, course.ledger.labels())
+        # Nothing may be written before the labels are compared; the first life finds none.
+        course.missing_labels["at the restart"] = _missing(server, course.ledger.labels())
         threads = _clients(course, port, texts, rates, stop, life)
         sampler = Sampler(
             server.pid, port, course.samples, start=course.start, seconds=1.0, stop=stop
@@ -141,7 +148,7 @@ def _life(
 def _clients(
     course: Course, port: int, texts: Sequence[str], rates: Rates, stop: Event, life: str
 ) -> list[Client]:
-    owner = "a" if life == "before the kill" else "b"
+    owner = OWNERS[life]
     turns = {
         "reads": (clients.read(distinct(texts, seed=1)), rates.reads),
         "labels": (

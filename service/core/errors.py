@@ -41,7 +41,7 @@
     │   ├── Forbidden           the API key lacks the scope that the route needs
     │   ├── BodyTooLarge        the body is larger than the limit
     │   └── UnsupportedMedia    the route does not read this content type
-    ├── DeviceUnavailable       the configured device cannot be used; says what is missing
+    ├── DeviceUnavailable       the configured device, or software that it needs, is missing
     └── MissingExtra            an optional package is not installed; says how to install it
 
 A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`

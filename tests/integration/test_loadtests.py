@@ -1,9 +1,8 @@
 """The load tests themselves: the server they start, the clients, the commands."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,13 +23,10 @@ from loadtests.measure.footprint import resident
 from loadtests.measure.traffic import Load
 from loadtests.measure.writing import measure_while_writing, post_single_labels
 from loadtests.queries import distinct
+from tests.support import commands
 from training.experiments.service_process import Server, ServerFailed, running_server
 
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=240
-    )
+run = partial(commands.run, seconds=240)
 
 
 @pytest.fixture(scope="module")

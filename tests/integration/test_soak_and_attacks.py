@@ -1,17 +1,14 @@
 """The commands of soak and attacks, shortly and on a tiny bundle."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support import commands
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=240
-    )
+run = partial(commands.run, seconds=240)
 
 
 @pytest.mark.slow

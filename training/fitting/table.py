@@ -1,4 +1,4 @@
-"""The table that `fit` prints: what was tried, what it reached, and what is kept."""
+"""The table that `fit` prints: a row for each trial with its quality, the kept trial marked."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Hold:
             raise self.refusal()
 
     def refusal(self) -> TooManyBytes:
-        """What is said where no more can be held."""
+        """Return the error of a request that would exceed the limit."""
         return TooManyBytes(
             f"large requests and unread answers hold the {self._all.limit} bytes that they may"
             " take together; try again later",
