@@ -98,6 +98,7 @@ class EngineSettings:
       are; beyond it queries go first
     - `write_deadline_ms`: milliseconds that a write may wait for its turn; beyond it 504, and 429
       while earlier writes have waited for half of it
+    - `log_check_minutes`: minutes between two walks over the whole label log; 0: never
     - `snapshot_seconds`: seconds that writing a snapshot may take; then it is given up
     - `cached_queries`: query vectors kept
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
@@ -117,6 +118,7 @@ class EngineSettings:
     queue_labels: Count = 10_000
     write_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.15
     write_deadline_ms: Count = 10_000
+    log_check_minutes: Annotated[float, Field(ge=0.0)] = 10.0
     snapshot_seconds: Count = 3_600
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000

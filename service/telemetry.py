@@ -15,6 +15,7 @@ merged over the workers that are running:
 | `limit`           | maximum      | all have the same settings                                  |
 | `memory_version`  | minimum      | every worker already answers with this version              |
 | `log_lag_events`  | maximum      | the worker that is furthest behind                          |
+| `log_damaged`     | maximum      | all check the same log                                      |
 | `build_info`      | maximum      | 1 for what any worker serves, 0 for what none serves now    |
 
 prometheus_client chooses between memory and files when it is imported, by the environment variable
@@ -177,6 +178,12 @@ class Telemetry:
         Gauge,
         "log_lag_events",
         "Logged events not yet in the memory",
+        multiprocess_mode="livemax",
+    )
+    log_damaged = Declared(
+        Gauge,
+        "log_damaged",
+        "1 while a walk over the label log meets damage",
         multiprocess_mode="livemax",
     )
     cache_hits = Declared(

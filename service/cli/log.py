@@ -1,4 +1,4 @@
-"""`python -m service log`: show or verify the label log, for the person on call."""
+"""`python -m service log`: show, verify, save or cut the label log, for the person on call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
 from service.core.files.atomic import new_folder
+from service.core.held_events import held_link
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.check import LogReport, StoredEvent, stored_events, verify
+from service.core.label_log.compact import compact as cut_events
 from service.core.label_log.recover import recover as save_whole_events
 from service.core.types import Event
 
@@ -30,13 +33,15 @@ def log(
     after: int = 0,
     check: bool = False,
     recover: Path | None = None,
+    compact: Path | None = None,
     limit: int = 100,
     json: bool = False,
 ) -> int:
-    """Show the label log, verify it, or save what is whole of it. The log itself is not changed.
+    """Show the label log, verify it, save what is whole of it, or cut what a snapshot holds.
 
-    The service may run meanwhile. Exit status 1: `--check` found an event that is missing or
-    altered, or `--recover` could not save all. 2: the log cannot be read.
+    Only `--compact` changes the log. The service may run meanwhile. Exit status 1: `--check` found
+    an event that is missing or altered, or `--recover` could not save all. 2: the log cannot be
+    read, or not be cut.
 
     Parameters
     ----------
@@ -48,6 +53,9 @@ def log(
         Verify every event and print a verdict.
     recover
         Write every whole event into a new log in this new state folder, and say which were lost.
+    compact
+        Cut the events that the snapshot in this bundle's folder holds. From then on the log serves
+        only with this snapshot or a later one, so reload it first, and keep a copy of it.
     limit
         Show at most this many events.
     json
@@ -55,11 +63,13 @@ def log(
     """
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
+    if compact is not None:
+        return _compact(state, compact)
     with closing(open_log(state, create=False)) as opened:
         if recover is not None:
             return _recover(opened, recover)
         last = opened.last_sequence()
-        after = max(last + after, 0) if after < 0 else after
+        after = max(last + after if after < 0 else after, opened.cut())
         if check:
             return _check(opened, after=after, json=json)
         shown = stored_events(opened, after=after, until=after + limit)
@@ -89,6 +99,22 @@ def _recover(opened: LabelLog, folder: Path) -> int:
     _say(f"{opened.place}: {found}")
     _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
     return 1 if found.lost else 0
+
+
+def _compact(state: str, bundle: Path) -> int:
+    open_log(state, create=False).close()  # an empty log must not be created here
+    with closing(open_log(state)) as opened:
+        before = opened.cut()
+        held = held_link(open_bundle(bundle).manifest, opened)
+        cut = cut_events(opened, held)
+        kept = opened.last_sequence() - cut
+    _say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
+    if cut < held.sequence:
+        _say(
+            f"events {cut + 1} to {held.sequence} are in {bundle}, too, but a start reads there"
+            " which bundle to serve: they can be cut once the snapshot has been reloaded"
+        )
+    return 0
 
 
 def _table(

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
+from service.core.label_log.links import Link
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.processes.low_priority import lower_priority
@@ -68,7 +69,7 @@ def snapshot(
     refuse_existing(out)
     # The service that runs this holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
-        view, log_id = _view(bundle, state, until=until)
+        view, log_id, link = _view(bundle, state, until=until)
         with _reporting(view, out.name, progress) as report:
 
             def report_unless_orphaned(rows: int) -> None:
@@ -76,7 +77,14 @@ def snapshot(
                     sys.exit("the service that asked for this snapshot is gone")
                 report(rows)
 
-            write_snapshot(view, out, name=out.name, log=log_id, progress=report_unless_orphaned)
+            write_snapshot(
+                view,
+                out,
+                name=out.name,
+                log=log_id,
+                log_chain=link.chain.hex(),
+                progress=report_unless_orphaned,
+            )
     Console().print(
         f"{out}: version {view.version}, {len(view.labels):,} labels",
         highlight=False,
@@ -86,13 +94,13 @@ def snapshot(
     return 0
 
 
-def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str]:
-    """The memory up to event `until`, and the id of its log."""
+def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str, Link]:
+    """The memory up to event `until`, the id of its log, and its place there."""
     with closing(open_log(state, create=False)) as label_log:
         view = load_bundle(bundle, label_log, EngineSettings(), until=until).memory.view
         if until is not None and view.version != until:
             raise InvalidInput(f"the log ends at event {view.version}", field="until")
-        return view, label_log.id
+        return view, label_log.id, label_log.link_at(view.version)
 
 
 @contextmanager

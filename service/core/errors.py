@@ -17,6 +17,8 @@
     ├── CommandFailed           a command run by another command failed and printed the reason
     ├── LogError                the label log cannot be read or written
     │   ├── LogCorrupt          an event has a wrong checksum, or the sequence has a gap
+    │   ├── LogCut              needed events were cut; a snapshot holds them
+    │   ├── LogReplaced         the log is not the one that was opened: its file or events differ
     │   └── LogLocked           another process held the log's lock for too long
     ├── SealError               a segment or snapshot cannot be built; serving goes on
     │   └── SealLate            its child process was not done in time, and was killed
@@ -149,8 +151,12 @@ class LogCorrupt(LogError):
     """The label log has lost an event, or holds one that was altered."""
 
 
+class LogCut(LogError):
+    """Events that are needed were cut from the log's beginning; a snapshot holds them."""
+
+
 class LogReplaced(LogError):
-    """The log's file was removed or replaced while it was open: what is written there is lost."""
+    """The log is not the one that was opened: its file was replaced, or known events are gone."""
 
 
 class LogLocked(LogError):

@@ -32,6 +32,7 @@ from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import TaskQueue
 from service.engine.sealer import Sealer
 from service.engine.status import Gauges, State, describe
+from service.engine.writing.log_checker import LogChecker
 from service.engine.writing.operations import Operation, PutLabels
 from service.engine.writing.processor_share import ProcessorShare
 from service.engine.writing.write_path import WritePath
@@ -143,6 +144,12 @@ class Engine:
             patience=patience,
         )
         folder = segments_folder(self._state_place, label_log, settings)
+        self._checker = LogChecker(
+            self._state_place,
+            label_log,
+            pause=settings.log_check_minutes * 60,
+            found=self._writer.log_walked,
+        )
         self._sealer = Sealer(
             store=segment_source(self._device, folder, settings),
             writer=self._writer,
@@ -177,6 +184,7 @@ class Engine:
             return
         self._admin.close()
         self._encoding.close()
+        self._checker.close()
         self._sealer.close()
         self._writer.close()
         self._reads.close()
@@ -290,6 +298,7 @@ class Engine:
             self._gauges.update(
                 self._loaded,
                 lag=self._writer.lag,
+                log_damaged=self._writer.log_damaged,
                 waiting_queries=self._queue.depth,
                 version_waiters=len(self._reads.waiters),
             )

@@ -18,6 +18,7 @@ from service.core.changes import UseBundle
 from service.core.encoding.encoder import Encoder, OnnxEncoder, open_query_encoder
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import LogError
+from service.core.held_events import held_version
 from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
 from service.core.label_log.recover import explained
@@ -131,7 +132,7 @@ def load_bundle(
         memory=KnowledgeMemory(
             bundle,
             _memory_limits(settings),
-            version=held_version(bundle, label_log),
+            version=held_version(bundle.manifest, label_log),
         ),
     )
     events = label_log.read(after=loaded.memory.view.version, until=until)
@@ -147,21 +148,3 @@ def _memory_limits(settings: EngineSettings) -> MemoryLimits:
     return MemoryLimits(
         live_rows=settings.live_rows, live_bytes=settings.live_bytes, seal_rows=settings.seal_rows
     )
-
-
-def held_version(bundle: Bundle, label_log: LabelLog) -> int:
-    """The last event of this log that the bundle's own rows reflect already.
-
-    It is 0 for a bundle that was not written from this log. Raises `LogError` for a log that is
-    shorter than the bundle says.
-    """
-    facts = bundle.manifest
-    if facts.log != label_log.id:
-        return 0
-    newest = label_log.last_sequence()
-    if newest < facts.memory.version:
-        raise LogError(
-            f"{label_log.place} ends at event {newest}, but the bundle {facts.name} holds its"
-            f" events up to {facts.memory.version}: the log was cut or is an older copy"
-        )
-    return facts.memory.version

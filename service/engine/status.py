@@ -54,9 +54,15 @@ class Gauges:
         self._hits = self._misses = 0  # of that cache, as counted so far
 
     def update(
-        self, loaded: LoadedBundle, *, lag: int, waiting_queries: int, version_waiters: int
+        self,
+        loaded: LoadedBundle,
+        *,
+        lag: int,
+        log_damaged: bool,
+        waiting_queries: int,
+        version_waiters: int,
     ) -> None:
-        """Measure the memory, the lag of the log in events, and who waits."""
+        """Measure the memory, the lag of the log in events and its state, and who waits."""
         telemetry, view = self._telemetry, loaded.memory.view
         rows = {
             "base": view.base_rows,
@@ -69,6 +75,7 @@ class Gauges:
         telemetry.live_bytes.set(view.live_bytes)
         telemetry.memory_version.set(view.version)
         telemetry.log_lag_events.set(lag)
+        telemetry.log_damaged.set(log_damaged)
         telemetry.queue_depth.set(waiting_queries)
         telemetry.version_waiters.set(version_waiters)
         self._count(loaded.cache)

@@ -24,6 +24,7 @@ CONTRACT = {
     "keymatch_reloads_total": {"outcome"},
     "keymatch_memory_rows": {"kind"},
     "keymatch_live_bytes": set(),
+    "keymatch_log_damaged": set(),
     "keymatch_memory_version": set(),
     "keymatch_log_lag_events": set(),
     "keymatch_encode_cache_hits_total": set(),

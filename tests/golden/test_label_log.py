@@ -1,4 +1,4 @@
-"""A label log of format 1, written by `write_label_log`, stays readable."""
+"""A label log of format 1, written by `write_label_log` of then, is upgraded and stays readable."""
 
 import shutil
 from contextlib import closing
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service.core.errors import LogCorrupt, LogError
 from service.core.label_log import open_log
 from service.core.label_log.check import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
@@ -20,8 +21,33 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(LOG, tmp_path / "log"))
 
 
+def test_a_log_that_is_only_read_is_not_upgraded(copy: Path) -> None:
+    before = (copy / "labels.sqlite").read_bytes()
+    with pytest.raises(
+        LogError, match=r"has label log format 1, .* start a service of this version"
+    ):
+        open_log(copy, create=False)
+    assert (copy / "labels.sqlite").read_bytes() == before
+
+
+def test_a_damaged_log_is_not_upgraded(copy: Path) -> None:
+    Place(copy).tamper("UPDATE events SET body = '{}' WHERE sequence = 2")
+    for _ in range(2):
+        with pytest.raises(LogCorrupt, match="event 2 was altered"):
+            open_log(copy)
+    assert Place(copy).tamper("SELECT version FROM log_format") == [(1,)]
+    assert len(Place(copy).tamper("SELECT * FROM events")) == len(EVENTS)
+
+
+def test_times_of_writing_are_kept(copy: Path) -> None:
+    before = Place(copy).tamper("SELECT written FROM events ORDER BY sequence")
+    open_log(copy).close()
+    assert Place(copy).tamper("SELECT written FROM events ORDER BY sequence") == before
+
+
 @pytest.mark.parametrize("create", [True, False])
 def test_every_event_is_read_as_it_was_written(copy: Path, create: bool) -> None:
+    open_log(copy).close()
     with closing(open_log(copy, create=create)) as log:
         assert log.id == ID
         events = list(log.read())

@@ -1,7 +1,6 @@
-"""Writes `label-log-v1`: `python -m tests.golden.write_label_log` in the repository's root.
+"""What `label-log-v1` holds; `main` writes a log of the present format with the same content.
 
-Remove the folder first, and run it only as long as format 1 is not released. After that the file
-must not change: it stands for the logs that users have on their disks.
+The file must not change: it stands for the logs of format 1 that users have on their disks.
 """
 
 from contextlib import closing

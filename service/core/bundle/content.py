@@ -62,6 +62,7 @@ class BundleContent:
     label_details: Sequence[str] = ()  # [L] as `label_details.dump` returns them, or empty
     version: int = 0  # of a snapshot: sequence number of its last write
     log: str = ""  # of a snapshot: id of the label log that has this write
+    log_chain: str | None = None  # of a snapshot: the log's chain at this write, hexadecimal
     novel: NovelFiles | None = None
     query_encoder: QueryEncoder | None = None
 
@@ -171,6 +172,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         libraries={"python": platform.python_version(), **_library_versions()},
         files=file_facts(folder),
         log=content.log,
+        log_chain=content.log_chain,
         novel=novel,
         query_encoder=content.query_encoder.facts if content.query_encoder else None,
     )

@@ -151,6 +151,7 @@ class Manifest:
     libraries: dict[str, str]
     files: dict[str, FileFacts]
     log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
+    log_chain: str | None = None  # of a snapshot: the log's chain at its version, hexadecimal
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
 

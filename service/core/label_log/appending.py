@@ -11,19 +11,19 @@ import sqlalchemy as sa
 
 from service.core.errors import LogError
 from service.core.label_log.database import Database, as_log_errors
+from service.core.label_log.links import Link, last_link, link_at, require_link
 from service.core.label_log.rows import (
     EVENT_KINDS,
     AnsweredRequest,
     NewEvent,
     Row,
-    event_of,
     gapless_rows,
-    last_sequence,
+    linked,
     page_after,
     row_of,
 )
 from service.core.label_log.schema import events as events_table
-from service.core.label_log.schema import requests
+from service.core.label_log.schema import log_format, requests
 from service.core.types import Event
 
 # Clients repeat a request within minutes; a day also covers a client that was stopped overnight.
@@ -36,20 +36,49 @@ FORGOTTEN_AT_ONCE = 100
 class Appending:
     """The log under its lock; `last` is the newest event's number, counting those appended here."""
 
-    def __init__(self, database: Database, connection: sa.Connection) -> None:
-        """Read the number of the newest event; new events are numbered after it."""
+    def __init__(
+        self, database: Database, connection: sa.Connection, *, known: Link | None
+    ) -> None:
+        """Find the newest event; new events are numbered after it.
+
+        `known` is the newest event that this process knows. Raises `LogReplaced` unless the log
+        holds it.
+        """
         self._database, self._connection = database, connection
-        self.last = last_sequence(connection)
+        newest = last_link(connection, place=database.place)
+        if known is not None and newest != known:
+            require_link(
+                connection, known, knows="this process has written or read", place=database.place
+            )
+        self._known, self._begun = known, newest
+        self.last, self._chain = newest.sequence, newest.chain
+
+    @property
+    def newest(self) -> Link:
+        """The newest event, counting those appended here."""
+        return Link(sequence=self.last, chain=self._chain)
+
+    @property
+    def appended(self) -> bool:
+        """Whether anything was appended here."""
+        return self.last > self._begun.sequence
 
     def read(self, *, after: int) -> Iterator[Event]:
         """Yield the events after number `after`; raises the same errors as `LabelLog.read`."""
 
         def fetch(last: int) -> Sequence[Row]:
             with as_log_errors(self._database, action="read"):
-                return page_after(self._connection, last, None)
+                return page_after(self._connection, last, None, place=self._database.place)
 
         place = self._database.place
-        return (event_of(row, place=place) for row in gapless_rows(fetch, after=after, place=place))
+        with as_log_errors(self._database, action="read"):
+            before = (
+                self._known
+                if self._known is not None and self._known.sequence == after
+                else link_at(self._connection, after, place=place)
+            )
+        rows = gapless_rows(fetch, after=after, place=place)
+        return (event for _, event, _ in linked(rows, before, place=place))
 
     def answered(self, key: str) -> AnsweredRequest | None:
         """Return the write of the last 24 hours that had this idempotency key, if there is one."""
@@ -85,18 +114,34 @@ class Appending:
                 raise LogError(
                     f"{event.kind!r} is not a kind of event; known: {', '.join(EVENT_KINDS)}"
                 )
+        rows, chain = [], self._chain
+        for event in numbered:
+            rows.append(row_of(event, before=chain))
+            chain = rows[-1]["chain"]
         with as_log_errors(self._database, action="written"):
-            self._connection.execute(events_table.insert(), [row_of(event) for event in numbered])
+            self._connection.execute(events_table.insert(), rows)
             self._database.notify(self._connection)
-        self.last = numbered[-1].sequence
+        self.last, self._chain = numbered[-1].sequence, chain
         return numbered
 
     def restore(self, event: Event, *, written: float) -> None:
         """Write an event of another log under the next number, with its time of writing."""
-        row = {**row_of(replace(event, sequence=self.last + 1)), "written": written}
+        row = row_of(replace(event, sequence=self.last + 1), before=self._chain)
         with as_log_errors(self._database, action="written"):
-            self._connection.execute(events_table.insert(), row)
-        self.last += 1
+            self._connection.execute(events_table.insert(), {**row, "written": written})
+        self.last, self._chain = self.last + 1, row["chain"]
+
+    def cut(self, until: int) -> None:
+        """Delete the events up to number `until` from the log's beginning.
+
+        Raises `LogCut` where they were cut before.
+        """
+        place = self._database.place
+        with as_log_errors(self._database, action="written"):
+            link = link_at(self._connection, until, place=place)
+            cut = {"cut": link.sequence, "cut_chain": link.chain}
+            self._connection.execute(log_format.update().values(cut))
+            self._connection.execute(events_table.delete().where(events_table.c.sequence <= until))
 
     def remember(self, request: AnsweredRequest) -> None:
         """Keep a write's answer under its idempotency key, and delete some expired keys.

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from service.core.errors import LogCorrupt
 from service.core.label_log.log import LabelLog
-from service.core.label_log.rows import event_of
 from service.core.types import Event
 
 
@@ -68,8 +67,7 @@ def stored_events(
     log: LabelLog, *, after: int = 0, until: int | None = None
 ) -> Iterator[StoredEvent]:
     """Yield the events after `after`, up to `until`, each verified; raises as `LabelLog.read`."""
-    for row in log.rows(after=after, until=until):
-        event = event_of(row, place=log.place)
+    for row, event in log.verified(after=after, until=until):
         try:
             written = datetime.fromtimestamp(row.written, UTC)
         except (TypeError, ValueError, OverflowError, OSError) as error:

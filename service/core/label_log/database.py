@@ -35,6 +35,10 @@ class Database(Protocol):
         """
         ...
 
+    def shrink(self) -> None:
+        """Give free space within the database back to the disk."""
+        ...
+
     def require_in_place(self) -> None:
         """Raise `LogReplaced` unless a restart would open what is open here."""
         ...

@@ -6,18 +6,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from service.core.errors import LogError, LogReplaced
+from service.core.errors import LogCut, LogError, LogReplaced
 from service.core.label_log.appending import Appending
 from service.core.label_log.database import Database, as_log_errors
+from service.core.label_log.links import Link, cut_link, last_link, link_at, require_link
 from service.core.label_log.rows import (
     Row,
     event_of,
     gapless_rows,
-    last_sequence,
+    linked,
     newest_of,
     page_after,
 )
 from service.core.label_log.schema import FORMAT_VERSION, LogFormat, create_log, find_format
+from service.core.label_log.upgrade import FORMAT_BEFORE, upgrade
 from service.core.label_log.watching import watch
 from service.core.types import Event
 
@@ -36,7 +38,8 @@ class LabelLog:
         self._database, self.place = database, database.place
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
-        self._written = 0  # the newest event when this process last wrote
+        self._newest: Link | None = None  # the newest event that this process has written or read
+        self._wrote = False
         try:
             self.id = self._open(create).id
         except BaseException:
@@ -58,7 +61,44 @@ class LabelLog:
             as_log_errors(self._database, action="read"),
             self._database.engine.connect() as reader,
         ):
-            return last_sequence(reader)
+            return last_link(reader, place=self.place).sequence
+
+    def cut(self) -> int:
+        """Return the number of the newest event that was cut from the beginning, 0 for none."""
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
+            return cut_link(reader, place=self.place).sequence
+
+    def link_at(self, sequence: int) -> Link:
+        """Return the link of an event, by which the log can be recognized later.
+
+        Raises `LogCut` for an event that was cut, and `LogCorrupt` for one that is missing.
+        """
+        if self._newest is not None and self._newest.sequence == sequence:
+            return self._newest
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
+            return link_at(reader, sequence, place=self.place)
+
+    def require(self, link: Link, *, knows: str) -> None:
+        """Raise `LogReplaced` unless the log holds this event.
+
+        `knows` says who knows it, for example "the bundle x holds".
+        """
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
+            require_link(reader, link, knows=knows, place=self.place)
+
+    @property
+    def known(self) -> Link | None:
+        """The newest event that this process has written or read."""
+        return self._newest
 
     def newest(self, kind: str) -> Event | None:
         """Return the newest event of a kind, None if there is none."""
@@ -73,19 +113,33 @@ class LabelLog:
         """Yield the events after number `after`, up to `until` if it is given, in order.
 
         No lock and no transaction is held while the caller works on an event. Raises `LogCorrupt`,
-        which names the event, at a gap, a wrong checksum or an unknown kind.
+        which names the event, at a gap, a wrong checksum or chain, or an unknown kind, and `LogCut`
+        where the first of them was cut.
         """
-        return (event_of(row, place=self.place) for row in self.rows(after=after, until=until))
+        return (event for _, event in self.verified(after=after, until=until))
+
+    def verified(self, *, after: int = 0, until: int | None = None) -> Iterator[tuple[Row, Event]]:
+        """Yield the same events, each with its stored row; raises as `read`."""
+        before = self.link_at(after)
+        for row, event, link in linked(
+            self.rows(after=after, until=until), before, place=self.place
+        ):
+            self._know(link)
+            yield row, event
+
+    def _know(self, link: Link) -> None:
+        if self._newest is None or link.sequence > self._newest.sequence:
+            self._newest = link
 
     def rows(self, *, after: int = 0, until: int | None = None) -> Iterator[Row]:
-        """Yield the same events as stored rows, unverified; raises `LogCorrupt` only at a gap."""
+        """Yield the rows of the same events, unverified; raises `LogCorrupt` only at a gap."""
 
         def fetch(last: int) -> Sequence[Row]:
             with (
                 as_log_errors(self._database, action="read"),
                 self._database.engine.connect() as reader,
             ):
-                return page_after(reader, last, until)
+                return page_after(reader, last, until, place=self.place)
 
         return gapless_rows(fetch, after=after, place=self.place)
 
@@ -107,18 +161,21 @@ class LabelLog:
             self._database.exclusive() as connection,
         ):
             self._database.require_in_place()
-            appending = Appending(self._database, connection)
-            if appending.last < self._written:
-                raise LogReplaced(
-                    f"{self.place} ends at event {appending.last}, but this process has written"
-                    f" event {self._written}: the log was cut or is an older copy"
-                )
+            appending = Appending(self._database, connection, known=self._newest)
             yield appending
             self._database.require_in_place()  # nothing is written, in nearly all cases
         self._database.require_in_place()  # nothing is acknowledged, in all cases
-        if self._database.note is not None and appending.last > self._written:
-            self._database.note.write(self.id, appending.last)
-        self._written = appending.last
+        if appending.appended:
+            self.require(appending.newest, knows="this process has just written")
+            self._know(appending.newest)
+            self._wrote = True
+            if self._database.note is not None:
+                self._database.note.write(self.id, appending.newest)
+
+    def shrink(self) -> None:
+        """Give the space of events that were cut back to the disk, where the database can."""
+        with as_log_errors(self._database, action="written"):
+            self._database.shrink()
 
     def watch(self, appended: Callable[[], None]) -> None:
         """Call `appended` from one daemon thread whenever some process may have appended.
@@ -141,8 +198,8 @@ class LabelLog:
         self._closing.set()
         if self._watcher not in (None, threading.current_thread()):
             self._watcher.join(CLOSING_SECONDS)
-        if self._database.note is not None and self._written:
-            self._database.note.write(self.id, self._written, at_once=True)
+        if self._database.note is not None and self._wrote and self._newest is not None:
+            self._database.note.write(self.id, self._newest, at_once=True)
         self._database.close()
 
     def _open(self, create: bool) -> LogFormat:
@@ -156,13 +213,34 @@ class LabelLog:
                 with self._database.exclusive() as connection:
                     # Another process may have created the log meanwhile.
                     log_format = find_format(connection) or create_log(connection)
+            elif log_format is not None and create and log_format.version == FORMAT_BEFORE:
+                with self._database.exclusive() as connection:
+                    log_format = find_format(connection)
+                    if log_format is not None and log_format.version == FORMAT_BEFORE:
+                        log_format = upgrade(connection, place=self.place)
         if log_format is None:
             raise LogError(f"{self.place} holds no label log")
         if not log_format.readable:
             raise LogError(
                 f"{self.place} has label log format {log_format.version}, and this version of"
-                f" Keymatch reads only format {FORMAT_VERSION}: use the version that wrote the log"
+                f" Keymatch reads only format {FORMAT_VERSION}: {_remedy(log_format)}"
             )
         if note is not None:
-            note.require_reached(log_format.id, self.last_sequence())
+            note.require_reached(log_format.id, self._holds)
         return log_format
+
+    def _holds(self, link: Link) -> bool:
+        """Whether the log holds an event, as far as it was not cut."""
+        try:
+            self.require(link, knows="the note holds")
+        except LogReplaced:
+            return False
+        except LogCut:  # only a log that held it could have been cut there
+            return True
+        return True
+
+
+def _remedy(log_format: LogFormat) -> str:
+    if log_format.version == FORMAT_BEFORE:
+        return "start a service of this version on it, which upgrades it"
+    return "use the version that wrote the log"

@@ -1,21 +1,23 @@
 """A note beside an SQLite log of how far it had come: `labels.newest`.
 
 A file that was removed, or replaced by an older copy, while no process had it open looks like any
-other log. The note names the log and one of its newest events, so that the next start notices what
-is missing. It is written after commits, at most once a second, and holds no more than was
-acknowledged. Whoever puts an older log into the folder on purpose removes the note.
+other log. The note names the log and the link of one of its newest events, so that the next start
+notices what is missing. It is written after commits, at most once a second, and holds no more than
+was acknowledged. Whoever puts an older log into the folder on purpose removes the note.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
 import orjson
 
 from service.core.errors import LogError
+from service.core.label_log.links import Link
 
 FILE_NAME = "labels.newest"
 SECONDS = 1.0  # between two writes of the note
@@ -31,24 +33,27 @@ class NewestNote:
         self._path, self._place = folder / FILE_NAME, place
         self._due = 0.0  # by `monotonic`
 
-    def require_reached(self, log_id: str | None, sequence: int = 0) -> None:
-        """Raise `LogError` unless the log `log_id`, which ends at `sequence`, is at least as new.
+    def require_reached(
+        self, log_id: str | None, holds: Callable[[Link], bool] = lambda link: False
+    ) -> None:
+        """Raise `LogError` unless the log `log_id` holds the event that was noted.
 
-        The id is None where the folder holds no log.
+        The id is None where the folder holds no log. `holds` says whether the log holds an event.
         """
         note = self._read()
         if note is None:
             return
-        noted_id, noted = note
-        if noted_id == log_id and noted <= sequence:
+        noted_id, link = note
+        if noted_id == log_id and holds(link):
             return
-        now = f"ends at event {sequence}" if noted_id == log_id else "is another log"
+        now = "does not hold it" if noted_id == log_id else "is another log"
         raise LogError(
-            f"{self._place} {'is gone' if log_id is None else now}, but event {noted} was written"
-            f" here: put the file that holds it back, or remove {self._path} to go on without it"
+            f"{self._place} {'is gone' if log_id is None else now}, but event {link.sequence} was"
+            f" written here: put the file that holds it back, or remove {self._path} to go on"
+            " without it"
         )
 
-    def write(self, log_id: str, sequence: int, *, at_once: bool = False) -> None:
+    def write(self, log_id: str, link: Link, *, at_once: bool = False) -> None:
         """Note a committed event, unless that was done within the last second.
 
         Where another process has noted a later one, that stays.
@@ -56,23 +61,26 @@ class NewestNote:
         if not at_once and monotonic() < self._due:
             return
         self._due = monotonic() + SECONDS
-        if (note := self._read()) is not None and note[0] == log_id and note[1] >= sequence:
+        noted_id, noted = self._read() or ("", link)
+        if noted_id == log_id and noted.sequence >= link.sequence:
             return
+        document = {"log": log_id, "sequence": link.sequence, "chain": link.chain.hex()}
         partial = self._path.with_name(f".{FILE_NAME}.partial-{os.getpid()}")
         try:
             # Not synced: after a power failure an older note, or none, is right as well.
-            partial.write_bytes(orjson.dumps({"log": log_id, "sequence": sequence}))
+            partial.write_bytes(orjson.dumps(document))
             partial.replace(self._path)
         except OSError as error:
             log.warning(
                 "the note of the newest event cannot be written", extra={"cause": str(error)}
             )
 
-    def _read(self) -> tuple[str, int] | None:
+    def _read(self) -> tuple[str, Link] | None:
         """The log's id and the event that were noted; None where there is no readable note."""
         try:
             note = orjson.loads(self._path.read_bytes())
-            return str(note["log"]), int(note["sequence"])
+            link = Link(sequence=int(note["sequence"]), chain=bytes.fromhex(note["chain"]))
+            return str(note["log"]), link
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -120,6 +120,9 @@ class PostgresDatabase:
                     raise LogError(f"{self.place} cannot be watched: {reason(error)}") from error
                 yield
 
+    def shrink(self) -> None:
+        """Do nothing: the server's autovacuum frees the space for new events."""
+
     def require_in_place(self) -> None:
         """Do nothing: a client cannot remove the server's files."""
 

@@ -2,7 +2,9 @@
 
 Each event has its own checksum and is read by itself, so one that was altered, lost, or lies in a
 damaged part of the file hides no other. The new log numbers the whole events anew, without gaps,
-and has an id of its own: versions of the damaged log mean nothing there.
+and has an id of its own: versions of the damaged log mean nothing there. All of its events are
+added to the bundle that it is served with; where the damaged log had been cut, that must be the
+snapshot which holds what was cut.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from service.core.errors import LogCorrupt, LogError
+from service.core.errors import LogCorrupt, LogError, LogReplaced
 from service.core.label_log.log import LabelLog
 from service.core.label_log.rows import Row, event_of
 
@@ -73,13 +75,18 @@ def recover(log: LabelLog, target: LabelLog) -> Survey:
 
 def explained(log: LabelLog, error: LogError) -> LogError:
     """If `error` means a damaged log: an error that lists its whole events; else `error`."""
-    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
-    if not isinstance(error, LogCorrupt) and code & 0xFF not in _DAMAGED:
+    if not means_damage(error) or isinstance(error, LogReplaced):
         return error
     return LogCorrupt(
         f"{error}; {survey(log)}. `python -m service log --recover NEW` writes the whole ones into"
         " a new state folder"
     )
+
+
+def means_damage(error: LogError) -> bool:
+    """Whether an error means that the log is damaged or replaced, not that it is unreachable."""
+    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
+    return isinstance(error, LogCorrupt | LogReplaced) or code & 0xFF in _DAMAGED
 
 
 def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
@@ -89,7 +96,7 @@ def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
     except LogError:
         last = None
     unreadable: list[int] = []
-    sequence = 0
+    sequence = _cut(log)
     while sequence < last if last is not None else len(unreadable) < UNREADABLE_AT_END:
         sequence += 1
         row = _whole_row(log, sequence)
@@ -99,6 +106,14 @@ def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
         yield from ((number, None) for number in unreadable)
         unreadable.clear()
         yield sequence, row
+
+
+def _cut(log: LabelLog) -> int:
+    """The newest event that was cut; 0 where that cannot be read."""
+    try:
+        return log.cut()
+    except LogError:
+        return 0
 
 
 def _whole_row(log: LabelLog, sequence: int) -> Row | None:

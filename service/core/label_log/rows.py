@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ import sqlalchemy as sa
 
 from service.core.changes import CHANGES
 from service.core.errors import LogCorrupt
+from service.core.label_log.chain import next_chain
+from service.core.label_log.links import Link, require_kept
 from service.core.label_log.schema import events
 from service.core.types import Event, Halves
 
@@ -45,7 +47,6 @@ _newest = (
     .order_by(events.c.sequence.desc())
     .limit(1)
 )
-_last = sa.select(sa.func.max(events.c.sequence))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +68,23 @@ class AnsweredRequest:
     answer: Mapping[str, Any]
 
 
-def page_after(connection: sa.Connection, after: int, until: int | None) -> Sequence[Row]:
-    """Return at most `PAGE_EVENTS` rows after number `after`, in order."""
+def page_after(
+    connection: sa.Connection, after: int, until: int | None, *, place: str
+) -> Sequence[Row]:
+    """Return at most `PAGE_EVENTS` rows after number `after`, in order.
+
+    Raises `LogCut` where the next ones were cut.
+    """
     bounds = {"after": after, "until": _NO_END if until is None else until, "limit": PAGE_EVENTS}
-    return connection.execute(_page, bounds).all()
+    page = connection.execute(_page, bounds).all()
+    if page and page[0].sequence > after + 1:
+        require_kept(connection, after, place=place)
+    return page
 
 
 def newest_of(connection: sa.Connection, kind: str) -> Row | None:
     """Return the newest row of a kind, None if there is none."""
     return connection.execute(_newest, {"kind": kind}).first()
-
-
-def last_sequence(connection: sa.Connection) -> int:
-    """Return the number of the newest event, 0 for an empty log."""
-    return connection.scalar(_last) or 0
 
 
 def gapless_rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: str) -> Iterator[Row]:
@@ -99,18 +103,50 @@ def gapless_rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: st
             return
 
 
-def row_of(event: Event) -> dict[str, Any]:
-    """Return the stored row of an event, with the present time as its time of writing."""
+def linked(rows: Iterable[Row], before: Link, *, place: str) -> Iterator[tuple[Row, Event, Link]]:
+    """Yield each row with its event and link; `before` is the link of the event before the first.
+
+    Raises `LogCorrupt` for an event that was altered, or that does not follow from those before it.
+    """
+    for row in rows:
+        event = event_of(row, place=place)
+        before = Link(
+            sequence=row.sequence,
+            chain=next_chain(
+                before.chain,
+                sequence=row.sequence,
+                kind=row.kind,
+                body=row.body,
+                vectors=row.vectors,
+                encoder=row.encoder,
+            ),
+        )
+        if row.chain != before.chain:
+            raise LogCorrupt(
+                f"{place}: event {row.sequence} does not follow from the events before it: one of"
+                " them was altered or replaced"
+            )
+        yield row, event, before
+
+
+def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
+    """Return the stored row of an event, with the present time as its time of writing.
+
+    `before` is the chain of the event before it.
+    """
     assert event.vectors is not None
-    body, vectors = orjson.dumps(event.body), event.vectors.tobytes()
-    return {
+    content: dict[str, Any] = {
         "sequence": event.sequence,
         "kind": event.kind,
-        "body": body,
-        "vectors": vectors,
+        "body": orjson.dumps(event.body),
+        "vectors": event.vectors.tobytes(),
         "encoder": event.encoder,
-        "checksum": _checksum(event.sequence, event.kind, body, vectors, event.encoder),
+    }
+    return {
+        **content,
+        "checksum": _checksum(**content),
         "written": time.time(),
+        "chain": next_chain(before, **content),
     }
 
 
@@ -119,9 +155,11 @@ def event_of(row: Sequence[Any], *, place: str) -> Event:
 
     Raises `LogCorrupt` for a wrong checksum and for a kind that this version does not know.
     """
-    sequence, kind, body, vectors, encoder, checksum, _ = row
+    sequence, kind, body, vectors, encoder, checksum = row[:6]
     try:
-        intact = checksum == _checksum(sequence, kind, body, vectors, encoder)
+        intact = checksum == _checksum(
+            sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
+        )
     except (AttributeError, TypeError):  # text in place of bytes, or bytes in place of text
         intact = False
     if not intact:
@@ -139,7 +177,7 @@ def event_of(row: Sequence[Any], *, place: str) -> Event:
     )
 
 
-def _checksum(sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
+def _checksum(*, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
     """Return the CRC-32 of the five values, joined by zero bytes."""
     head = zlib.crc32(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
     return zlib.crc32(b"\0" + encoder.encode(), zlib.crc32(vectors, head))

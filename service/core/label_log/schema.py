@@ -1,4 +1,4 @@
-"""The tables of the label log, format version 1.
+"""The tables of the label log, format version 2.
 
 `events`, one row per event:
 
@@ -12,6 +12,7 @@
 | `encoder`  | fingerprint of the encoder that made the vectors                              |
 | `checksum` | CRC-32 over all columns above                                                 |
 | `written`  | Unix time in seconds                                                          |
+| `chain`    | hash over this event and all before it, see `chain.py`                        |
 
 `requests`, one row per write that carried an idempotency key, kept for a day:
 
@@ -23,8 +24,17 @@
 | `answer`   | JSON: the response that the client got                                        |
 | `written`  | Unix time in seconds                                                          |
 
-`log_format`, one row: the format's `version`, and `id`, 32 hexadecimal digits drawn when the log
-was created. A snapshot keeps the `id`, so that it is never combined with the events of another log.
+`log_format`, one row:
+
+| column      | content                                                                      |
+|-------------|------------------------------------------------------------------------------|
+| `version`   | of the format                                                                |
+| `id`        | 32 hexadecimal digits, drawn when the log was created. A snapshot keeps them, |
+|             | so that it is never combined with the events of another log                  |
+| `cut`       | the newest event that was cut from the beginning, 0 for none                 |
+| `cut_chain` | its chain                                                                    |
+
+Format 1 had neither `chain` nor `cut`; `upgrade.py` brings such a log to format 2.
 """
 
 from __future__ import annotations
@@ -34,7 +44,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-FORMAT_VERSION = 1
+from service.core.label_log.chain import first_chain
+
+FORMAT_VERSION = 2
 
 _schema = sa.MetaData()
 log_format = sa.Table(
@@ -42,6 +54,8 @@ log_format = sa.Table(
     _schema,
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("id", sa.String(32), nullable=False),
+    sa.Column("cut", sa.BigInteger, nullable=False),
+    sa.Column("cut_chain", sa.LargeBinary, nullable=False),
 )
 events = sa.Table(
     "events",
@@ -58,6 +72,7 @@ events = sa.Table(
     sa.Column("encoder", sa.String(64), nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=False),
     sa.Column("written", sa.Double, nullable=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),
 )
 requests = sa.Table(
     "requests",
@@ -101,7 +116,20 @@ def create_log(connection: sa.Connection) -> LogFormat:
 
     Raises SQLAlchemy's error if a table of such a name exists: it belongs to another program.
     """
-    created = LogFormat(version=FORMAT_VERSION, id=uuid.uuid4().hex)
-    _schema.create_all(connection, checkfirst=False)
-    connection.execute(log_format.insert().values(version=created.version, id=created.id))
+    requests.create(connection)
+    create_events(connection)
+    return create_format(connection, log_id=uuid.uuid4().hex)
+
+
+def create_events(connection: sa.Connection) -> None:
+    """Create the empty table of events with its index."""
+    events.create(connection)
+
+
+def create_format(connection: sa.Connection, *, log_id: str) -> LogFormat:
+    """Create the table that says format and id."""
+    created = LogFormat(version=FORMAT_VERSION, id=log_id)
+    log_format.create(connection)
+    row = {"version": created.version, "id": log_id, "cut": 0, "cut_chain": first_chain(log_id)}
+    connection.execute(log_format.insert(), row)
     return created

@@ -109,6 +109,12 @@ class SqliteDatabase:
                     yield
                 sleep(POLL_SECONDS)
 
+    def shrink(self) -> None:
+        """Rewrite the file without its free pages, in place; other processes wait meanwhile."""
+        with self._bare.connect() as connection:
+            self._execute_when_free(connection, "VACUUM")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def require_in_place(self) -> None:
         """Raise `LogReplaced` where database or WAL were removed or replaced."""
         if self._identity is not None:

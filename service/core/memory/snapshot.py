@@ -21,14 +21,21 @@ from service.core.types import Indices, Label, Rows
 
 
 def write_snapshot(
-    view: View, target: Path, *, name: str, log: str, progress: Progress = lambda rows: None
+    view: View,
+    target: Path,
+    *,
+    name: str,
+    log: str,
+    log_chain: str | None = None,
+    progress: Progress = lambda rows: None,
 ) -> None:
     """Write a view as the bundle `name` into the new folder `target`.
 
-    `log` is the id of the label log that the view reflects. `progress` is called with the number
-    of indexed rows. Raises `InvalidInput` if `target` exists.
+    `log` is the id of the label log that the view reflects, `log_chain` its chain at the view's
+    version, hexadecimal. `progress` is called with the number of indexed rows. Raises
+    `InvalidInput` if `target` exists.
     """
-    content = snapshot(view, name=name, log=log)
+    content = replace(snapshot(view, name=name, log=log), log_chain=log_chain)
     write_bundle(content, target, progress=progress)
 
 

@@ -53,6 +53,7 @@ class GroupCommit:
 
         Raises `LogError` where the log cannot be read or written; then none of them was published.
         """
+        self._health.require_whole()
         loaded = self._follower.loaded
         self._follower.read_if_changed()
         fingerprint = loaded.representer.fingerprint

@@ -78,6 +78,15 @@ class Writer:
         return self._log.in_place
 
     @property
+    def log_damaged(self) -> bool:
+        """Whether the last walk over the whole log has met damage."""
+        return bool(self._health.damage)
+
+    def log_walked(self, damage: str) -> None:
+        """Take what a walk over the whole log has met, empty where it is whole; any thread."""
+        self._health.note(damage=damage)
+
+    @property
     def lag(self) -> int:
         """Logged events that the memory does not hold yet."""
         return self._follower.lag
@@ -180,7 +189,8 @@ class Writer:
         try:
             return self._group_commit.write(jobs)
         except KeymatchError as error:
-            if isinstance(error, LogError):
+            # What is refused because of damage says nothing about whether the log can be written.
+            if isinstance(error, LogError) and not self.log_damaged:
                 self._health.note(unwritable=str(error))
             outcome: Outcome = error
         except Exception:  # a defect: whoever waits must not hang

@@ -46,18 +46,17 @@ def ids_of_openers(place: Place) -> list[str]:
         return list(openers.map(open_and_close, range(together.parties)))
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 @pytest.mark.parametrize("create", [True, False])
 def test_another_format_version_is_refused_and_left_alone(
     three: Place, version: int, create: bool
 ) -> None:
-    """Version 2 also stands for the logs that were written before the first release."""
     three.tamper("UPDATE log_format SET version = :version", version=version)
-    message = f"has label log format {version}, and .* reads only format 1: use the version that"
+    message = f"has label log format {version}, and .* reads only format 2: use the version that"
     for _ in range(2):
         with pytest.raises(LogError, match=message):
             three.open(create=create)
-    three.tamper("UPDATE log_format SET version = 1")
+    three.tamper("UPDATE log_format SET version = 2")
     assert three.ids() == ["a", "b", "c"]
 
 

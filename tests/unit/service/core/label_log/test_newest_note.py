@@ -31,7 +31,8 @@ def note_of(state: Path) -> dict[str, object]:
 
 def test_the_note_names_the_newest_event_of_a_closed_log(state: Path) -> None:
     with closing(open_log(state)) as log:
-        assert note_of(state) == {"log": log.id, "sequence": 3}
+        chain = log.link_at(3).chain.hex()
+        assert note_of(state) == {"log": log.id, "sequence": 3, "chain": chain}
 
 
 def test_the_note_of_a_log_that_was_killed_is_a_second_old_at_most(state: Path) -> None:
@@ -57,12 +58,24 @@ def test_a_process_that_wrote_earlier_leaves_the_later_note(state: Path) -> None
 def test_an_older_copy_is_refused_until_the_note_is_removed(state: Path, tmp_path: Path) -> None:
     (tmp_path / "older.sqlite").replace(state / "labels.sqlite")
 
-    with pytest.raises(LogError, match=r"ends at event 2, but event 3 was written here: put the"):
+    with pytest.raises(LogError, match=r"does not hold it, but event 3 was written here: put the"):
         open_log(state)
 
     (state / FILE_NAME).unlink()
     with closing(open_log(state)) as log:
         assert log.last_sequence() == 2
+
+
+def test_an_older_copy_that_went_on_by_itself_is_refused(state: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "older.sqlite").replace(elsewhere / "labels.sqlite")
+    with closing(open_log(elsewhere)) as log:
+        append(log, "another c", "d")
+    (elsewhere / "labels.sqlite").replace(state / "labels.sqlite")
+
+    with pytest.raises(LogError, match=r"does not hold it, but event 3 was written here"):
+        open_log(state)
 
 
 def test_a_log_that_is_gone_is_not_created_anew(state: Path, tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Walks the whole label log from time to time, so that damage is met before the next start.
+
+Each walk opens the log anew, as a start does: pages that this process has in memory say nothing
+about the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from time import thread_time
+
+from service.core.errors import LogCut, LogError
+from service.core.label_log import LabelLog, open_log
+from service.core.label_log.recover import means_damage
+
+EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds
+SHARE = 0.02  # of one core, at most
+
+log = logging.getLogger("keymatch")
+
+
+class LogChecker:
+    """A thread that verifies every event, then waits for `pause` seconds, and begins again."""
+
+    def __init__(
+        self,
+        state: Path | str,
+        label_log: LabelLog,
+        *,
+        pause: float,
+        found: Callable[[str], None],
+    ) -> None:
+        """Start the thread; a `pause` of 0 starts none.
+
+        `label_log` is the service's own log, which `state` opens. After each walk `found` is
+        called with what is damaged, empty where all is whole.
+        """
+        self._state, self._log = state, label_log
+        self._pause, self._found = pause, found
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-checker", daemon=True)
+        if pause:
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._pause):
+            try:
+                whole = self._walk()
+            except LogCut:  # the log was cut meanwhile: walk again
+                continue
+            except LogError as error:
+                if means_damage(error):
+                    log.error("the label log is damaged", extra={"cause": str(error)})
+                    self._found(str(error))
+            except Exception:  # a defect here must not stop the service
+                log.exception("defect in the check of the label log")
+            else:
+                if whole:
+                    self._found("")
+
+    def _walk(self) -> bool:
+        """Verify all events; returns false if that was ended early.
+
+        Raises `LogCorrupt`, `LogReplaced`, or `LogError` where the log cannot be read.
+        """
+        known = self._log.known
+        with closing(open_log(self._state, create=False)) as opened:
+            start = thread_time()
+            for number, _ in enumerate(opened.verified(after=opened.cut()), start=1):
+                if number % EVENTS_AT_ONCE == 0:
+                    if self._closing.wait((thread_time() - start) / SHARE):
+                        return False
+                    start = thread_time()
+            if known is not None:
+                opened.require(known, knows="this process has written or read")
+        return True

@@ -1,0 +1,109 @@
+"""A log is cut under a running service, and a restart needs the snapshot that holds the rest."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import LogCut
+from tests.support.commands import complaint, run
+from tests.support.label_logs import Place
+from tests.support.serving import LocalService, local_service, wait_for
+
+
+@pytest.fixture
+def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
+    """A folder of bundles with one bundle."""
+    shutil.copytree(tiny_bundle_folder, tmp_path / "shelf" / "tiny")
+    return tmp_path / "shelf"
+
+
+def put(service: LocalService, name: str) -> int:
+    answer = service.post("/labels", {"labels": [{"id": name, "text": f"a good {name}"}]})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["version"]
+
+
+def ids(service: LocalService) -> set[str]:
+    return {label["id"] for label in service.get("/labels").json()["labels"]}
+
+
+def compact(state: Path, bundle: Path) -> Any:
+    return run("service", "log", "--state", state, "--compact", bundle)
+
+
+def test_a_log_is_cut_while_its_service_writes(shelf: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with local_service(shelf / "tiny", state) as service:
+        put(service, "axe")
+        put(service, "rope")
+        assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 2
+        put(service, "late")
+        assert service.post("/admin/reload", {"bundle": "held"}).status_code == 200
+
+        ended = compact(state, shelf / "held")
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == f"{state}/labels.sqlite: 2 events were cut, 2 are kept\n"
+
+        assert put(service, "saw") == 5
+        assert ids(service) == {"late", "saw"}
+        for name in ("axe", "rope", "late", "saw"):
+            assert service.get(f"/labels/{name}").status_code == 200
+    checked = run("service", "log", "--state", state, "--check")
+    assert "intact, 3 events, 3 to 5," in checked.stdout
+
+    with local_service(shelf / "tiny", state) as service:  # the log names the reloaded bundle
+        assert service.get("/info").json()["bundle"]["name"] == "held"
+        for name in ("axe", "rope", "late", "saw"):
+            assert service.get(f"/labels/{name}").status_code == 200
+
+    shutil.rmtree(shelf / "held")
+    with local_service(shelf / "tiny", state, wait=False) as service:
+        wait_for(lambda: service.engine.failure)
+        assert isinstance(service.engine.failure, LogCut)
+        assert "serve a snapshot of version 2 or later" in str(service.engine.failure)
+
+
+def test_only_a_snapshot_of_this_log_cuts_it(shelf: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with local_service(shelf / "tiny", state) as service:
+        put(service, "axe")
+    assert "tiny is no snapshot of" in complaint(compact(state, shelf / "tiny"))
+    assert "holds no label log" in complaint(compact(tmp_path / "nowhere", shelf / "tiny"))
+    assert "is not a bundle" in complaint(compact(state, shelf))
+    assert Place(state).tamper("SELECT count(*) FROM events") == [(1,)]
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_comes_after_the_last_reload_is_kept(shelf: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with local_service(shelf / "tiny", state) as service:
+        put(service, "axe")
+        assert service.post("/admin/reload", {"bundle": "tiny"}).status_code == 200
+        put(service, "rope")
+        put(service, "saw")
+        assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 4
+    ended = compact(state, shelf / "held")
+    assert "1 events were cut, 3 are kept\nevents 2 to 4 are in " in ended.stdout
+    assert "they can be cut once the snapshot has been reloaded" in ended.stdout
+
+
+def test_a_snapshot_does_not_serve_with_a_log_that_went_on_from_an_older_copy(
+    shelf: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with local_service(shelf / "tiny", state) as service:
+        put(service, "axe")
+    shutil.copytree(state, tmp_path / "older")
+    with local_service(shelf / "tiny", state) as service:
+        put(service, "rope")
+        service.post("/admin/snapshot", {"bundle": "held"})
+    with local_service(shelf / "tiny", tmp_path / "older") as service:
+        put(service, "saw")
+        put(service, "lamp oil")
+    said = complaint(
+        run("service", "serve", "--bundle", shelf / "held", "--state", tmp_path / "older",
+            "--port", 0)
+    )  # fmt: skip
+    assert "has another event 2 than the bundle held holds" in said

@@ -1,0 +1,118 @@
+"""Walks over the label log tell what is damaged, and only that."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from service.core.label_log import LabelLog, open_log
+from service.core.label_log.compact import compact
+from service.core.label_log.newest_note import FILE_NAME as NOTE
+from service.engine.writing import log_checker
+from service.engine.writing.log_checker import LogChecker
+from tests.support.label_logs import Place, append
+from tests.support.waiting import wait_for
+
+PAUSE = 0.01
+Found = list[str]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LabelLog]:
+    with closing(open_log(tmp_path)) as opened:
+        append(opened, *(f"label {number}" for number in range(30)))
+        yield opened
+
+
+@pytest.fixture
+def check(tmp_path: Path, log: LabelLog) -> Iterator[Callable[..., Found]]:
+    """`check()` begins walks and returns the list of what they have found."""
+    checkers = []
+
+    def begin(pause: float = PAUSE) -> Found:
+        found: Found = []
+        checkers.append(LogChecker(tmp_path, log, pause=pause, found=found.append))
+        return found
+
+    yield begin
+    for checker in checkers:
+        checker.close()
+
+
+def test_a_whole_log_is_said_to_be_whole(check: Callable[..., Found], log: LabelLog) -> None:
+    found = check()
+    wait_for(lambda: len(found) > 2)
+    append(log, "later")
+    seen = len(found)
+    wait_for(lambda: len(found) > seen + 1)
+    assert set(found) == {""}
+
+
+def test_damage_is_named_until_it_is_mended(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path
+) -> None:
+    [(body,)] = Place(tmp_path).tamper("SELECT body FROM events WHERE sequence = 15")
+    found = check()
+    Place(tmp_path).tamper("UPDATE events SET body = '{}' WHERE sequence = 15")
+    wait_for(lambda: found and found[-1])
+    assert "event 15 was altered" in found[-1]
+    Place(tmp_path).tamper("UPDATE events SET body = :body WHERE sequence = 15", body=body)
+    wait_for(lambda: not found[-1])
+
+
+def test_a_damaged_page_of_the_file_is_damage(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path
+) -> None:
+    log.shrink()  # the WAL is brought into the file
+    file = tmp_path / "labels.sqlite"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+    file.write_bytes(content)
+    found = check()
+    wait_for(lambda: found and found[-1])
+    assert "labels.sqlite" in found[-1]
+
+
+def test_a_log_that_lost_its_end_is_damage(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path
+) -> None:
+    Place(tmp_path).tamper("DELETE FROM events WHERE sequence > 28")
+    (tmp_path / NOTE).unlink()
+    found = check()
+    wait_for(lambda: found and found[-1])
+    assert "ends at event 28, but this process has written or read event 30" in found[-1]
+
+
+def test_a_log_that_was_cut_is_whole(check: Callable[..., Found], log: LabelLog) -> None:
+    found = check()
+    compact(log, log.link_at(20))
+    wait_for(lambda: len(found) > 3)
+    assert set(found) == {""}
+
+
+def test_a_log_that_cannot_be_opened_is_not_called_damaged(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.sqlite").rename(tmp_path / "aside")
+    found = check()
+    (tmp_path / "aside").rename(tmp_path / "labels.sqlite")
+    wait_for(lambda: found)
+    assert set(found) == {""}
+
+
+def test_a_long_walk_ends_when_the_service_does(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_checker, "EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr(log_checker, "SHARE", 1e-9)  # the first pause would take for ever
+    found: Found = []
+    checker = LogChecker(tmp_path, log, pause=PAUSE, found=found.append)
+    checker.close()
+    assert found == []
+
+
+def test_a_pause_of_zero_walks_never(check: Callable[..., Found]) -> None:
+    never, often = check(0.0), check()
+    wait_for(lambda: len(often) > 2)
+    assert never == []
