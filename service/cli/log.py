@@ -19,9 +19,9 @@ from service.core.errors import InvalidConfig, LogCorrupt
 from service.core.files.atomic import new_folder
 from service.core.held_events import held_link
 from service.core.label_log import LabelLog, open_log
-from service.core.label_log.check import LogReport, StoredEvent, stored_events, verify
-from service.core.label_log.compact import compact as cut_events
-from service.core.label_log.recover import recover as save_whole_events
+from service.core.label_log.maintenance.check import LogReport, StoredEvent, stored_events, verify
+from service.core.label_log.maintenance.compact import compact as cut_events
+from service.core.label_log.maintenance.recover import recover as save_whole_events
 from service.core.types import Event
 
 _FINGERPRINT_CHARACTERS = 12  # enough to tell encoders apart
@@ -69,14 +69,18 @@ def log(
         if recover is not None:
             return _recover(opened, recover)
         last = opened.last_sequence()
-        after = max(last + after if after < 0 else after, opened.cut())
+        after = min(max(last + after if after < 0 else after, opened.cut()), last)
         if check:
             return _check(opened, after=after, json=json)
-        shown = stored_events(opened, after=after, until=after + limit)
-        if json:
-            _lines(_facts(stored) for stored in shown)
-        else:
-            _table(opened, shown, after=after, last=last, limit=limit)
+        return _show(opened, after=after, last=last, limit=limit, json=json)
+
+
+def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: bool) -> int:
+    shown = stored_events(opened, after=after, until=after + limit)
+    if json:
+        _lines(_facts(stored) for stored in shown)
+    else:
+        _table(opened, shown, after=after, last=last, limit=limit)
     return 0
 
 

@@ -17,7 +17,6 @@ from rich.progress import Progress
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
-from service.core.label_log.links import Link
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.processes.low_priority import lower_priority
@@ -69,21 +68,16 @@ def snapshot(
     refuse_existing(out)
     # The service that runs this holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
-        view, log_id, link = _view(bundle, state, until=until)
+        view, log_id, chain = _view(bundle, state, until=until)
         with _reporting(view, out.name, progress) as report:
 
-            def report_unless_orphaned(rows: int) -> None:
+            def report_to_parent(rows: int) -> None:
                 if progress is not None and os.getppid() != parent:
                     sys.exit("the service that asked for this snapshot is gone")
                 report(rows)
 
             write_snapshot(
-                view,
-                out,
-                name=out.name,
-                log=log_id,
-                log_chain=link.chain.hex(),
-                progress=report_unless_orphaned,
+                view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
             )
     Console().print(
         f"{out}: version {view.version}, {len(view.labels):,} labels",
@@ -94,13 +88,13 @@ def snapshot(
     return 0
 
 
-def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str, Link]:
-    """The memory up to event `until`, the id of its log, and its place there."""
+def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str, str]:
+    """The memory up to event `until`, the id of its log, and the chain there, hexadecimal."""
     with closing(open_log(state, create=False)) as label_log:
         view = load_bundle(bundle, label_log, EngineSettings(), until=until).memory.view
         if until is not None and view.version != until:
             raise InvalidInput(f"the log ends at event {view.version}", field="until")
-        return view, label_log.id, label_log.link_at(view.version)
+        return view, label_log.id, label_log.link_at(view.version).chain.hex()
 
 
 @contextmanager

@@ -32,18 +32,17 @@ def open_device(name: DeviceName) -> ScanDevice | None:
 
 
 def segment_source(
-    device: ScanDevice | None, folder: Path, settings: EngineSettings
+    device: ScanDevice | None, label_log: LabelLog, settings: EngineSettings
 ) -> SegmentSource:
-    """Return where sealed rows get their segments: on the device, or from graphs in `folder`."""
+    """Return where sealed rows get their segments: on the device, or from graphs in a folder."""
     if device is not None:
         return DeviceSegments(device)
+    folder = settings.segments or _segments_folder(label_log)
     return SegmentStore(folder, late_niceness=niceness_of(settings.write_share))
 
 
-def segments_folder(state: Path | str, label_log: LabelLog, settings: EngineSettings) -> Path:
+def _segments_folder(label_log: LabelLog) -> Path:
     """In the state folder; for a log on another machine, in this one's temporary folder."""
-    if settings.segments is not None:
-        return settings.segments
-    if isinstance(state, Path):
-        return state / "segments"
+    if isinstance(label_log.state, Path):
+        return label_log.state / "segments"
     return Path(tempfile.gettempdir()) / f"keymatch-{os.getuid()}-{label_log.id}"

@@ -23,7 +23,7 @@ from service.core.memory.view import View
 from service.core.types import Answer, NewLabel, PredictOptions
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.devices import open_device, segment_source, segments_folder
+from service.engine.devices import open_device, segment_source
 from service.engine.label_encoding import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.reading.arrivals import Arrivals
@@ -32,7 +32,6 @@ from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import TaskQueue
 from service.engine.sealer import Sealer
 from service.engine.status import Gauges, State, describe
-from service.engine.writing.log_checker import LogChecker
 from service.engine.writing.operations import Operation, PutLabels
 from service.engine.writing.processor_share import ProcessorShare
 from service.engine.writing.write_path import WritePath
@@ -134,6 +133,7 @@ class Engine:
             published=self._publish,
             reload_requested=lambda request: self._admin.follow(request),
             encoding_took=share.spend,
+            check_pause=settings.log_check_minutes * 60,
         )
         self._writes = WritePath(
             self._encoding,
@@ -143,15 +143,8 @@ class Engine:
             queue_items=settings.queue_labels,
             patience=patience,
         )
-        folder = segments_folder(self._state_place, label_log, settings)
-        self._checker = LogChecker(
-            self._state_place,
-            label_log,
-            pause=settings.log_check_minutes * 60,
-            found=self._writer.log_walked,
-        )
         self._sealer = Sealer(
-            store=segment_source(self._device, folder, settings),
+            store=segment_source(self._device, label_log, settings),
             writer=self._writer,
             loaded=lambda: self._loaded,
             telemetry=telemetry,
@@ -184,7 +177,6 @@ class Engine:
             return
         self._admin.close()
         self._encoding.close()
-        self._checker.close()
         self._sealer.close()
         self._writer.close()
         self._reads.close()

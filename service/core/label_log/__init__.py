@@ -49,8 +49,8 @@ def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
         url = _postgres_url(state)
         from service.core.label_log.postgres import PostgresDatabase  # an extra
 
-        return LabelLog(PostgresDatabase(url, create=create), create=create)
-    return LabelLog(SqliteDatabase(Path(state), create=create), create=create)
+        return LabelLog(PostgresDatabase(url, create=create), state=state, create=create)
+    return LabelLog(SqliteDatabase(Path(state), create=create), state=state, create=create)
 
 
 def _postgres_url(text: str) -> sa.URL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from service.core.errors import LogCut, LogError, LogReplaced
 from service.core.label_log.appending import Appending
@@ -29,13 +30,13 @@ CLOSING_SECONDS = 1.0  # how long `close` waits for the watching thread, a daemo
 class LabelLog:
     """A log that several processes append to; any thread may use it. `open_log` opens one.
 
-    `place` names it in messages: the file, or the URL without its password. `id` tells this log
-    from all others.
+    `place` names it in messages: the file, or the URL without its password. `state` is what
+    `open_log` opens, a password included. `id` tells this log from all others.
     """
 
-    def __init__(self, database: Database, *, create: bool) -> None:
+    def __init__(self, database: Database, *, state: Path | str, create: bool) -> None:
         """Open the log that `database` holds; with `create` it is created if there is none."""
-        self._database, self.place = database, database.place
+        self._database, self.place, self.state = database, database.place, state
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         self._newest: Link | None = None  # the newest event that this process has written or read

@@ -10,12 +10,11 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from time import thread_time
 
 from service.core.errors import LogCut, LogError
 from service.core.label_log import LabelLog, open_log
-from service.core.label_log.recover import means_damage
+from service.core.label_log.maintenance.recover import means_damage
 
 EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds
 SHARE = 0.02  # of one core, at most
@@ -26,21 +25,12 @@ log = logging.getLogger("keymatch")
 class LogChecker:
     """A thread that verifies every event, then waits for `pause` seconds, and begins again."""
 
-    def __init__(
-        self,
-        state: Path | str,
-        label_log: LabelLog,
-        *,
-        pause: float,
-        found: Callable[[str], None],
-    ) -> None:
+    def __init__(self, label_log: LabelLog, *, pause: float, found: Callable[[str], None]) -> None:
         """Start the thread; a `pause` of 0 starts none.
 
-        `label_log` is the service's own log, which `state` opens. After each walk `found` is
-        called with what is damaged, empty where all is whole.
+        After each walk `found` is called with what is damaged, empty where all is whole.
         """
-        self._state, self._log = state, label_log
-        self._pause, self._found = pause, found
+        self._log, self._pause, self._found = label_log, pause, found
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-checker", daemon=True)
         if pause:
@@ -74,7 +64,7 @@ class LogChecker:
         Raises `LogCorrupt`, `LogReplaced`, or `LogError` where the log cannot be read.
         """
         known = self._log.known
-        with closing(open_log(self._state, create=False)) as opened:
+        with closing(open_log(self._log.state, create=False)) as opened:
             start = thread_time()
             for number, _ in enumerate(opened.verified(after=opened.cut()), start=1):
                 if number % EVENTS_AT_ONCE == 0:

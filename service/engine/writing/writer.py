@@ -21,6 +21,7 @@ from service.core.memory.sealed_rows import SealedRows
 from service.core.replay import new_event
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.writing.group_commit import GroupCommit, Outcome
+from service.engine.writing.log_checker import LogChecker
 from service.engine.writing.log_follower import LogFollower
 from service.engine.writing.log_health import LogHealth
 from service.engine.writing.write_queue import WriteJob, WriteQueue, WriterTask, fail
@@ -44,11 +45,13 @@ class Writer:
         published: Callable[[LoadedBundle], None],
         reload_requested: Callable[[UseBundle], None] = lambda request: None,
         encoding_took: Callable[[float], None] = lambda seconds: None,
+        check_pause: float = 0.0,
     ) -> None:
         """Start the thread; it calls `published` and `reload_requested`, see `LogFollower`.
 
         `queue_items` and `queue_delay`, in seconds, bound the queue. `encoding_took` is called with
-        the processor seconds of what the thread has encoded.
+        the processor seconds of what the thread has encoded. `check_pause` is the number of seconds
+        between two walks over the whole log, 0 for none.
         """
         self._log = log
         self._queue = WriteQueue(queue_items, delay=queue_delay)
@@ -61,6 +64,9 @@ class Writer:
         )
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
+        self._checker = LogChecker(
+            log, pause=check_pause, found=lambda damage: self._health.note(damage=damage)
+        )
 
     @property
     def alive(self) -> bool:
@@ -81,10 +87,6 @@ class Writer:
     def log_damaged(self) -> bool:
         """Whether the last walk over the whole log has met damage."""
         return bool(self._health.damage)
-
-    def log_walked(self, damage: str) -> None:
-        """Take what a walk over the whole log has met, empty where it is whole; any thread."""
-        self._health.note(damage=damage)
 
     @property
     def lag(self) -> int:
@@ -132,6 +134,7 @@ class Writer:
 
     def close(self) -> None:
         """Write what was admitted, then stop."""
+        self._checker.close()
         self._queue.end()
         self._thread.join()
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from service.core.label_log import open_log, sqlite
-from service.core.label_log.check import verify
+from service.core.label_log.maintenance.check import verify
 from tests.support.commands import complaint, run
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk

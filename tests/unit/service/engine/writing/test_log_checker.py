@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.core.label_log import LabelLog, open_log
-from service.core.label_log.compact import compact
+from service.core.label_log.maintenance.compact import compact
 from service.core.label_log.newest_note import FILE_NAME as NOTE
 from service.engine.writing import log_checker
 from service.engine.writing.log_checker import LogChecker
@@ -32,7 +32,7 @@ def check(tmp_path: Path, log: LabelLog) -> Iterator[Callable[..., Found]]:
 
     def begin(pause: float = PAUSE) -> Found:
         found: Found = []
-        checkers.append(LogChecker(tmp_path, log, pause=pause, found=found.append))
+        checkers.append(LogChecker(log, pause=pause, found=found.append))
         return found
 
     yield begin
@@ -107,7 +107,7 @@ def test_a_long_walk_ends_when_the_service_does(
     monkeypatch.setattr(log_checker, "EVENTS_AT_ONCE", 1)
     monkeypatch.setattr(log_checker, "SHARE", 1e-9)  # the first pause would take for ever
     found: Found = []
-    checker = LogChecker(tmp_path, log, pause=PAUSE, found=found.append)
+    checker = LogChecker(log, pause=PAUSE, found=found.append)
     checker.close()
     assert found == []
 

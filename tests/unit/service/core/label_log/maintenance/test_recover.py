@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core.label_log.check import stored_events
-from service.core.label_log.recover import explained, recover, survey
+from service.core.label_log.maintenance.check import stored_events
+from service.core.label_log.maintenance.recover import explained, recover, survey
 from tests.support.label_logs import Place, append
 
 NAMES = [f"label {number}" for number in range(400)]

@@ -8,7 +8,7 @@ import pytest
 from service.core.changes import DeleteLabel, PutLabel
 from service.core.errors import LogCorrupt
 from service.core.label_log import LabelLog
-from service.core.label_log.check import LogReport, verify
+from service.core.label_log.maintenance.check import LogReport, verify
 from tests.support.label_logs import Place, append, event
 
 

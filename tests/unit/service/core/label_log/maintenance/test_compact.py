@@ -7,11 +7,12 @@ import pytest
 
 from service.core.changes import UseBundle
 from service.core.errors import LogCut, LogReplaced
-from service.core.label_log import LabelLog, NewEvent, compact, open_log
-from service.core.label_log.check import verify
-from service.core.label_log.compact import compact as cut_events
+from service.core.label_log import LabelLog, NewEvent, open_log
 from service.core.label_log.links import Link
-from service.core.label_log.recover import recover
+from service.core.label_log.maintenance import compact
+from service.core.label_log.maintenance.check import verify
+from service.core.label_log.maintenance.compact import compact as cut_events
+from service.core.label_log.maintenance.recover import recover
 from tests.support.label_logs import Follower, Place, append, event
 
 NAMES = [f"label {number}" for number in range(40)]
