@@ -78,7 +78,7 @@ class Appending:
                 else link_at(self._connection, after, place=place)
             )
         rows = gapless_rows(fetch, after=after, place=place)
-        return (event for _, event, _ in linked(rows, before, place=place))
+        return (event for _, event in linked(rows, before, place=place))
 
     def answered(self, key: str) -> AnsweredRequest | None:
         """Return the write of the last 24 hours that had this idempotency key, if there is one."""

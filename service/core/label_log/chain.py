@@ -23,8 +23,7 @@ def next_chain(
     before: bytes, *, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str
 ) -> bytes:
     """Return the chain of the event that follows the one with the chain `before`."""
-    digest = blake2b(before, digest_size=CHAIN_BYTES)
-    digest.update(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
-    digest.update(vectors)
-    digest.update(b"\0" + encoder.encode())
-    return digest.digest()
+    content = b"%b%d\0%b\0%b\0%b\0%b" % (
+        before, sequence, kind.encode(), body, vectors, encoder.encode()
+    )  # fmt: skip
+    return blake2b(content, digest_size=CHAIN_BYTES).digest()

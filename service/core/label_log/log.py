@@ -121,12 +121,14 @@ class LabelLog:
 
     def verified(self, *, after: int = 0, until: int | None = None) -> Iterator[tuple[Row, Event]]:
         """Yield the same events, each with its stored row; raises as `read`."""
-        before = self.link_at(after)
-        for row, event, link in linked(
-            self.rows(after=after, until=until), before, place=self.place
-        ):
-            self._know(link)
-            yield row, event
+        newest: Row | None = None
+        try:
+            rows = self.rows(after=after, until=until)
+            for newest, event in linked(rows, self.link_at(after), place=self.place):
+                yield newest, event
+        finally:
+            if newest is not None:
+                self._know(Link(sequence=newest.sequence, chain=newest.chain))
 
     def _know(self, link: Link) -> None:
         if self._newest is None or link.sequence > self._newest.sequence:

@@ -103,30 +103,24 @@ def gapless_rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: st
             return
 
 
-def linked(rows: Iterable[Row], before: Link, *, place: str) -> Iterator[tuple[Row, Event, Link]]:
-    """Yield each row with its event and link; `before` is the link of the event before the first.
+def linked(rows: Iterable[Row], before: Link, *, place: str) -> Iterator[tuple[Row, Event]]:
+    """Yield each row with its event; `before` is the link of the event before the first.
 
     Raises `LogCorrupt` for an event that was altered, or that does not follow from those before it.
     """
+    chain = before.chain
     for row in rows:
         event = event_of(row, place=place)
-        before = Link(
-            sequence=row.sequence,
-            chain=next_chain(
-                before.chain,
-                sequence=row.sequence,
-                kind=row.kind,
-                body=row.body,
-                vectors=row.vectors,
-                encoder=row.encoder,
-            ),
+        sequence, kind, body, vectors, encoder, *_ = row
+        chain = next_chain(
+            chain, sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
         )
-        if row.chain != before.chain:
+        if row[-1] != chain:
             raise LogCorrupt(
-                f"{place}: event {row.sequence} does not follow from the events before it: one of"
-                " them was altered or replaced"
+                f"{place}: event {sequence} does not follow from the events before it: one of them"
+                " was altered or replaced"
             )
-        yield row, event, before
+        yield row, event
 
 
 def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
