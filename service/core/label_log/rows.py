@@ -111,7 +111,8 @@ def linked(rows: Iterable[Row], before: Link, *, place: str) -> Iterator[tuple[R
     chain = before.chain
     for row in rows:
         event = event_of(row, place=place)
-        sequence, kind, body, vectors, encoder, *_ = row
+        stored: Sequence[Any] = row
+        sequence, kind, body, vectors, encoder = stored[:5]
         chain = next_chain(
             chain, sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
         )
