@@ -42,6 +42,7 @@ def test_an_empty_file_changes_nothing(file: Path) -> None:
         ("[limit]", "limit is unknown; known are limits, engine, server"),
         ("[engine]\nthread = 2", "engine.thread is unknown; known are device, threads, "),
         ("[server]\nprot = 1", "server.prot is unknown; known are host, port, "),
+        ("[server]\nprot = 1", "; did you mean port?"),
         ("[limits]\ntop_k = '3'", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = 3.0", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = true", "limits.top_k: Input should be a valid integer"),
