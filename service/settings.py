@@ -45,7 +45,8 @@ class Limits:
     - `top_k`: labels returned per query
     - `depth`: keys retrieved per query
     - `deadline_ms`: milliseconds; the longest deadline that a request may set
-    - `default_deadline_ms`: milliseconds; the deadline of a request that sets none
+    - `default_deadline_ms`: milliseconds; the deadline of one plain query that sets none
+    - `default_deadline_query_ms`: milliseconds that each further plain query adds to it
     - `labels`: labels per `POST /labels` request; a stream has no such limit
     - `label_queries`: queries posted with one label
     - `metadata_entries`: metadata entries of one label
@@ -67,6 +68,7 @@ class Limits:
     depth: Count = 2_000
     deadline_ms: Count = 60_000
     default_deadline_ms: Count = 1_000
+    default_deadline_query_ms: Natural = 50
     labels: Count = 1_000
     label_queries: Natural = 100
     metadata_entries: Natural = 64

@@ -55,7 +55,7 @@ class PredictBody(StrictModel):
         description="Answer from this memory version or a later one: pass the `version` of a write"
         " to be sure to see it. The request waits for it, at most until its deadline.",
     )
-    deadline_ms: int
+    deadline_ms: int | None
 
 
 class LabelBody(StrictModel):
@@ -182,12 +182,14 @@ def _predict(text: Any, limits: Limits) -> type[PredictBody]:
             ),
         ),
         deadline_ms=(
-            int,
+            int | None,
             Field(
-                limits.default_deadline_ms,
+                None,
                 ge=1,
                 le=limits.deadline_ms,
-                description="Milliseconds after which the request is given up with a 504.",
+                description="Milliseconds after which the request is given up with a 504. Default:"
+                f" {limits.default_deadline_ms}, and {limits.default_deadline_query_ms} more for"
+                " each further query, or more where a query asks for much.",
             ),
         ),
     )

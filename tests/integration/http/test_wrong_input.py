@@ -36,7 +36,7 @@ PREDICT_FIELDS = [
     *((TENT | {"depth": wrong}, "depth") for wrong in (0, 2001, "10", 1.5, False)),
     *((TENT | {"explain": wrong}, "explain") for wrong in (1, "true", None)),
     *((TENT | {"min_version": wrong}, "min_version") for wrong in (-1, 2**63, 2**64 - 1, "0")),
-    *((TENT | {"deadline_ms": wrong}, "deadline_ms") for wrong in (0, 60_001, 10.5, None)),
+    *((TENT | {"deadline_ms": wrong}, "deadline_ms") for wrong in (0, 60_001, 10.5, "1")),
     *((TENT | {field: 10**30}, field) for field in ("top_k", "depth", "min_version")),
     (TENT | {"topk": 3}, "topk"),
     (TENT | {"": 3}, "body"),
