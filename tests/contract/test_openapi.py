@@ -122,7 +122,7 @@ def test_answers_are_documented(openapi: dict[str, Any]) -> None:
         ("/predict", "post", "PredictAnswer"),
         ("/labels", "post", "LabelsAnswer"),
         ("/labels", "get", "LabelPage"),
-        ("/labels/{label_id}", "get", "LabelAnswer"),
+        ("/labels/{label_id}", "get", "ShownLabelAnswer"),
     ):
         answer = openapi["paths"][path][method]["responses"]["200"]["content"]["application/json"]
         assert answer["schema"]["$ref"] == f"#/components/schemas/{model}"

@@ -15,18 +15,18 @@ from service.core.errors import NotReady
 from service.core.types import Label, NewLabel
 from service.engine.writing.operations import PutLabels, RemoveLabel
 from service.http.answers import (
-    LabelAnswer,
     LabelPage,
     LabelsAnswer,
     LineAnswer,
     LineRefusal,
+    ShownLabelAnswer,
     StreamEnd,
     VersionAnswer,
 )
 from service.http.endpoint import Call, Endpoint, LineStream
 from service.http.large.held_bytes import Hold
 from service.http.request_models import LabelBody, LabelsBody, Page
-from service.http.responses import label_answer, label_size, labels_answer
+from service.http.responses import label_answer, label_size, labels_answer, shown_label
 from service.http.routes.dependencies import RouteDependencies
 from service.http.streaming.label_stream import STREAM_BYTES, LabelStream
 
@@ -92,7 +92,7 @@ class LabelRoutes:
             handler=self.get_label,
             scope="read",
             path_parameters=_PATH_PARAMETERS,
-            answer=LabelAnswer,
+            answer=ShownLabelAnswer,
             refusals=(404, 503),
         )
 
@@ -153,9 +153,9 @@ class LabelRoutes:
             "next": shown[-1].id if len(labels) > len(shown) else None,
         }
 
-    async def get_label(self, call: Call[None]) -> LabelAnswer:
+    async def get_label(self, call: Call[None]) -> ShownLabelAnswer:
         """A label of the bundle or a posted one."""
-        return label_answer(self._engine.view.labels.require(_label_id(call)))
+        return shown_label(self._engine.view, _label_id(call))
 
     async def delete_label(self, call: Call[None]) -> VersionAnswer:
         """Remove a label and its rows from the memory."""
