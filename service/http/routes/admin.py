@@ -6,7 +6,7 @@ from typing import Any
 
 from service.http.answers import BundleAnswer, CancelAnswer
 from service.http.endpoint import Call, Endpoint
-from service.http.request_models import ReloadBody, SnapshotBody
+from service.http.request_models.bundles import ReloadBody, SnapshotBody
 from service.http.routes.dependencies import RouteDependencies
 
 

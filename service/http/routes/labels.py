@@ -25,7 +25,7 @@ from service.http.answers import (
 )
 from service.http.endpoint import Call, Endpoint, LineStream
 from service.http.large.held_bytes import Hold
-from service.http.request_models import LabelBody, LabelsBody, Page
+from service.http.request_models.labels import LabelBody, LabelsBody, Page
 from service.http.responses import label_answer, label_size, labels_answer, shown_label
 from service.http.routes.dependencies import RouteDependencies
 from service.http.streaming.label_stream import STREAM_BYTES, LabelStream

@@ -10,7 +10,7 @@ from service.core.types import Answer, PredictOptions
 from service.engine.reading.query_cost import query_cost
 from service.http.answers import PredictAnswer
 from service.http.endpoint import Call, Endpoint
-from service.http.request_models import PredictBody
+from service.http.request_models.predictions import PredictBody
 from service.http.responses import (
     KEYWORD_BYTES,
     JsonAnswer,

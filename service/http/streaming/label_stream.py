@@ -25,7 +25,7 @@ from service.http.bounded_model import BoundedModel
 from service.http.large.held_bytes import Hold
 from service.http.problems import Problem
 from service.http.request_body import NDJSON, SMALL_BYTES, validated
-from service.http.request_models import LabelBody
+from service.http.request_models.labels import LabelBody
 from service.http.responses import json_lines, line_answer, line_refusal, stream_end
 from service.http.side_thread import SideThread
 from service.http.streaming.batch_queue import BatchQueue, Entry

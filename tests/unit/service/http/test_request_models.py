@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.http.request_models import RequestModels, normalised
+from service.http.request_models import RequestModels
+from service.http.request_models.labels import normalised
 from service.settings import Limits
 
 
