@@ -115,11 +115,16 @@ class LabelsAnswer(TypedDict):
     ]
 
 
-class LineAnswer(LabelStatus):
+class MergeAnswer(LabelStatus):
+    """The answer of PATCH /labels/{label_id}."""
+
+    version: Version
+
+
+class LineAnswer(MergeAnswer):
     """The answer to a line of a stream whose label was written."""
 
     line: Annotated[int, Field(description="Number of the line, from 1.")]
-    version: Version
 
 
 class LineRefusal(TypedDict):

@@ -76,6 +76,7 @@ class Endpoint(Generic[Input]):
     path: str  # as Starlette writes it: "/labels/{label_id:label_id}"
     summary: str
     handler: Callable[[Call[Input]], Awaitable[Any]]
+    description: str = ""  # what the summary leaves out
     scope: str | None = None  # that the API key must have; None: no key is needed
     body: type[Input] | None = None
     body_required: bool = True  # False: an empty body stands for {}

@@ -20,6 +20,7 @@ from service.http.answers import (
     LabelStatus,
     LineAnswer,
     LineRefusal,
+    MergeAnswer,
     PredictAnswer,
     ResultAnswer,
     ShownLabelAnswer,
@@ -120,6 +121,12 @@ def labels_answer(written: Written) -> LabelsAnswer:
         "version": written.version,
         "labels": [_label_status(label) for label in written.labels],
     }
+
+
+def merge_answer(written: Written) -> MergeAnswer:
+    """The answer of PATCH /labels/{label_id}."""
+    [label] = written.labels
+    return {**_label_status(label), "version": written.version}
 
 
 def line_answer(line: int, label: WrittenLabel, *, version: int) -> LineAnswer:

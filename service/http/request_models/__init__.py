@@ -6,7 +6,7 @@ models that validate and document them, with the configured bounds.
 """
 
 from service.http.request_models.instances import instances_model
-from service.http.request_models.labels import label_model, labels_model, page_model
+from service.http.request_models.labels import label_model, labels_model, merge_model, page_model
 from service.http.request_models.predictions import predict_model
 from service.http.request_models.texts import text_type
 from service.settings import Limits
@@ -20,5 +20,6 @@ class RequestModels:
         self.predict = predict_model(text, limits)
         self.label = label_model(text, limits)
         self.labels = labels_model(self.label, limits)
+        self.merge = merge_model(text, limits)
         self.instances = instances_model(text, limits)
         self.page = page_model(limits)

@@ -15,6 +15,7 @@ from pydantic import (
 
 from service.core.errors import echoed
 from service.core.types import NewLabel
+from service.engine.writing.label_merge import LabelMerge, metadata_bytes
 from service.http.request_models.texts import StrictModel
 from service.settings import Limits
 
@@ -52,6 +53,20 @@ class LabelsBody(StrictModel):
                 raise ValueError(f"label {place} repeats the id {echoed(label_id)}")
             seen.add(label_id)
         return labels
+
+
+class MergeBody(StrictModel):
+    """The body of PATCH /labels/{label_id}."""
+
+    text: str | None
+    queries: list[str]
+    metadata: dict[str, str | None]
+
+    def to_merge(self, label_id: str) -> LabelMerge:
+        """What changes of the label with this id."""
+        return LabelMerge(
+            id=label_id, text=self.text, queries=tuple(self.queries), metadata=self.metadata
+        )
 
 
 class Page(StrictModel):
@@ -114,6 +129,33 @@ def labels_model(label: Any, limits: Limits) -> type[LabelsBody]:
     )
 
 
+def merge_model(text: Any, limits: Limits) -> type[MergeBody]:
+    short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
+    return create_model(
+        "LabelMerge",
+        __base__=MergeBody,
+        text=(text | None, Field(None, description="Replaces the text. Default: it stays.")),
+        queries=(
+            list[text],
+            Field(
+                [],
+                max_length=limits.label_queries,
+                description="Are added to the label's queries, which may be at most"
+                f" {limits.label_queries} together.",
+            ),
+        ),
+        metadata=(
+            dict[short, short | None],
+            Field(
+                {},
+                max_length=limits.metadata_entries,
+                description="Single entries that are added or replaced; null removes an entry. The"
+                " result is held to the limits of a label that is posted.",
+            ),
+        ),
+    )
+
+
 def page_model(limits: Limits) -> type[Page]:
     limit = Field(
         min(100, limits.page), ge=1, le=limits.page, description="The most labels on the page."
@@ -125,7 +167,7 @@ def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
     """Refuse metadata of more than `most` bytes, which every explained answer would repeat."""
 
     def check(metadata: dict[str, str]) -> dict[str, str]:
-        size = sum(len(text.encode()) for pair in metadata.items() for text in pair)
+        size = metadata_bytes(metadata)
         if size > most:
             raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
         return metadata

@@ -1,4 +1,4 @@
-"""What all requests share: strict models, and texts that are trimmed, not blank and not too long."""
+"""What all requests share: strict models, and texts that are neither blank nor too long."""
 
 from typing import Annotated, Any
 

@@ -166,7 +166,7 @@ def test_json_may_be_announced_in_many_ways(reader: LocalService, content_type: 
         ("GET", "/predict", {"POST"}),
         ("PUT", "/predict", {"POST"}),
         ("PUT", "/labels", {"GET", "POST"}),
-        ("POST", "/labels/tent", {"DELETE", "GET"}),
+        ("POST", "/labels/tent", {"DELETE", "GET", "PATCH"}),
         ("DELETE", "/info", {"GET"}),
         ("POST", "/metrics", {"GET"}),
         ("POST", "/health/live", {"GET"}),
