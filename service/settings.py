@@ -105,6 +105,7 @@ class EngineSettings:
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
     - `live_bytes`: bytes of main memory, estimated, of these rows and of labels learned since;
       beyond it 507
+    - `other_data`: whether a label log that was begun for other data than the bundle's is replayed
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
       temporary folder
     - `seal_rows`: live rows that are frozen together in a segment
@@ -123,6 +124,7 @@ class EngineSettings:
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000
     live_bytes: Count = 4_294_967_296
+    other_data: bool = False
     segments: Path | None = None
     seal_rows: Count = 16_384
 

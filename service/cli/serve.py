@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ def serve(
     config: Path | None = None,
     allow_anonymous: bool | None = None,
     access_log: bool | None = None,
+    other_data: bool = False,
 ) -> int:
     """Serve a bundle until SIGTERM or SIGINT.
 
@@ -58,6 +60,9 @@ def serve(
         Serve every client without API keys.
     access_log
         Log one line per request; default yes.
+    other_data
+        Start on a label log that was begun for other data: most of the labels that its clicks and
+        deletions name are unknown to the bundle, and count for nothing.
     """
     options = {
         "host": host,
@@ -67,6 +72,8 @@ def serve(
         "access_log": access_log,
     }
     settings = load_settings(config, options)
+    if other_data:
+        settings = replace(settings, engine=replace(settings.engine, other_data=True))
     keys = os.environ.get(API_KEYS_VARIABLE)
     access = read_keys(Path(keys)) if keys else Access()
     server = settings.server

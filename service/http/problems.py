@@ -38,6 +38,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
     (errors.UnknownHost, 421, "Unknown host", True),
+    (errors.OtherData, 422, "Other data", True),
     (errors.InvalidInput, 422, INVALID, True),
     (errors.TooManyBytes, 429, "Too many bytes held", True),
     (errors.Overloaded, 429, "Too many requests wait", True),

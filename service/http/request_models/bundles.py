@@ -26,3 +26,8 @@ class ReloadBody(StrictModel):
     bundle: BundleName = Field(
         description="Name of the bundle to serve: a folder in the service's folder of bundles."
     )
+    other_data: bool = Field(
+        False,
+        description="Serve it even if most labels that the label log takes for granted are unknown"
+        " to it: what the log says of them counts for nothing.",
+    )

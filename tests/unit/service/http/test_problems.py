@@ -21,6 +21,7 @@ SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
     (errors.BodyTooLarge("m"), 413, "refused"),
     (errors.UnsupportedMedia("m"), 415, "refused"),
     (errors.InvalidInput("m", field="top_k"), 422, "invalid"),
+    (errors.OtherData("m"), 422, "invalid"),
     (errors.Overloaded("m", retry_after=3), 429, "queue_full"),
     (errors.DelayExceeded("m", retry_after=3), 429, "overloaded"),
     (errors.ClientLeft("m"), 499, "disconnected"),
