@@ -183,18 +183,22 @@ class Settings:
         return {**asdict(self.limits), **asdict(self.engine), **asdict(self.server)}
 
 
-def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
-    """Read settings from a TOML file, or none; `server` options override its [server] table.
+def load_settings(
+    path: Path | None, server: Mapping[str, Any], engine: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read settings from a TOML file, or none.
 
+    The options `server` and `engine` override its tables of these names.
     Where the file does not set `engine.threads`, it is the number of cores divided by the number of
     workers, at least 1, and at most `GPU_THREADS` with a GPU. An option that is None is not set.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     document = read_toml(path) if path is not None else {}
-    given = {name: value for name, value in server.items() if value is not None}
-    table = document.get("server", {})
-    if isinstance(table, dict):
-        document = {**document, "server": {**table, **given}}
+    for name, options in (("server", server), ("engine", engine or {})):
+        given = {option: value for option, value in options.items() if value is not None}
+        table = document.get(name, {})
+        if given and isinstance(table, dict):
+            document = {**document, name: {**table, **given}}
     settings = parse(Settings, document, source=str(path) if path else "command line")
     if "threads" in document.get("engine", {}):
         return settings

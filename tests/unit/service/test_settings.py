@@ -112,3 +112,10 @@ def test_divided_cores_change_no_other_setting(file: Path) -> None:
     file.write_text("[engine]\nqueue_queries = 7\n[server]\nworkers = 2\n")
     engine = load_settings(file, {}).engine
     assert engine == EngineSettings(threads=engine.threads, queue_queries=7)
+
+
+def test_an_option_of_the_engine_stands_above_the_file(file: Path) -> None:
+    file.write_text("[engine]\nother_data = true\nqueue_queries = 7\n")
+    for option, expected in ((None, True), (False, False)):
+        engine = load_settings(file, {}, engine={"other_data": option}).engine
+        assert (engine.other_data, engine.queue_queries) == (expected, 7)
