@@ -9,6 +9,10 @@ import orjson
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
+# uvicorn says so once it listens, which is before bundle and log are opened. Whether they could be,
+# the service says itself: `ready`, or the error that ends it.
+_TOO_EARLY = frozenset({"Waiting for application startup.", "Application startup complete."})
+
 
 class JsonLines(logging.Formatter):
     """Time, level, message, and the fields that were passed as `extra`."""
@@ -33,6 +37,11 @@ def configure_logs(*, access: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("uvicorn.error").addFilter(_not_too_early)
     for name in ("keymatch", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("keymatch.access").setLevel(logging.INFO if access else logging.WARNING)
+
+
+def _not_too_early(record: logging.LogRecord) -> bool:
+    return record.getMessage() not in _TOO_EARLY

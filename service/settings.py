@@ -45,7 +45,8 @@ class Limits:
     - `top_k`: labels returned per query
     - `depth`: keys retrieved per query
     - `deadline_ms`: milliseconds; the longest deadline that a request may set
-    - `default_deadline_ms`: milliseconds; the deadline of a request that sets none
+    - `default_deadline_ms`: milliseconds; the deadline of one plain query that sets none
+    - `default_deadline_query_ms`: milliseconds that each further plain query adds to it
     - `labels`: labels per `POST /labels` request; a stream has no such limit
     - `label_queries`: queries posted with one label
     - `metadata_entries`: metadata entries of one label
@@ -67,6 +68,7 @@ class Limits:
     depth: Count = 2_000
     deadline_ms: Count = 60_000
     default_deadline_ms: Count = 1_000
+    default_deadline_query_ms: Natural = 50
     labels: Count = 1_000
     label_queries: Natural = 100
     metadata_entries: Natural = 64
@@ -104,6 +106,7 @@ class EngineSettings:
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
     - `live_bytes`: bytes of main memory, estimated, of these rows and of labels learned since;
       beyond it 507
+    - `other_data`: whether a label log that was begun for other data than the bundle's is replayed
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
       temporary folder
     - `seal_rows`: live rows that are frozen together in a segment
@@ -123,6 +126,7 @@ class EngineSettings:
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000
     live_bytes: Count = 4_294_967_296
+    other_data: bool = False
     segments: Path | None = None
     seal_rows: Count = 16_384
 
@@ -181,18 +185,22 @@ class Settings:
         return {**asdict(self.limits), **asdict(self.engine), **asdict(self.server)}
 
 
-def load_settings(path: Path | None, server: Mapping[str, Any]) -> Settings:
-    """Read settings from a TOML file, or none; `server` options override its [server] table.
+def load_settings(
+    path: Path | None, server: Mapping[str, Any], engine: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read settings from a TOML file, or none.
 
+    The options `server` and `engine` override its tables of these names.
     Where the file does not set `engine.threads`, it is the number of cores divided by the number of
     workers, at least 1, and at most `GPU_THREADS` with a GPU. An option that is None is not set.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     document = read_toml(path) if path is not None else {}
-    given = {name: value for name, value in server.items() if value is not None}
-    table = document.get("server", {})
-    if isinstance(table, dict):
-        document = {**document, "server": {**table, **given}}
+    for name, options in (("server", server), ("engine", engine or {})):
+        given = {option: value for option, value in options.items() if value is not None}
+        table = document.get(name, {})
+        if given and isinstance(table, dict):
+            document = {**document, name: {**table, **given}}
     settings = parse(Settings, document, source=str(path) if path else "command line")
     if "threads" in document.get("engine", {}):
         return settings

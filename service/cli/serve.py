@@ -32,6 +32,7 @@ def serve(
     config: Path | None = None,
     allow_anonymous: bool | None = None,
     access_log: bool | None = None,
+    other_data: bool | None = None,
 ) -> int:
     """Serve a bundle until SIGTERM or SIGINT.
 
@@ -58,6 +59,8 @@ def serve(
         Serve every client without API keys.
     access_log
         Log one line per request; default yes.
+    other_data
+        Start on a label log that was begun for other data than the bundle's; default no.
     """
     options = {
         "host": host,
@@ -66,11 +69,8 @@ def serve(
         "allow_anonymous": allow_anonymous,
         "access_log": access_log,
     }
-    settings = load_settings(config, options)
-    keys = os.environ.get(API_KEYS_VARIABLE)
-    access = read_keys(Path(keys)) if keys else Access()
-    server = settings.server
-    require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
+    settings = load_settings(config, options, engine={"other_data": other_data})
+    access = _read_access(settings)
     _require_servable(settings, access, bundle)
     return launch(
         ServeConfig(
@@ -81,6 +81,13 @@ def serve(
             access=access,
         )
     )
+
+
+def _read_access(settings: Settings) -> Access:
+    keys, server = os.environ.get(API_KEYS_VARIABLE), settings.server
+    access = read_keys(Path(keys)) if keys else Access()
+    require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
+    return access
 
 
 def _require_servable(settings: Settings, access: Access, bundle: Path) -> None:

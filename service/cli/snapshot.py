@@ -36,6 +36,7 @@ def snapshot(
     nice: bool = False,
     niceness: int | None = None,
     progress: Path | None = None,
+    other_data: bool = False,
 ) -> int:
     """Write a new bundle that holds everything that a bundle and its label log hold.
 
@@ -59,6 +60,8 @@ def snapshot(
         Add so much to the niceness, which keeps a share of a busy processor (8: about 15 %).
     progress
         The file in which the service that runs this keeps the progress; end when it is removed.
+    other_data
+        Take a label log that was begun for other data than the bundle's.
     """
     if nice:
         lower_priority()
@@ -68,7 +71,7 @@ def snapshot(
     refuse_existing(out)
     # The service that runs this holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
-        view, log_id, chain = _view(bundle, state, until=until)
+        view, log_id, chain = _view(bundle, state, until=until, other_data=other_data)
         with _reporting(view, out.name, progress) as report:
 
             def report_to_parent(rows: int) -> None:
@@ -88,10 +91,13 @@ def snapshot(
     return 0
 
 
-def _view(bundle: Path, state: str, *, until: int | None) -> tuple[View, str, str]:
+def _view(
+    bundle: Path, state: str, *, until: int | None, other_data: bool
+) -> tuple[View, str, str]:
     """The memory up to event `until`, the id of its log, and the chain there, hexadecimal."""
+    settings = EngineSettings(other_data=other_data)
     with closing(open_log(state, create=False)) as label_log:
-        view = load_bundle(bundle, label_log, EngineSettings(), until=until).memory.view
+        view = load_bundle(bundle, label_log, settings, until=until).memory.view
         if until is not None and view.version != until:
             raise InvalidInput(f"the log ends at event {view.version}", field="until")
         return view, label_log.id, label_log.link_at(view.version).chain.hex()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.core.errors import InvalidConfig
+from service.core.unknown_names import is_unknown
 
 # The configuration of every settings dataclass: unknown keys and "1" in place of 1 are errors.
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -64,7 +65,7 @@ def _explain(error: ValidationError, kind: type[Any]) -> str:
     where, message = ".".join(path), first["msg"]
     if first["type"] != "unexpected_keyword_argument":
         return f"{where}: {message}"
-    return f"{where} is unknown; known are {', '.join(_known(kind, path[:-1]))}"
+    return f"{where} {is_unknown(path[-1], _known(kind, path[:-1]))}"
 
 
 def _known(kind: Any, path: list[str]) -> list[str]:

@@ -4,6 +4,7 @@
     ├── InvalidInput            a value is wrong; names the field and what is allowed
     │   ├── AnswerTooLarge      the answer would have more bytes than are allowed
     │   ├── InvalidConfig       in a settings file, an option or an environment variable
+    │   ├── OtherData           the label log was begun for other data than the bundle's
     │   ├── InvalidData         in a data file; names file, line and field
     │   ├── UnknownLabel        the memory holds no label with this id
     │   └── InvalidFields       several fields of one request are wrong
@@ -83,6 +84,10 @@ class AnswerTooLarge(InvalidInput):
 
 class InvalidConfig(InvalidInput):
     """A setting is unknown or out of range; the message names source, key and allowed values."""
+
+
+class OtherData(InvalidInput):
+    """The label log was begun for other data than the bundle's, and nobody has allowed that."""
 
 
 class InvalidData(InvalidInput):

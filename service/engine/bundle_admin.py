@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from service.core.changes import UseBundle
@@ -73,6 +74,7 @@ class BundleAdmin:
                         *(sys.executable, "-m", "service", "snapshot"),
                         *("--bundle", str(loaded.bundle.folder), "--out", str(target)),
                         *("--until", str(version), "--progress", str(self._progress.path)),
+                        "--other-data",  # where it is, it was allowed
                         *("--niceness", str(niceness_of(self._settings.write_share))),
                     ],
                     secrets={STATE_VARIABLE: str(self._state)},
@@ -101,15 +103,18 @@ class BundleAdmin:
         log.info("snapshot cancelled", extra={"bundle": progress.bundle})
         return progress.bundle
 
-    def reload(self, name: str) -> LoadedBundle:
+    def reload(self, name: str, *, other_data: bool = False) -> LoadedBundle:
         """Serve another bundle from now on; the present one answers until the other is ready.
 
-        Other processes on the same log follow. Raises `Busy`, `InvalidInput`, `BundleError` or
+        `other_data` allows a bundle of other data than the log was begun for. Other processes on
+        the same log follow. Raises `Busy`, `InvalidInput`, `OtherData`, `BundleError` or
         `LogError`, and then nothing has changed.
         """
         self._directory.path(name)
         with _one_at_a_time(self._reloading, "another bundle is being opened"):
-            return self._switch_to(name, configured=self._directory.configured())
+            return self._switch_to(
+                name, configured=self._directory.configured(), other_data=other_data
+            )
 
     def follow(self, request: UseBundle) -> None:
         """Serve the bundle that another process has logged; opens it in a thread of its own."""
@@ -119,10 +124,11 @@ class BundleAdmin:
         """Kill the child that writes a snapshot, if there is one."""
         self._child.stop()
 
-    def _switch_to(self, name: str, *, configured: str) -> LoadedBundle:
+    def _switch_to(self, name: str, *, configured: str, other_data: bool = False) -> LoadedBundle:
+        settings = replace(self._settings, other_data=other_data or self._settings.other_data)
         try:
             loaded = load_bundle(
-                self._directory.existing(name), self._log, self._settings, device=self._device
+                self._directory.existing(name), self._log, settings, device=self._device
             )
             loaded.warm_up(self._submit, threads=self._settings.threads)
             with self._encoding.switched_to(loaded):

@@ -255,13 +255,13 @@ class Engine:
         self._require_ready()
         return await asyncio.to_thread(self._admin.cancel_snapshot)
 
-    async def reload(self, name: str) -> tuple[str, int]:
+    async def reload(self, name: str, *, other_data: bool = False) -> tuple[str, int]:
         """Serve another bundle; returns its name and the version of its memory.
 
         Raises `NotReady`, or as `BundleAdmin.reload`.
         """
         self._require_ready()
-        loaded = await asyncio.to_thread(self._admin.reload, name)
+        loaded = await asyncio.to_thread(self._admin.reload, name, other_data=other_data)
         return loaded.name, loaded.memory.view.version
 
     # Status ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from service.core.prediction.predictor import Predictor
 from service.core.prediction.query_cache import QueryCache
 from service.core.replay import replayed
 from service.core.types import DeviceName, Event, PredictOptions
+from service.engine.log_references import LogReferences
 from service.settings import EngineSettings
 
 WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
@@ -110,8 +112,8 @@ def load_bundle(
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
     Its rows are searched and its texts encoded on `device`, or on the processor (None).
-    Raises `BundleError`, `DeviceUnavailable`, and `LogError` where the log lacks events that the
-    bundle holds.
+    Raises `BundleError`, `DeviceUnavailable`, `LogError` where the log lacks events that the bundle
+    holds, and `OtherData` where it was begun for other data, unless the settings allow that.
     """
     name: DeviceName = "cpu" if device is None else device.name
     bundle = open_bundle(folder, device=device)
@@ -135,13 +137,25 @@ def load_bundle(
             version=held_version(bundle.manifest, label_log),
         ),
     )
+    references = LogReferences(bundle)
     events = label_log.read(after=loaded.memory.view.version, until=until)
     try:
-        loaded.apply(events, threads=settings.threads)
+        loaded.apply(references.watched(events), threads=settings.threads)
     except LogError as error:
         raise explained(label_log, error) from error
+    references.report(allowed=settings.other_data)
     log.info("log replayed", extra={"version": loaded.memory.view.version})
     return loaded
+
+
+def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
+    """Raise `OtherData` or `LogError` as `load_bundle` does, without loading anything."""
+    references = LogReferences(bundle)
+    try:
+        deque(references.watched(label_log.read(after=held_version(bundle, label_log))), maxlen=0)
+    except LogError as error:
+        raise explained(label_log, error) from error
+    references.report(allowed=False)
 
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:

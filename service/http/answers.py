@@ -13,6 +13,7 @@ from pydantic import Field
 # Before Python 3.12 pydantic takes no TypedDict of `typing`.
 from typing_extensions import TypedDict
 
+from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.http.problems import Problem
 
 Version = Annotated[
@@ -114,11 +115,16 @@ class LabelsAnswer(TypedDict):
     ]
 
 
-class LineAnswer(LabelStatus):
+class MergeAnswer(LabelStatus):
+    """The answer of PATCH /labels/{label_id}."""
+
+    version: Version
+
+
+class LineAnswer(MergeAnswer):
     """The answer to a line of a stream whose label was written."""
 
     line: Annotated[int, Field(description="Number of the line, from 1.")]
-    version: Version
 
 
 class LineRefusal(TypedDict):
@@ -188,6 +194,21 @@ class LabelAnswer(TypedDict):
     version: Annotated[
         int, Field(description="Memory version that wrote the label; 0: it came with the bundle.")
     ]
+
+
+class ClicksAnswer(TypedDict):
+    """The queries that a label was clicked for since training, as posted to /instances."""
+
+    total: int
+    newest: Annotated[
+        list[str], Field(description=f"At most {NEWEST_QUERIES} queries, the newest first.")
+    ]
+
+
+class ShownLabelAnswer(LabelAnswer):
+    """A label with what it has learned."""
+
+    clicked: ClicksAnswer
 
 
 class LabelPage(TypedDict):

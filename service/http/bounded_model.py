@@ -3,6 +3,8 @@
 Pydantic collects every error, and holds the interpreter's lock until it has: 1.4 s for a body of
 4 MB whose 300,000 fields are all unknown. So what is too much already is cut before, and the
 entries of a long list are validated one by one, until there are more errors than are shown.
+
+What is wrong is said in pydantic's words; of an unknown field, also which fields are known.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from annotated_types import MaxLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from service.core.errors import InvalidFields
+from service.core.errors import InvalidFields, echoed
+from service.core.unknown_names import is_unknown
 from service.http.large.body_values import most_values
-from service.http.problems import SHOWN_FIELDS, field_problems
+from service.http.problems import SHOWN_FIELDS
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,17 +46,21 @@ class BoundedModel(Generic[Model]):
                 self._entries = name, BoundedModel(kind)
 
     def validate(self, document: Any) -> Model:
-        """The validated document; raises pydantic's `ValidationError`, or `InvalidFields`."""
-        if not isinstance(document, dict):
-            return self._model.model_validate(document)
-        document = self._cut(document)
-        if self._entries is not None:
+        """The validated document; raises `InvalidFields`."""
+        document = self._cut(document) if isinstance(document, dict) else document
+        if self._entries is not None and isinstance(document, dict):
             name, model = self._entries
             entries = document.get(name)
             longest = self._longest[name]
             if isinstance(entries, list) and (longest is None or len(entries) <= longest):
                 document = {**document, name: self._validated(name, model, entries, document)}
-        return self._model.model_validate(document)
+        return self._valid(document)
+
+    def _valid(self, document: Any) -> Model:
+        try:
+            return self._model.model_validate(document)
+        except ValidationError as error:
+            raise InvalidFields(wrong_fields(error, self._model)) from error
 
     def _validated(
         self,
@@ -67,9 +74,9 @@ class BoundedModel(Generic[Model]):
         if not wrong:
             return valid
         try:
-            self._model.model_validate({**document, name: []})
-        except ValidationError as error:
-            wrong += [field for field in field_problems(error) if field[0] != name]
+            self._valid({**document, name: []})
+        except InvalidFields as error:
+            wrong += [field for field in error.fields if field[0] != name]
         raise InvalidFields(wrong)
 
     def _cut(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +92,27 @@ class BoundedModel(Generic[Model]):
         return document
 
 
+def wrong_fields(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
+    """The invalid fields, by path and message; the path of a whole document is empty.
+
+    No value is repeated, and of the names of unknown fields as much as a message may hold.
+    """
+    fields = error.errors(include_url=False, include_context=False, include_input=False)
+    return [
+        (
+            ".".join(map(str, field["loc"])),
+            _unknown(str(field["loc"][-1]), model)
+            if field["type"] == "extra_forbidden" and len(field["loc"]) == 1
+            else field["msg"],
+        )
+        for field in fields
+    ]
+
+
+def _unknown(name: str, model: type[BaseModel]) -> str:
+    return f"{echoed(name)} {is_unknown(name, list(model.model_fields))}"
+
+
 def _each(
     name: str, model: BoundedModel[BaseModel], entries: list[Any]
 ) -> tuple[list[Any], list[tuple[str, str]]]:
@@ -94,8 +122,9 @@ def _each(
     for place, entry in enumerate(entries):
         try:
             valid.append(model.validate(entry))
-        except ValidationError as error:
-            wrong += field_problems(error, (name, place))
+        except InvalidFields as error:
+            above = f"{name}.{place}"
+            wrong += [(f"{above}.{path}" if path else above, why) for path, why in error.fields]
             if len(wrong) >= MOST:
                 break
     return valid, wrong

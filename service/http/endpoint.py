@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -76,6 +76,7 @@ class Endpoint(Generic[Input]):
     path: str  # as Starlette writes it: "/labels/{label_id:label_id}"
     summary: str
     handler: Callable[[Call[Input]], Awaitable[Any]]
+    description: str = ""  # what the summary leaves out
     scope: str | None = None  # that the API key must have; None: no key is needed
     body: type[Input] | None = None
     body_required: bool = True  # False: an empty body stands for {}
@@ -131,7 +132,7 @@ class EndpointRoute(Route):
         self._endpoint, self._access, self._body_bytes = endpoint, access, body_bytes
         self._telemetry, self._side_thread = telemetry, side_thread
         self._held_bytes = held_bytes
-        self._body = None if endpoint.body is None else BoundedModel[BaseModel](endpoint.body)
+        self._body, self._query = _bounded(endpoint.body), _bounded(endpoint.query)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of this path; another method than the endpoint's is a 405."""
@@ -146,11 +147,11 @@ class EndpointRoute(Route):
         try:
             try:
                 response = await self._answer(scope, receive, monotonic(), hold)
-            except (KeymatchError, ValidationError) as error:
+            except KeymatchError as error:
                 reason = problems.reason(error)
                 if reason:
                     self._telemetry.rejected.labels(reason).inc()
-                response = problems.refusal(error)
+                response = problems.from_error(error)
             await response(scope, receive, send)
         finally:
             hold.release()
@@ -191,7 +192,10 @@ class EndpointRoute(Route):
                 side_thread=self._side_thread,
                 default=b"" if endpoint.body_required else b"{}",
             )
-        if endpoint.query is not None:
-            query: BaseModel = endpoint.query.model_validate(dict(request.query_params))
-            return query
+        if self._query is not None:
+            return self._query.validate(dict(request.query_params))
         return None
+
+
+def _bounded(model: type[BaseModel] | None) -> BoundedModel[BaseModel] | None:
+    return None if model is None else BoundedModel(model)

@@ -68,12 +68,15 @@ def _operation(
         "summary": endpoint.summary,
         "operationId": f"{name}_{endpoint.method.lower()}",
     }
+    description = [endpoint.description] if endpoint.description else []
     if endpoint.scope is not None:
-        operation["description"] = (
+        description.append(
             f"Needs an API key with the scope `{endpoint.scope}` where the service has API keys."
         )
         if keys:
             operation["security"] = [{_KEY_SCHEME: []}]
+    if description:
+        operation["description"] = " ".join(description)
     if parameters := list(_parameters(endpoint)):
         operation["parameters"] = parameters
     if endpoint.body is not None:

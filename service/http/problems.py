@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Annotated, NotRequired
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.responses import Response
 
 # Before Python 3.12 pydantic takes no TypedDict of `typing`.
@@ -38,6 +38,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
     (errors.UnknownHost, 421, "Unknown host", True),
+    (errors.OtherData, 422, "Other data", True),
     (errors.InvalidInput, 422, INVALID, True),
     (errors.TooManyBytes, 429, "Too many bytes held", True),
     (errors.Overloaded, 429, "Too many requests wait", True),
@@ -118,18 +119,16 @@ def problem_response(document: Problem, headers: dict[str, str] | None = None) -
     return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
 
 
-def refusal(error: KeymatchError | ValidationError) -> Response:
-    """The answer to a request that was refused, whether for its fields or for another reason."""
-    return from_validation(error) if isinstance(error, ValidationError) else from_error(error)
-
-
 def from_error(error: KeymatchError) -> Response:
     """The answer to a request that failed with `error`."""
     return problem_response(error_document(error), _headers(error))
 
 
-def error_document(error: Exception) -> Problem:
-    """What a client is told about `error`; a message that must not be sent is logged instead."""
+def error_document(error: Exception, *, whole: str = "body") -> Problem:
+    """What a client is told about `error`; a message that must not be sent is logged instead.
+
+    An error above all fields names `whole`.
+    """
     row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
     if row is None:
         return defect_document(error)
@@ -138,31 +137,10 @@ def error_document(error: Exception) -> Problem:
         log.error(title, extra={"cause": str(error)})
         return problem(status, title)
     if isinstance(error, errors.InvalidFields):
-        return _invalid([((field,), message) for field, message in error.fields], "body")
+        return _invalid(error.fields, whole)
     message, field = str(error), getattr(error, "field", "")
     fields: list[FieldProblem] = [{"field": field, "message": message}] if field else []
     return problem(status, title, message, fields=fields)
-
-
-def from_validation(error: ValidationError) -> Response:
-    """The answer to a body or a query string with invalid fields."""
-    return problem_response(validation_document(error))
-
-
-def validation_document(error: ValidationError, *, whole: str = "body") -> Problem:
-    """Names the invalid fields and repeats no value; an error above all fields names `whole`."""
-    invalid = error.errors(include_url=False, include_context=False, include_input=False)
-    return _invalid([(field["loc"], field["msg"]) for field in invalid], whole)
-
-
-def field_problems(
-    error: ValidationError, above: tuple[int | str, ...] = ()
-) -> list[tuple[str, str]]:
-    """The invalid fields, by path and message; `above` is where the validated document lies."""
-    return [
-        (".".join(map(str, (*above, *field["loc"]))), field["msg"])
-        for field in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
 
 
 def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
@@ -183,15 +161,13 @@ def defect_document(error: Exception) -> Problem:
 
 def reason(error: Exception) -> str | None:
     """The label value of `keymatch_rejected_total` for `error`, None if it is not counted."""
-    if isinstance(error, ValidationError):
-        return "invalid"
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
 
 
-def _invalid(invalid: Sequence[tuple[tuple[int | str, ...], str]], whole: str) -> Problem:
+def _invalid(invalid: Sequence[tuple[str, str]], whole: str) -> Problem:
     """A problem of invalid fields, given by path and message; bounded, however many they are."""
     fields: list[FieldProblem] = [
-        {"field": ".".join(map(str, path))[:SHOWN_CHARACTERS] or whole, "message": message}
+        {"field": path[:SHOWN_CHARACTERS] or whole, "message": message}
         for path, message in invalid[:SHOWN_FIELDS]
     ]
     # Validation may have stopped after one more than are shown.

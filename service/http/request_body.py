@@ -41,9 +41,8 @@ async def read_json(
     """Read and validate a JSON body of at most `limit` bytes; `default` replaces an empty body.
 
     A body of more than `SMALL_BYTES` counts in `hold` until the caller releases it. Raises
-    `UnsupportedMedia`, `BodyTooLarge`, `TooManyBytes`, `MalformedRequest`, `InvalidInput`, or
-    pydantic's `ValidationError`. The parser refuses NaN, lone surrogates, invalid UTF-8 and deep
-    nesting.
+    `UnsupportedMedia`, `BodyTooLarge`, `TooManyBytes`, `MalformedRequest` or `InvalidInput`. The
+    parser refuses NaN, lone surrogates, invalid UTF-8 and deep nesting.
     """
     content = await _read(scope, receive, limit, hold)
     # Even without content: a page of another site can send an empty body, but not this type.

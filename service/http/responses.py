@@ -9,6 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from service.core.errors import AnswerTooLarge
+from service.core.memory.view import View
 from service.core.types import Answer, Evidence, Keyword, Label, Prediction
 from service.engine.writing.written import Written, WrittenLabel
 from service.http.answers import (
@@ -19,8 +20,10 @@ from service.http.answers import (
     LabelStatus,
     LineAnswer,
     LineRefusal,
+    MergeAnswer,
     PredictAnswer,
     ResultAnswer,
+    ShownLabelAnswer,
     StreamEnd,
     TimingAnswer,
 )
@@ -120,6 +123,12 @@ def labels_answer(written: Written) -> LabelsAnswer:
     }
 
 
+def merge_answer(written: Written) -> MergeAnswer:
+    """The answer of PATCH /labels/{label_id}."""
+    [label] = written.labels
+    return {**_label_status(label), "version": written.version}
+
+
 def line_answer(line: int, label: WrittenLabel, *, version: int) -> LineAnswer:
     """The answer to a line of a stream whose label was written."""
     return {"line": line, **_label_status(label), "version": version}
@@ -135,8 +144,18 @@ def stream_end(line: int, problem: Problem) -> StreamEnd:
     return {"stopped_after": line, "error": problem}
 
 
+def shown_label(view: View, label_id: str) -> ShownLabelAnswer:
+    """The answer of GET /labels/{label_id}; raises `UnknownLabel`."""
+    label = view.labels.require(label_id)
+    clicked = view.ownership.queries_for(label.index)
+    return {
+        **label_answer(label),
+        "clicked": {"total": len(clicked), "newest": list(clicked.newest)},
+    }
+
+
 def label_answer(label: Label) -> LabelAnswer:
-    """A label, as GET /labels and GET /labels/{label_id} show it."""
+    """A label, as GET /labels lists it."""
     return {
         "id": label.id,
         "text": label.text,

@@ -23,6 +23,7 @@ from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig
 from service.core.label_log import open_log
 from service.engine.bundle_directory import BundleDirectory
+from service.engine.loaded_bundle import require_same_data
 from service.server.serve_config import ServeConfig
 from service.server.worker import MARGIN_SECONDS, Worker
 from service.telemetry import forget_ended
@@ -123,7 +124,9 @@ class Supervisor(Multiprocess):
 def _verify(config: ServeConfig) -> None:
     directory = BundleDirectory(folder=config.bundles, started_with=config.bundle)
     with closing(open_log(config.state)) as label_log:
-        open_bundle(directory.current(label_log))
+        bundle = open_bundle(directory.current(label_log))
+        if not config.settings.engine.other_data:
+            require_same_data(bundle, label_log)
 
 
 def _temporary_folder() -> TemporaryDirectory[str]:

@@ -11,7 +11,13 @@ import httpx
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer, PredictAnswer
+from service.http.answers import (
+    LabelPage,
+    LabelsAnswer,
+    MergeAnswer,
+    PredictAnswer,
+    ShownLabelAnswer,
+)
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService
@@ -59,6 +65,14 @@ label_bodies = st.fixed_dictionaries(
             max_size=3,
         )
     }
+)
+
+merge_bodies = st.fixed_dictionaries(
+    {"text": texts},
+    optional={
+        "queries": st.lists(texts, max_size=2),
+        "metadata": st.dictionaries(texts, st.none() | texts, max_size=2),
+    },
 )
 
 
@@ -121,7 +135,15 @@ def test_labels_answers_any_json(service: LocalService, body: Any) -> None:
             assume(label["id"] not in (".", ".."))
             shown = service.get(f"/labels/{quote(label['id'], safe='')}")
             assert shown.status_code == 200, label
-            assert_as_documented(shown, LabelAnswer)
+            assert_as_documented(shown, ShownLabelAnswer)
+
+
+@fuzz
+@given(body=merge_bodies | mutated(merge_bodies) | documents)
+def test_merges_answer_any_json(service: LocalService, body: Any) -> None:
+    content = json.dumps(body)
+    answer = service.request("PATCH", "/labels/tent", content=content, headers=JSON)
+    assert_as_documented(answer, MergeAnswer)
 
 
 @fuzz
@@ -159,7 +181,7 @@ def test_any_path_and_query_is_answered(
     service: LocalService, label_id: str, after: str, limit: Any, other: str
 ) -> None:
     encoded = "".join(f"%{byte:02X}" for byte in label_id.encode())
-    assert_as_documented(service.get(f"/labels/{encoded}"), LabelAnswer)
+    assert_as_documented(service.get(f"/labels/{encoded}"), ShownLabelAnswer)
     assert_problem(service.get(f"/{encoded}/unknown"), 404)
     parameters = {"after": after, "limit": str(limit), **({other: "x"} if other else {})}
     assert_as_documented(service.get("/labels", params=parameters), LabelPage)

@@ -15,6 +15,8 @@ from rpds import HashTrieMap, HashTrieSet
 from service.core.bundle.bundle import Bundle
 from service.core.memory.label_table import LabelTable
 
+NEWEST_QUERIES = 100  # of a column that are kept in order
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Click:
@@ -24,18 +26,41 @@ class Click:
     columns: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VotingQueries:
+    """The posted queries that vote for one column; of these the newest, the last one first."""
+
+    all: HashTrieSet[str] = field(default_factory=HashTrieSet)
+    newest: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.all)
+
+    def insert(self, query: str) -> VotingQueries:
+        """Return the queries with a new one, or with one that was posted again."""
+        others = self.newest
+        if query in others:
+            others = tuple(other for other in others if other != query)
+        newest = (query, *others[: NEWEST_QUERIES - 1])
+        return VotingQueries(all=self.all.insert(query), newest=newest)
+
+
+NO_QUERIES = VotingQueries()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowOwnership:
     """The rows of labels and of posted queries.
 
     `label_rows` holds, by column, the rows of each label that was posted: those that the label's
-    next version replaces. `clicks` holds the posted queries, `queries_by_column` the posted queries
-    that vote for a column.
+    next version replaces. `clicks` holds the posted queries, `queries_by_column` those that vote
+    for a column.
     """
 
     label_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
     clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
-    queries_by_column: HashTrieMap[int, HashTrieSet[str]] = field(default_factory=HashTrieMap)
+    queries_by_column: HashTrieMap[int, VotingQueries] = field(default_factory=HashTrieMap)
 
     @classmethod
     def of_bundle(cls, bundle: Bundle) -> RowOwnership:
@@ -59,6 +84,10 @@ class RowOwnership:
         click = self.clicks.get(query)
         return click.columns if click else ()
 
+    def queries_for(self, column: int) -> VotingQueries:
+        """Return the posted queries that vote for a column."""
+        return self.queries_by_column.get(column, NO_QUERIES)
+
     def with_label_rows(self, column: int, rows: Sequence[int]) -> RowOwnership:
         """Return the ownership in which the label at `column` has these rows."""
         return replace(self, label_rows=self.label_rows.insert(column, tuple(rows)))
@@ -67,7 +96,7 @@ class RowOwnership:
         """Return the ownership in which a posted query has this row and these votes."""
         by_column = self.queries_by_column
         for column in click.columns:
-            queries = by_column.get(column, HashTrieSet()).insert(query)
+            queries = by_column.get(column, NO_QUERIES).insert(query)
             by_column = by_column.insert(column, queries)
         return replace(self, clicks=self.clicks.insert(query, click), queries_by_column=by_column)
 
@@ -77,7 +106,7 @@ class RowOwnership:
         The rows of the label itself are not among them.
         """
         clicks, voteless = self.clicks, []
-        for query in self.queries_by_column.get(column, HashTrieSet()):
+        for query in self.queries_for(column).all:
             click = clicks[query]
             remaining = tuple(voted for voted in click.columns if voted != column)
             if remaining:

@@ -1,7 +1,7 @@
 """The routes, one module for each resource: what each takes, does and answers.
 
 To add a route:
-1. `request_models.py`: the model of its body or query string; `answers.py`: the type of its answer.
+1. `request_models/`: the model of its body or query string; `answers.py`: the type of its answer.
 2. In a module here: a handler, which takes a `Call` and returns the answer, and an `Endpoint` in
    the list of `endpoints`, which declares everything that clients see: validation, API keys, /docs
    and the metrics of requests follow from it. A new module is added to `build_endpoints`.

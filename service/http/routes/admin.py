@@ -6,7 +6,7 @@ from typing import Any
 
 from service.http.answers import BundleAnswer, CancelAnswer
 from service.http.endpoint import Call, Endpoint
-from service.http.request_models import ReloadBody, SnapshotBody
+from service.http.request_models.bundles import ReloadBody, SnapshotBody
 from service.http.routes.dependencies import RouteDependencies
 
 
@@ -62,5 +62,7 @@ class AdminRoutes:
 
     async def reload(self, call: Call[ReloadBody]) -> BundleAnswer:
         """Open, verify and warm up a bundle, then serve it in place of the present one."""
-        name, version = await self._engine.reload(call.input.bundle)
+        name, version = await self._engine.reload(
+            call.input.bundle, other_data=call.input.other_data
+        )
         return {"bundle": name, "version": version}

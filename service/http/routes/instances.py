@@ -8,7 +8,7 @@ from service.core.types import NewInstance
 from service.engine.writing.operations import PutInstances
 from service.http.answers import InstancesAnswer
 from service.http.endpoint import Call, Endpoint
-from service.http.request_models import InstancesBody
+from service.http.request_models.instances import InstancesBody
 from service.http.routes.dependencies import RouteDependencies
 
 

@@ -1,9 +1,10 @@
-"""/labels: create, replace, list, show and delete keywords."""
+"""/labels: create, replace, change, list, show and delete keywords."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -13,20 +14,28 @@ from starlette.responses import Response
 
 from service.core.errors import NotReady
 from service.core.types import Label, NewLabel
+from service.engine.writing.label_merge import merge_label
 from service.engine.writing.operations import PutLabels, RemoveLabel
 from service.http.answers import (
-    LabelAnswer,
     LabelPage,
     LabelsAnswer,
     LineAnswer,
     LineRefusal,
+    MergeAnswer,
+    ShownLabelAnswer,
     StreamEnd,
     VersionAnswer,
 )
 from service.http.endpoint import Call, Endpoint, LineStream
 from service.http.large.held_bytes import Hold
-from service.http.request_models import LabelBody, LabelsBody, Page
-from service.http.responses import label_answer, label_size, labels_answer
+from service.http.request_models.labels import LabelBody, LabelsBody, MergeBody, Page
+from service.http.responses import (
+    label_answer,
+    label_size,
+    labels_answer,
+    merge_answer,
+    shown_label,
+)
 from service.http.routes.dependencies import RouteDependencies
 from service.http.streaming.label_stream import STREAM_BYTES, LabelStream
 
@@ -52,13 +61,15 @@ class LabelRoutes:
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """The declared routes."""
-        return [self._put(), self._list(), self._get(), self._delete()]
+        return [self._put(), self._list(), self._get(), self._merge(), self._delete()]
 
     def _put(self) -> Endpoint[LabelsBody]:
         return Endpoint(
             method="POST",
             path="/labels",
             summary="Create or replace labels",
+            description="A label that exists is replaced as a whole: queries and metadata that the"
+            " request leaves out are gone; clicks stay. PATCH changes a part of a label.",
             handler=self.put_labels,
             scope="write",
             body=self._models.labels,
@@ -92,8 +103,23 @@ class LabelRoutes:
             handler=self.get_label,
             scope="read",
             path_parameters=_PATH_PARAMETERS,
-            answer=LabelAnswer,
+            answer=ShownLabelAnswer,
             refusals=(404, 503),
+        )
+
+    def _merge(self) -> Endpoint[MergeBody]:
+        return Endpoint(
+            method="PATCH",
+            path=_LABEL_PATH,
+            summary="Change a part of one label",
+            description="What the request leaves out stays as it is.",
+            handler=self.merge_label,
+            scope="write",
+            path_parameters=_PATH_PARAMETERS,
+            body=self._models.merge,
+            idempotent=True,
+            answer=MergeAnswer,
+            refusals=(404, 429, 503, 504, 507),
         )
 
     def _delete(self) -> Endpoint[None]:
@@ -153,9 +179,20 @@ class LabelRoutes:
             "next": shown[-1].id if len(labels) > len(shown) else None,
         }
 
-    async def get_label(self, call: Call[None]) -> LabelAnswer:
+    async def get_label(self, call: Call[None]) -> ShownLabelAnswer:
         """A label of the bundle or a posted one."""
-        return label_answer(self._engine.view.labels.require(_label_id(call)))
+        return shown_label(self._engine.view, _label_id(call))
+
+    async def merge_label(self, call: Call[MergeBody]) -> MergeAnswer:
+        """Merge what is given into a label."""
+        merge, engine = call.input.to_merge(_label_id(call)), self._engine
+        written = await merge_label(
+            merge,
+            label=lambda: engine.view.labels.as_posted(merge.id),
+            write=partial(engine.write, request=call.idempotency),
+            limits=self._dependencies.limits,
+        )
+        return merge_answer(written)
 
     async def delete_label(self, call: Call[None]) -> VersionAnswer:
         """Remove a label and its rows from the memory."""
@@ -171,6 +208,6 @@ def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:
     return labels[: 1 + sum(end < size for end in ends)]
 
 
-def _label_id(call: Call[None]) -> str:
+def _label_id(call: Call[Any]) -> str:
     label_id: str = call.request.path_params["label_id"]
     return label_id

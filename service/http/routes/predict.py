@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.core.errors import DeadlineExceeded
 from service.core.prediction.predictor import EVIDENCE_ROWS
-from service.core.types import PredictOptions
+from service.core.types import Answer, PredictOptions
+from service.engine.reading.query_cost import query_cost
 from service.http.answers import PredictAnswer
 from service.http.endpoint import Call, Endpoint
-from service.http.request_models import PredictBody
+from service.http.request_models.predictions import PredictBody
 from service.http.responses import (
     KEYWORD_BYTES,
     JsonAnswer,
@@ -27,6 +29,7 @@ class PredictRoutes:
     def __init__(self, dependencies: RouteDependencies) -> None:
         self._engine, self._models = dependencies.engine, dependencies.models
         self._side_thread = dependencies.side_thread
+        self._limits = dependencies.limits
         self._answer_bytes = dependencies.limits.answer_bytes
 
     def endpoints(self) -> list[Endpoint[Any]]:
@@ -50,15 +53,7 @@ class PredictRoutes:
         rows = len(body.queries) * body.top_k * (EVIDENCE_ROWS if body.explain else 1)
         if rows > FEW_ROWS:  # as much is held before its answer is built, and waits for that
             call.hold.add(min(rows * KEYWORD_BYTES, self._answer_bytes))
-        bundle, answer = await self._engine.predict(
-            body.queries,
-            PredictOptions(top_k=body.top_k, explain=body.explain),
-            deadline=call.received + body.deadline_ms / 1000,
-            min_version=body.min_version,
-            client=call.request.scope.get("state", {}).get("client"),
-            memorization=body.memorization,
-            depth=body.depth,
-        )
+        bundle, answer = await self._answer(call)
         if rows <= FEW_ROWS:
             if body.explain:  # only metadata and evidence make so few rows large
                 require_answer_fits(answer, explain=True, limit=self._answer_bytes)
@@ -70,4 +65,37 @@ class PredictRoutes:
             explain=body.explain,
             limit=self._answer_bytes,
             hold=call.hold,
+        )
+
+    async def _answer(self, call: Call[PredictBody]) -> tuple[str, Answer]:
+        """The bundle's name and the answer; a passed deadline is named by its field."""
+        body = call.input
+        base = PredictOptions(top_k=body.top_k, explain=body.explain)
+        deadline_ms = body.deadline_ms or self._default_deadline_ms(base, body)
+        try:
+            return await self._engine.predict(
+                body.queries,
+                base,
+                deadline=call.received + deadline_ms / 1000,
+                min_version=body.min_version,
+                client=call.request.scope.get("state", {}).get("client"),
+                memorization=body.memorization,
+                depth=body.depth,
+            )
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"{error}; `deadline_ms` was {deadline_ms}: set a longer one, of at most"
+                f" {self._limits.deadline_ms}, or send fewer queries at once"
+            ) from error
+
+    def _default_deadline_ms(self, base: PredictOptions, body: PredictBody) -> int:
+        """What one plain query gets, and a share for each further one that the request costs."""
+        limits = self._limits
+        options = self._engine.loaded.options(
+            base, memorization=body.memorization, depth=body.depth
+        )
+        further = len(body.queries) * query_cost(options) - 1
+        return min(
+            limits.default_deadline_ms + further * limits.default_deadline_query_ms,
+            limits.deadline_ms,
         )

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +25,7 @@ from service.http.bounded_model import BoundedModel
 from service.http.large.held_bytes import Hold
 from service.http.problems import Problem
 from service.http.request_body import NDJSON, SMALL_BYTES, validated
-from service.http.request_models import LabelBody
+from service.http.request_models.labels import LabelBody
 from service.http.responses import json_lines, line_answer, line_refusal, stream_end
 from service.http.side_thread import SideThread
 from service.http.streaming.batch_queue import BatchQueue, Entry
@@ -133,10 +132,8 @@ class LabelStream(Response):
         label, problem = None, None
         try:
             label = await self._label(line)
-        except ValidationError as error:
-            problem = problems.validation_document(error, whole="line")
         except KeymatchError as error:
-            problem = problems.error_document(error)
+            problem = problems.error_document(error, whole="line")
         size = len(line.content or b"")
         return Entry(line=line.number, size=size, held=line.held, label=label, problem=problem)
 

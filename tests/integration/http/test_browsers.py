@@ -22,6 +22,7 @@ def test_a_foreign_page_cannot_write(reader: LocalService) -> None:
         reader.post("/admin/reload", {"bundle": "tiny"}, headers=FOREIGN),
         reader.post("/labels", {"labels": [{"text": "axe"}]}, headers=FOREIGN),
         reader.post("/instances", {"instances": []}, headers=FOREIGN),
+        reader.request("PATCH", "/labels/tent", json={"text": "axe"}, headers=FOREIGN),
         reader.request("DELETE", "/labels/tent", headers=FOREIGN),
     ]
     for answer in writes:

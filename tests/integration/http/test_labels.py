@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from service.http.answers import LabelAnswer, LabelPage, LabelsAnswer
+from service.http.answers import LabelPage, LabelsAnswer, ShownLabelAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 from tests.support.tiny.bundles import LABELS
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
+NO_CLICKS = {"total": 0, "newest": []}
 ODD_IDS = [
     "a/b", "/leading", "trailing/", "a//b", "..", ".", "../../etc", "%2F", "100%", "a+b", "a b",
     "?limit=1", "#fragment", "a;b", "ünï/cödé", "靴", "🥾", "\0", "a\nb", "'", '"', "labels", "\\",
@@ -50,7 +51,8 @@ def test_a_label_is_created_then_unchanged_then_updated(service: LocalService) -
     ):
         AXE_NOW = {**AXE, **change}
         assert put(service, AXE_NOW)["version"] == version
-        assert service.get("/labels/axe").json() == {**AXE_NOW, "novel": True, "version": version}
+        shown = {**AXE_NOW, "novel": True, "version": version, "clicked": NO_CLICKS}
+        assert service.get("/labels/axe").json() == shown
 
 
 def test_a_label_is_predicted_from_the_answer_on(service: LocalService) -> None:
@@ -138,11 +140,29 @@ def test_labels_are_shown_by_any_id(service: LocalService) -> None:
 
 def test_base_labels_are_shown_too(reader: LocalService) -> None:
     shown = reader.get("/labels/tent").json()
-    assert_answer(shown, LabelAnswer)
+    assert_answer(shown, ShownLabelAnswer)
     assert shown == {
         "id": "tent", "text": "camping tent", "queries": [], "metadata": {},
-        "novel": False, "version": 0,
+        "novel": False, "version": 0, "clicked": NO_CLICKS,
     }  # fmt: skip
+
+
+def test_queries_learned_by_clicks_are_shown_beside_those_posted_with_the_label(
+    service: LocalService,
+) -> None:
+    put(service, AXE)
+    clicks = [("climb a serac", ["axe", "tent"]), ("ice tool", ["axe"]), ("igloo", ["tent"])]
+    for query, labels in clicks:
+        click = {"instances": [{"query": query, "labels": labels}]}
+        assert service.post("/instances", click).status_code == 200
+    shown = service.get("/labels/axe").json()
+    assert shown["queries"] == AXE["queries"]
+    assert shown["clicked"] == {"total": 2, "newest": ["ice tool", "climb a serac"]}
+    put(service, {**AXE, "text": "ice pick"})
+    assert service.get("/labels/axe").json()["clicked"] == shown["clicked"]
+    service.request("DELETE", "/labels/axe")
+    put(service, AXE)
+    assert service.get("/labels/axe").json()["clicked"] == NO_CLICKS
 
 
 @pytest.mark.parametrize("path", ["/labels/nope", "/labels/", "/labels/%00", "/labels/tent%20"])

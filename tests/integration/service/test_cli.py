@@ -63,6 +63,8 @@ def test_an_altered_file_is_named(tiny_bundle_folder: Path, tmp_path: Path, name
     (altered / name).write_bytes(content)
     ended = run("service", "serve", "--bundle", altered, "--state", tmp_path / "state", *PORT)
     assert str(altered / name) in complaint(ended)
+    assert "startup" not in ended.stderr
+    assert '"ready"' not in ended.stderr
 
 
 def test_a_missing_file_is_named(tiny_bundle_folder: Path, tmp_path: Path) -> None:

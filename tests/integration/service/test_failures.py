@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from service.core.errors import LogError
+from service.settings import Limits
 from tests.support.children import child_processes
 from tests.support.holding import hold
 from tests.support.http.problems import assert_no_internals, assert_problem
@@ -119,6 +120,25 @@ def test_labels_whose_encoding_is_starved_are_refused(serve) -> None:
     finally:
         os.kill(child, signal.SIGCONT)
     assert service.post("/labels", many).json()["version"] == 21
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "deadline_ms"),
+    [(1, {}, 100), (3, {}, 120), (3, {"depth": 1000}, 150), (3, {"deadline_ms": 40}, 40)],
+)
+def test_the_default_deadline_grows_with_what_a_request_costs(
+    serve, in_thread, monkeypatch, queries: int, options: dict[str, int], deadline_ms: int
+) -> None:
+    limits = Limits(default_deadline_ms=100, default_deadline_query_ms=10, deadline_ms=30_000)
+    service = serve(threads=1, limits=limits)
+    held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
+    body = {"queries": ["tent"] * queries, **options}
+    problem = assert_problem(service.post("/predict", body), 504)
+    held.released.set()
+    assert problem["detail"].endswith(
+        f"`deadline_ms` was {deadline_ms}: set a longer one, of at most 30000, or send fewer"
+        " queries at once"
+    )
 
 
 def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, in_thread, monkeypatch) -> None:

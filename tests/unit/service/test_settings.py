@@ -42,6 +42,7 @@ def test_an_empty_file_changes_nothing(file: Path) -> None:
         ("[limit]", "limit is unknown; known are limits, engine, server"),
         ("[engine]\nthread = 2", "engine.thread is unknown; known are device, threads, "),
         ("[server]\nprot = 1", "server.prot is unknown; known are host, port, "),
+        ("[server]\nprot = 1", "; did you mean port?"),
         ("[limits]\ntop_k = '3'", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = 3.0", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = true", "limits.top_k: Input should be a valid integer"),
@@ -111,3 +112,10 @@ def test_divided_cores_change_no_other_setting(file: Path) -> None:
     file.write_text("[engine]\nqueue_queries = 7\n[server]\nworkers = 2\n")
     engine = load_settings(file, {}).engine
     assert engine == EngineSettings(threads=engine.threads, queue_queries=7)
+
+
+def test_an_option_of_the_engine_stands_above_the_file(file: Path) -> None:
+    file.write_text("[engine]\nother_data = true\nqueue_queries = 7\n")
+    for option, expected in ((None, True), (False, False)):
+        engine = load_settings(file, {}, engine={"other_data": option}).engine
+        assert (engine.other_data, engine.queue_queries) == (expected, 7)

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from service.core.errors import InvalidFields
-from service.http.bounded_model import MOST, BoundedModel
-from service.http.problems import field_problems
+from service.http import problems
+from service.http.bounded_model import MOST, BoundedModel, wrong_fields
 from service.http.request_models import RequestModels
 from service.settings import Limits
 
@@ -21,8 +22,6 @@ def wrong(model: type[BaseModel], document: Any) -> list[tuple[str, str]]:
     """The invalid fields that a bounded model names."""
     try:
         BoundedModel(model).validate(document)
-    except ValidationError as error:
-        return field_problems(error)
     except InvalidFields as error:
         return list(error.fields)
     return []
@@ -52,7 +51,7 @@ def test_there_are_never_many_more_errors_than_are_shown(
     ("model", "document"),
     [
         (MODELS.predict, {"queries": [""], "top_k": 0, "top_kk": 3}),
-        (MODELS.labels, {"labels": [{"text": ""}, {"text": "a", "x": 1}, 3], "y": 1}),
+        (MODELS.labels, {"labels": [{"text": ""}, {"text": "a", "id": 1}, 3], "y": 1}),
         (MODELS.labels, {"labels": [{"text": "a"}, {"text": "A"}]}),
         (MODELS.labels, {"labels": []}),
         (MODELS.labels, {}),
@@ -65,9 +64,57 @@ def test_there_are_never_many_more_errors_than_are_shown(
 def test_a_few_errors_are_the_same_as_pydantics(model: type[BaseModel], document: Any) -> None:
     with pytest.raises(ValidationError) as error:
         model.model_validate(document)
-    assert wrong(model, document) == field_problems(error.value)
+    assert wrong(model, document) == wrong_fields(error.value, model)
 
 
 def test_a_valid_document_gives_the_same_value() -> None:
     valid = BoundedModel(MODELS.labels).validate(LABELS)
     assert valid == MODELS.labels.model_validate(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "field", "message"),
+    [
+        (
+            MODELS.predict,
+            {"queries": ["a"], "topk": 3},
+            "topk",
+            "'topk' is unknown; known are queries, top_k, memorization, depth, explain,"
+            " min_version, deadline_ms; did you mean top_k?",
+        ),
+        (
+            MODELS.labels,
+            {"labels": [{"text": "a"}, {"text": "b", "brand": 1}]},
+            "labels.1.brand",
+            "'brand' is unknown; known are id, text, queries, metadata",
+        ),
+        (
+            MODELS.labels,
+            {"label": [], "labels": [{"text": "a"}]},
+            "label",
+            "'label' is unknown; known are labels; did you mean labels?",
+        ),
+        (
+            MODELS.page,
+            {"limits": "3"},
+            "limits",
+            "'limits' is unknown; known are after, limit; did you mean limit?",
+        ),
+    ],
+)
+def test_an_unknown_field_is_answered_with_those_that_are_known(
+    model: type[BaseModel], document: Any, field: str, message: str
+) -> None:
+    assert wrong(model, document) == [(field, message)]
+
+
+def test_answers_name_fields_and_echo_no_value() -> None:
+    def answer(document: object) -> bytes:
+        return problems.from_error(InvalidFields(wrong(MODELS.predict, document))).body
+
+    assert b"hunter2" not in answer({"queries": ["a"], "depth": "hunter2"})
+    assert orjson.loads(answer([]))["errors"][0]["field"] == "body"
+    many = orjson.loads(answer({"queries": ["a"]} | MANY))
+    assert many["detail"].startswith("more than 100 field(s)")
+    assert len(many["errors"]) == problems.SHOWN_FIELDS
+    assert len(answer({"queries": ["a"], "x" * 100_000: 1})) < 1000

@@ -5,18 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.http.request_models import RequestModels, normalised
+from service.http.request_models import RequestModels
+from service.http.request_models.labels import normalised
 from service.settings import Limits
 
 
 def test_limits_are_those_of_the_settings() -> None:
-    limits = Limits(
-        queries=2, query_characters=5, top_k=3, depth=4, deadline_ms=50, default_deadline_ms=20
-    )
+    limits = Limits(queries=2, query_characters=5, top_k=3, depth=4, deadline_ms=50)
     model = RequestModels(limits).predict
     asked = model(queries=["  ab ", "cd"], top_k=3, depth=4, deadline_ms=50)
     assert asked.queries == ["ab", "cd"]
-    assert model(queries=["a"]).deadline_ms == 20
+    assert model(queries=["a"]).deadline_ms is None
     for wrong in (
         {"queries": ["a", "b", "c"]},
         {"queries": ["abcdef"]},

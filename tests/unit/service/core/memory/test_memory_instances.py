@@ -7,6 +7,7 @@ import pytest
 from service.core.bundle.bundle import Bundle
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import NewLabel, RowKind
 from tests.support.changes import click, delete, put
 from tests.support.tiny.bundles import LABELS
@@ -65,3 +66,13 @@ def test_replacing_a_label_keeps_its_clicks_and_not_its_own_queries(
     memory.apply([put(1, KAYAK), click(2, "paddle", "kayak")])
     view = memory.apply([put(3, replace(KAYAK, text="river kayak", queries=()))])
     assert voting_texts(view, "kayak") == ["paddle", "river kayak"]
+
+
+def test_a_label_knows_the_newest_of_its_queries_and_their_number(memory: KnowledgeMemory) -> None:
+    queries = [f"query {number}" for number in range(NEWEST_QUERIES + 5)]
+    memory.apply([click(place, query, "tent") for place, query in enumerate(queries, start=1)])
+    view = memory.apply([click(200, "query 3", "tent", "lamp"), click(201, "query 4", "tent")])
+    [tent, lamp] = [view.ownership.queries_for(view.labels.column(one)) for one in ("tent", "lamp")]
+    newest = ["query 3", *reversed(queries)][:NEWEST_QUERIES]
+    assert (list(tent.newest), len(tent)) == (newest, len(queries))
+    assert (list(lamp.newest), len(lamp)) == (["query 3"], 1)

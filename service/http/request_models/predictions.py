@@ -1,0 +1,72 @@
+"""The body of POST /predict."""
+
+from typing import Any
+
+from pydantic import Field, create_model
+
+from service.http.request_models.texts import StrictModel
+from service.settings import Limits
+
+
+class PredictBody(StrictModel):
+    """The body of POST /predict."""
+
+    queries: list[str]
+    top_k: int
+    memorization: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Weight of the votes of training queries and clicks, against those of the"
+        " labels' own texts (the paper's lambda), 0 to 1. Default: the bundle's.",
+    )
+    depth: int | None
+    explain: bool = Field(
+        False,
+        description="Add to each keyword its metadata and the rows of the memory that voted for it"
+        " (`evidence`).",
+    )
+    min_version: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="Answer from this memory version or a later one: pass the `version` of a write"
+        " to be sure to see it. The request waits for it, at most until its deadline.",
+    )
+    deadline_ms: int | None
+
+
+def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
+    return create_model(
+        "PredictRequest",
+        __base__=PredictBody,
+        queries=(
+            list[text],
+            Field(min_length=1, max_length=limits.queries, description="The texts to match."),
+        ),
+        top_k=(
+            int,
+            Field(10, ge=1, le=limits.top_k, description="The most keywords for each query."),
+        ),
+        depth=(
+            int | None,
+            Field(
+                None,
+                ge=1,
+                le=limits.depth,
+                description="How many of the nearest keys vote for each query (the paper's b)."
+                " Default: the bundle's.",
+            ),
+        ),
+        deadline_ms=(
+            int | None,
+            Field(
+                None,
+                ge=1,
+                le=limits.deadline_ms,
+                description="Milliseconds after which the request is given up with a 504. Default:"
+                f" {limits.default_deadline_ms}, and {limits.default_deadline_query_ms} more for"
+                " each further query, or more where a query asks for much.",
+            ),
+        ),
+    )
