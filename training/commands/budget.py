@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
+from service.command_line import open_console
 from service.core.errors import MissingExtra
-from service.core.files.atomic import write_file
+from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
 from training.reduction import METHODS, budget_rows, check_method
 
 if TYPE_CHECKING:
@@ -64,13 +65,16 @@ def budget(
         budget_rows(share, total=1)
     for method in methods:
         check_method(method)
+    if json is not None:
+        refuse_unwritable(json.parent)
     dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
     try:
         from training.experiments.cost_curve import measure, preferred, write_plots
         from training.experiments.study import open_study
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console()
+    console = open_console()
     with console.status("encoding"):
         study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
     with console.status("measuring"):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidData, InvalidInput, MissingExtra
+from training.datasets import lf_xmc
+from training.datasets.bad_rows import OnBadRow, Rejects, stop
 from training.datasets.dataset import Dataset
-from training.datasets.pairs import from_table, is_test
+from training.datasets.pairs import PairOptions, TableData
+from training.datasets.pairs import from_table as read_table
+from training.datasets.tables.rows import Columns
+from training.datasets.train_test_split import is_test
 
 HEADER = ["q", "k", "w", "id"]
 ROWS: list[list[Any]] = [
@@ -49,6 +55,17 @@ def write_table(folder: Path, ending: str, rows: list[list[Any]], header: list[s
     content = text.encode()
     path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
     return path
+
+
+def table(path: Path, *, on_bad: OnBadRow = stop, **given: Any) -> TableData:
+    """`from_table` with the fields of `Columns` and of `PairOptions` as arguments."""
+    options = {key: value for key, value in given.items() if hasattr(PairOptions, key)}
+    names = {key: value for key, value in given.items() if key not in options}
+    return read_table(path, Columns(**names), PairOptions(**options), on_bad=on_bad)
+
+
+def from_table(path: Path, **given: Any) -> Dataset:
+    return table(path, **given).dataset
 
 
 def relevance(dataset: Dataset) -> dict[tuple[str, str], float]:
@@ -90,6 +107,69 @@ def test_a_query_that_is_a_label_is_filtered(tmp_path: Path) -> None:
         for row, label in zip(*split.filtered.nonzero(), strict=True):
             filtered.add((split.instances.texts[row], dataset.labels.texts[label]))
     assert filtered == {("boots", "boots"), ("hat", "hat")}
+
+
+def test_exact_pairs_are_kept_on_request(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("q,k\na,a\nb,a\nc,b\n")
+    names: dict[str, Any] = {"query": "q", "label": "k", "test_fraction": 0}
+    filtering = table(tmp_path / "t.csv", **names)
+    keeping = table(tmp_path / "t.csv", **names, keep_exact=True)
+    assert (filtering.facts.exact, keeping.facts.exact) == (1, 1)
+    assert filtering.dataset.train.filtered.nnz == 2  # (a, a), and (b, b), which is no pair
+    assert keeping.dataset.train.filtered.nnz == 0
+    assert relevance(keeping.dataset)["a", "a"] == 1.0
+
+
+def test_the_facts_say_what_was_done(tmp_path: Path) -> None:
+    rows = [["a", "b", "2024-01-01"], ["a", "b", "2024-01-03"], ["c", "d", 1704412800]]
+    path = write_table(tmp_path, "csv", rows, ["q", "k", "t"])
+    facts = table(path, query="q", label="k", time="t", test_fraction=0.5).facts
+    assert (facts.rows, facts.rejected, facts.merged, facts.test_only) == (3, 0, 1, 1)
+    assert facts.period == (1704067200.0, 1704412800.0)
+
+
+def test_without_a_test_split(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", ROWS, HEADER)
+    dataset = from_table(path, query="q", label="k", test_fraction=0)
+    assert (len(dataset.train), len(dataset.test)) == (4, 0)
+    assert dataset.test.labels_of.shape == dataset.test.filtered.shape == (0, 4)
+    for layout in ("json", "sparse"):
+        lf_xmc.write(dataset, tmp_path / layout, layout=layout)
+        read = lf_xmc.read(tmp_path / layout)
+        assert (len(read.test), read.train.instances) == (0, dataset.train.instances)
+
+
+def test_the_newest_queries_are_for_test(tmp_path: Path) -> None:
+    rows = [[f"query {row}", "label", 1000 - row] for row in range(10)] + [["query 9", "x", 2000]]
+    path = write_table(tmp_path, "csv", rows, ["q", "k", "t"])
+    dataset = from_table(path, query="q", label="k", time="t", test_fraction=0.3)
+    assert set(dataset.test.instances.texts) == {"query 9", "query 0", "query 1"}
+
+
+def test_old_rows_weigh_less(tmp_path: Path) -> None:
+    rows = [["a", "b", 4, "2024-01-01"], ["a", "b", 1, "2024-01-21"], ["c", "b", 2, "2024-01-11"]]
+    path = write_table(tmp_path, "csv", rows, ["q", "k", "w", "t"])
+    names = {"query": "q", "label": "k", "weight": "w", "time": "t"}
+    dataset = from_table(path, **names, test_fraction=0, half_life=10.0)
+    assert relevance(dataset) == {("a", "b"): 2.0, ("c", "b"): 1.0}
+
+
+def test_the_weight_is_scaled_after_it_is_summed(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", ROWS, HEADER)
+    names: dict[str, Any] = {"query": "q", "label": "k", "weight": "w", "test_fraction": 0}
+    for scale, expected in {"given": 3.5, "binary": 1.0, "log": math.log(4.5)}.items():
+        found = relevance(from_table(path, **names, relevance=scale))["red shoes", "shoes"]
+        assert found == pytest.approx(expected)
+
+
+def test_a_half_life_needs_times_and_weights(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", ROWS, HEADER)
+    with pytest.raises(InvalidInput, match="needs a column of times: --time"):
+        from_table(path, query="q", label="k", half_life=3.0)
+    with pytest.raises(InvalidInput, match="positive number of days, not -1"):
+        PairOptions(half_life=-1.0)
+    with pytest.raises(InvalidInput, match="has no weights that a half-life could change"):
+        PairOptions(half_life=1.0, relevance="binary")
 
 
 def test_one_text_may_have_several_ids_but_not_the_reverse(tmp_path: Path) -> None:
@@ -134,10 +214,10 @@ def test_the_split_has_the_fraction_and_follows_the_seed() -> None:
     assert all(b for a, b in zip(zero, larger, strict=True) if a)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 2.0, float("nan")])
+@pytest.mark.parametrize("fraction", [1.0, -0.1, 2.0, float("nan")])
 def test_a_fraction_out_of_range(tmp_path: Path, fraction: float) -> None:
     path = write_table(tmp_path, "csv", ROWS, HEADER)
-    with pytest.raises(InvalidInput, match="strictly between 0 and 1"):
+    with pytest.raises(InvalidInput, match="0 or more and below 1"):
         from_table(path, query="q", label="k", test_fraction=fraction)
 
 
@@ -184,6 +264,47 @@ def test_a_bad_row_is_named(tmp_path: Path, ending: str, content: str, message: 
     with pytest.raises(InvalidData) as caught:
         from_table(path, query="q", label="k", weight="w")
     assert str(caught.value).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"), [bad for bad in BAD_ROWS if bad[2].startswith(":2")]
+)
+def test_a_bad_row_is_rejected_and_the_next_one_read(
+    tmp_path: Path, ending: str, content: str, message: str
+) -> None:
+    path, rejects = tmp_path / f"table.{ending}", Rejects()
+    good = {"csv": "x,y,1\nz,y,1\n", "tsv": "x\ty\t1\nz\ty\t1\n"}
+    lines = '{"q": "x", "k": "y", "w": 1}\n{"q": "z", "k": "y", "w": 1}\n'
+    path.write_text(content.removesuffix("\n") + "\n" + good.get(ending, lines))
+    read = table(path, query="q", label="k", weight="w", test_fraction=0, on_bad=rejects)
+    assert str(rejects.rows[0]).startswith(message.removeprefix(":")[:20])
+    assert read.dataset.train.instances.texts[-2:] == ("x", "z")
+    assert read.facts.rejected == len(rejects) == 1
+
+
+def test_a_table_of_bad_rows_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("q,k\n,b\na,\n")
+    with pytest.raises(InvalidData, match=r"t\.csv: all 2 rows are bad; the first: .*:2: q:"):
+        from_table(tmp_path / "t.csv", query="q", label="k", on_bad=Rejects())
+
+
+def test_an_id_with_two_texts_is_a_bad_row(tmp_path: Path) -> None:
+    rejects = Rejects()
+    (tmp_path / "t.csv").write_text("q,k,id\na,b,1\nc,d,1\ne,b,1\n")
+    names = {"query": "q", "label": "k", "label_id": "id"}
+    read = table(tmp_path / "t.csv", **names, test_fraction=0, on_bad=rejects)
+    assert [row.line for row in rejects.rows] == [3]
+    assert read.dataset.train.instances.texts == ("a", "e")
+    assert read.facts.rows == 3
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_row_that_is_not_utf8_is_rejected(tmp_path: Path, ending: str) -> None:
+    path, rejects = write_table(tmp_path, ending, ROWS, HEADER), Rejects()
+    path.write_bytes(path.read_bytes().replace(b"hat", b"h\xe9t", 1))
+    read = table(path, query="q", label="k", test_fraction=0, on_bad=rejects)
+    assert "not valid UTF-8" in str(rejects.rows[0])
+    assert read.dataset.train.instances.texts == ("red shoes", "boots", "scarf")
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
