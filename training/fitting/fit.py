@@ -65,7 +65,7 @@ class Fitting:
 
     def say(self, line: str) -> None:
         """Print a line."""
-        self.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        self.console.print(line, soft_wrap=True)
 
     @property
     def left(self) -> float:
