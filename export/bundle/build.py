@@ -28,6 +28,7 @@ from service.core.index.protocol import RowFilter, Segment
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Role, RowKind
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import vote_weights
 from training.reduction import budget_rows, check_method, reduce
 from training.reduction.memory import WholeMemory
 
@@ -160,6 +161,7 @@ def _content(
         keys=np.concatenate([instances, keys[len(dataset.train) :]]),
         indptr=votes.indptr,
         indices=votes.indices,
+        vote_weights=vote_weights(votes),
         instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,

@@ -68,8 +68,10 @@ def fit(
         console=console,
     ).run()
     choices = kept.choices
+    measure = f"python -m training score --data {data} --run {out}"
+    export = f"python -m export bundle --encoder {out}/best --data {data} --out BUNDLE"
     console.print(
-        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}. Next:"
-        f" python -m training score --data {data} --run {out}",
+        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}."
+        f" Next: {measure if len(dataset.test) else export}",
         soft_wrap=True,
     )

@@ -66,6 +66,7 @@ def make_bundle(
     log: str = "",
     novel: int | None = None,
     query_encoder: int | None = None,
+    vote_weights: Sequence[float] | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
@@ -86,6 +87,7 @@ def make_bundle(
             label_details=label_details,
             version=version,
             log=log,
+            vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
         )
         if novel is not None:
             columns = np.arange(len(content.label_ids) - 1)
