@@ -22,7 +22,7 @@ from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import RowFilter, Segment
 from service.core.prediction.predictor import voting_kind
@@ -57,6 +57,7 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     check_method(options.reduction)
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
+    refuse_unwritable(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
     if options.recall is not None and not 0 < options.recall <= 1:

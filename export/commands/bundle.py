@@ -10,7 +10,6 @@ from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
 from export.extras import from_extra
 from service.command_line import open_console
 from service.core.bundle import manifest
-from service.core.files.atomic import refuse_unwritable
 
 if TYPE_CHECKING:
     from export.exported_encoder import ExportedEncoder
@@ -49,7 +48,6 @@ def bundle(
         from export.exported_encoder import is_exported, open_exported
         from training.datasets import lf_xmc
         from training.models.torch_encoder import locate
-    refuse_unwritable(out)
     console = open_console()
     folder = Path(locate(encoder))
     exported = open_exported(folder) if is_exported(folder) else None

@@ -61,12 +61,7 @@ def budget(
         Also draw P@1, P@5, R@100 and PSP@5 of the test rows against the budget, a PNG each, to
         PLOT with the metric in its name.
     """
-    for share in budgets:
-        budget_rows(share, total=1)
-    for method in methods:
-        check_method(method)
-    if json is not None:
-        refuse_unwritable(json.parent)
+    _check(budgets, methods, json)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     try:
@@ -82,11 +77,21 @@ def budget(
     best = preferred(costs)
     console.print(_table(costs, dataset.name))
     if best is not None:
-        console.print(f"best on held-out rows below the whole memory: {best}", highlight=False)
+        console.print(f"best on held-out rows below the whole memory: {best}")
     if plot is not None:
         write_plots(costs, plot, title=dataset.name)
     if json is not None:
         _write_json(json, study, costs, best)
+
+
+def _check(budgets: Sequence[float], methods: Sequence[str], json: Path | None) -> None:
+    """Raise `InvalidInput` for what would fail after long work."""
+    for share in budgets:
+        budget_rows(share, total=1)
+    for method in methods:
+        check_method(method)
+    if json is not None:
+        refuse_unwritable(json.parent)
 
 
 def _write_json(path: Path, study: Study, costs: Sequence[Cost], best: str | None) -> None:

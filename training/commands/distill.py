@@ -59,9 +59,7 @@ def distill(
         Train even if texts of the test split occur among the training rows.
     """
     refuse_unwritable(out)
-    dataset = lf_xmc.read(data)
-    if not allow_test_rows:
-        refuse_overlap(dataset, data)
+    dataset = _read(data, allow_test_rows=allow_test_rows)
     try:
         from training.distillation.run import prepare
         from training.distillation.student import first_student
@@ -83,6 +81,13 @@ def distill(
         console=console,
     ).finish()
     console.print(_summary(made, out), soft_wrap=True)
+
+
+def _read(data: Path, *, allow_test_rows: bool) -> Dataset:
+    dataset = lf_xmc.read(data)
+    if not allow_test_rows:
+        refuse_overlap(dataset, data)
+    return dataset
 
 
 def _unlabelled(path: Path | None, dataset: Dataset) -> list[str]:

@@ -98,6 +98,7 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
         yield f"{facts.exact:,} pairs have a keyword that equals the query: {done}"
     if facts.period is not None:
         oldest, newest = (datetime.fromtimestamp(time, UTC) for time in facts.period)
-        yield f"rows from {oldest:%Y-%m-%d} to {newest:%Y-%m-%d}; the newest queries are for test"
+        newest_part = "; the newest queries are for test" if options.test_fraction else ""
+        yield f"rows from {oldest:%Y-%m-%d} to {newest:%Y-%m-%d}{newest_part}"
     if facts.test_only:
         yield f"{facts.test_only:,} labels occur only in test"

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidData, InvalidInput
-from tests.support.tables import FORMATS, HEADER, ROWS, from_table, relevance, table, write_table
+from tests.support.tiny.tables import (
+    FORMATS,
+    HEADER,
+    ROWS,
+    from_table,
+    relevance,
+    table,
+    write_table,
+)
 from training.datasets import lf_xmc
 from training.datasets.pairs import PairOptions
 from training.datasets.train_test_split import is_test

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidData, MissingExtra
-from tests.support.tables import FORMATS, HEADER, ROWS, from_table, relevance, table, write_table
+from tests.support.tiny.tables import (
+    FORMATS,
+    HEADER,
+    ROWS,
+    from_table,
+    relevance,
+    table,
+    write_table,
+)
 from training.datasets.bad_rows import Rejects
 from training.datasets.train_test_split import is_test
 
