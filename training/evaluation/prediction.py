@@ -67,7 +67,10 @@ class OfflineMemory:
     @cached_property
     def _vote_weights(self) -> Floats | None:
         """The weights of the entries of [Y; I], None where every vote weighs 1."""
-        weights = vote_weights(self.labels_of)
+        labels_of = self.labels_of.copy()
+        labels_of.sum_duplicates()  # which sorts the entries as those of `_values`
+        labels_of.eliminate_zeros()
+        weights = vote_weights(labels_of)
         if weights is None:
             return None
         return np.concatenate([weights, np.ones(self.labels_of.shape[1], np.float32)])
