@@ -22,12 +22,13 @@ from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import RowFilter, Segment
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Role, RowKind
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import vote_weights
 from training.reduction import budget_rows, check_method, reduce
 from training.reduction.memory import WholeMemory
 
@@ -56,6 +57,7 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     check_method(options.reduction)
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
+    refuse_unwritable(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
     if options.recall is not None and not 0 < options.recall <= 1:
@@ -160,6 +162,7 @@ def _content(
         keys=np.concatenate([instances, keys[len(dataset.train) :]]),
         indptr=votes.indptr,
         indices=votes.indices,
+        vote_weights=vote_weights(votes),
         instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,

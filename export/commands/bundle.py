@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
 from export.commands.options import FLAT, IndexOptions, MemoryOptions, PredictorOptions
 from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
 from export.extras import from_extra
+from service.command_line import open_console
 from service.core.bundle import manifest
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def bundle(
         from export.exported_encoder import is_exported, open_exported
         from training.datasets import lf_xmc
         from training.models.torch_encoder import locate
-    console = Console()
+    console = open_console()
     folder = Path(locate(encoder))
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
@@ -69,7 +68,7 @@ def bundle(
             encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
         )
     export_bundle(exported, dataset, out, options=options, console=console)
-    console.print(_summary(out, exported), highlight=False, soft_wrap=True)
+    console.print(_summary(out, exported), soft_wrap=True)
 
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from export.commands.options import FLAT
 from export.encoder.checkpoint import CheckpointOptions, export_checkpoint, export_query_tower
 from export.exported_encoder import is_exported
 from export.extras import from_extra
-from service.core.files.atomic import refuse_existing
+from service.command_line import open_console
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 
 
 def encoder(
@@ -45,9 +44,10 @@ def encoder(
         training run, otherwise the value of --encoder.
     """
     refuse_existing(out)
+    refuse_unwritable(out)
     with from_extra("export"):
         from training.datasets import lf_xmc
-    console, dataset = Console(), lf_xmc.read(data)
+    console, dataset = open_console(), lf_xmc.read(data)
     if is_exported(Path(encoder)) and name is None:
         exported = export_query_tower(
             Path(encoder), dataset, out, options=checkpoint, console=console
@@ -57,6 +57,4 @@ def encoder(
             encoder, dataset, out, options=checkpoint, name=name, console=console
         )
     size = exported.graph.stat().st_size / 1e6
-    console.print(
-        f"{out}: {size:.1f} MB; {exported.parity_summary}", highlight=False, soft_wrap=True
-    )
+    console.print(f"{out}: {size:.1f} MB; {exported.parity_summary}", soft_wrap=True)

@@ -119,22 +119,22 @@ class QueryParity:
 def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
     """Draw `size` / 4 labelled test queries, their labels, and other labels up to `size`.
 
-    The queries' labels take at most half of the places. Raises `InvalidInput` for a data set
-    without a labelled test query.
+    The queries' labels take at most half of the places. A data set without a test split gives
+    training queries. Raises `InvalidInput` where no test query has a label.
     """
-    rng = np.random.default_rng(seed)
-    labelled = np.flatnonzero(np.diff(dataset.test.labels_of.indptr))
+    rng, split = np.random.default_rng(seed), dataset.test if len(dataset.test) else dataset.train
+    labelled = np.flatnonzero(np.diff(split.labels_of.indptr))
     if len(labelled) == 0:
         raise InvalidInput(f"data set {dataset.name} has no labelled test row to check parity with")
     rows = rng.permutation(labelled)[: max(1, size // 4)]
-    positives = [dataset.test.labels_of[row].indices for row in rows]
+    positives = [split.labels_of[row].indices for row in rows]
     labels_of_rows = rng.permutation(np.unique(np.concatenate([np.zeros(0, np.int64), *positives])))
     others = rng.permutation(len(dataset.labels.texts))
     chosen = [*labels_of_rows[: size // 2].tolist(), *others.tolist()]
     columns = list(dict.fromkeys(chosen))[:size]
     place = {column: position for position, column in enumerate(columns)}
     return Sample(
-        queries=[dataset.test.instances.texts[row] for row in rows],
+        queries=[split.instances.texts[row] for row in rows],
         keys=[dataset.labels.texts[column] for column in columns],
         positives=[
             frozenset(place[column] for column in columns_of.tolist() if column in place)

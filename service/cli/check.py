@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder, open_query_encoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
@@ -31,13 +30,11 @@ def check(*, bundle: Path) -> int:
     )
     answer = predictor.predict(KnowledgeMemory(opened).view, [query], options)
     keywords = answer.predictions[0].keywords
-    Console().print(
+    open_console().print(
         f"{bundle}: format {facts.version}, {len(facts.files)} files verified;"
         f" {facts.memory.instances:,} instances and {facts.memory.labels:,} labels of"
         f" {facts.dataset}; encoder {facts.encoder.name}, {facts.encoder.quantization},"
         f" d={facts.encoder.dimension}; {query!r} -> {keywords[0].text if keywords else None!r}",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     return 0

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
@@ -129,7 +129,7 @@ def _table(
         event = stored.event
         time = f"{stored.written:%Y-%m-%d %H:%M:%S}"
         table.add_row(str(event.sequence), time, event.kind, Text(_summary(event), overflow="fold"))
-    Console().print(table)
+    open_console().print(table)
     more = f"; continue with --after {after + limit}" if after + limit < last else ""
     _say(f"{opened.place}: {last:,} events{more}")
 
@@ -187,12 +187,11 @@ def _counts(counts: Mapping[str, int], characters: int | None = None) -> str:
 
 
 def _lines(objects: Iterable[Mapping[str, Any]]) -> None:
-    console = Console()  # which also ends quietly when `head` closes the pipe
+    console = open_console()  # which also ends quietly when `head` closes the pipe
     for document in objects:
         console.out(orjson.dumps(document).decode(), highlight=False)
 
 
 def _say(sentence: str, *, stderr: bool = False) -> None:
     """One line, whatever the terminal's width."""
-    console = Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
-    console.print(sentence)
+    open_console(stderr=stderr).print(sentence, soft_wrap=True)

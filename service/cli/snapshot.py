@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import Progress
 
+from service.command_line import open_console
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing
 from service.core.label_log import open_log
@@ -82,10 +82,8 @@ def snapshot(
             write_snapshot(
                 view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
             )
-    Console().print(
+    open_console().print(
         f"{out}: version {view.version}, {len(view.labels):,} labels",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     return 0
@@ -118,7 +116,7 @@ def _reporting(view: View, name: str, file: Path | None) -> Iterator[Report]:
         update(0)
         yield update
         return
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("build the index", total=total)
         yield lambda rows: bar.update(task, completed=rows)

@@ -96,11 +96,12 @@ class InvalidData(InvalidInput):
     def __init__(
         self, path: Path | str, message: str, *, line: int | None = None, field: str = ""
     ) -> None:
-        """Build `FILE:LINE: FIELD: message`; `line` counts from 1."""
+        """Build `FILE:LINE: FIELD: message`; `line` counts from 1. `reason` is the bare message."""
         where = f"{path}:{line}" if line is not None else f"{path}"
         super().__init__(f"{where}: {field + ': ' if field else ''}{message}", field=field)
         self.path = Path(path)
         self.line = line
+        self.reason = message
 
 
 class UnknownLabel(InvalidInput):

@@ -152,7 +152,10 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
     """Raise `OtherData` or `LogError` as `load_bundle` does, without loading anything."""
     references = LogReferences(bundle)
     try:
-        deque(references.watched(label_log.read(after=held_version(bundle, label_log))), maxlen=0)
+        deque(
+            references.watched(label_log.read(after=held_version(bundle.manifest, label_log))),
+            maxlen=0,
+        )
     except LogError as error:
         raise explained(label_log, error) from error
     references.report(allowed=False)

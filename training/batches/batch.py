@@ -39,9 +39,7 @@ def draw_batch(
     rng: np.random.Generator,
 ) -> Batch:
     """Sample positives and hard negatives of `rows` [B], and compute the masks."""
-    sampled_labels = [
-        _sample(_columns(pairs.drawable, row), settings.positives, rng) for row in rows.tolist()
-    ]
+    sampled_labels = [_sample(pairs, row, settings, rng) for row in rows.tolist()]
     hard = np.zeros(0, np.int32)
     if hard_negatives is not None and settings.hard_negatives:
         hard = _sample_hard(hard_negatives[rows], settings.hard_negatives, rng)
@@ -75,13 +73,19 @@ def without_common_label(labels_of: csr_matrix) -> Bools:
     return apart
 
 
-def _columns(matrix: csr_matrix, row: int) -> Indices:
-    columns: Indices = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
-    return columns
-
-
-def _sample(labels: Indices, count: int, rng: np.random.Generator) -> Indices:
-    return labels if len(labels) <= count else rng.choice(labels, size=count, replace=False)
+def _sample(
+    pairs: TrainingPairs, row: int, settings: BatchSettings, rng: np.random.Generator
+) -> Indices:
+    """Labels of a row, none twice: all if there are no more than `positives`."""
+    entries = slice(pairs.drawable.indptr[row], pairs.drawable.indptr[row + 1])
+    labels: Indices = pairs.drawable.indices[entries]
+    if len(labels) <= settings.positives:
+        return labels
+    shares = None
+    if settings.sampling == "weighted":
+        relevance = pairs.relevance.data[entries].astype(np.float64)
+        shares = relevance / relevance.sum()
+    return rng.choice(labels, size=settings.positives, replace=False, p=shares)
 
 
 def _sample_hard(

@@ -15,12 +15,14 @@ class BatchSettings:
     """How a batch is put together.
 
     `instances` counts those of the global batch, whatever the number of processes. For each of them
-    `positives` labels are sampled, and `hard_negatives` (m of RAE-XMC) of those mined. `pool` is
-    what instances are contrasted with: the labels sampled for the batch, or all labels.
+    `positives` labels are sampled, all alike or, `weighted`, in proportion to their relevance, and
+    `hard_negatives` (m of RAE-XMC) of those mined. `pool` is what instances are contrasted with:
+    the labels sampled for the batch, or all labels.
     """
 
     instances: Annotated[int, Field(ge=2)] = 1024
     positives: Count = 1
+    sampling: Literal["uniform", "weighted"] = "uniform"
     hard_negatives: Natural = 0
     pool: Literal["batch", "all"] = "batch"
     order: Literal["shuffled", "clustered"] = "shuffled"

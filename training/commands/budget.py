@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
+from service.command_line import open_console
 from service.core.errors import MissingExtra
-from service.core.files.atomic import write_file
+from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
 from training.reduction import METHODS, budget_rows, check_method
 
 if TYPE_CHECKING:
@@ -60,17 +61,15 @@ def budget(
         Also draw P@1, P@5, R@100 and PSP@5 of the test rows against the budget, a PNG each, to
         PLOT with the metric in its name.
     """
-    for share in budgets:
-        budget_rows(share, total=1)
-    for method in methods:
-        check_method(method)
+    _check(budgets, methods, json)
     dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
     try:
         from training.experiments.cost_curve import measure, preferred, write_plots
         from training.experiments.study import open_study
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console()
+    console = open_console()
     with console.status("encoding"):
         study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
     with console.status("measuring"):
@@ -78,11 +77,21 @@ def budget(
     best = preferred(costs)
     console.print(_table(costs, dataset.name))
     if best is not None:
-        console.print(f"best on held-out rows below the whole memory: {best}", highlight=False)
+        console.print(f"best on held-out rows below the whole memory: {best}")
     if plot is not None:
         write_plots(costs, plot, title=dataset.name)
     if json is not None:
         _write_json(json, study, costs, best)
+
+
+def _check(budgets: Sequence[float], methods: Sequence[str], json: Path | None) -> None:
+    """Raise `InvalidInput` for what would fail after long work."""
+    for share in budgets:
+        budget_rows(share, total=1)
+    for method in methods:
+        check_method(method)
+    if json is not None:
+        refuse_unwritable(json.parent)
 
 
 def _write_json(path: Path, study: Study, costs: Sequence[Cost], best: str | None) -> None:

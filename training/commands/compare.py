@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from service.command_line import open_console
 from service.core.errors import CommandFailed
+from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.run_json import RUN
 from training.commands.options import MANY, ScoringPrecision
 from training.comparisons import comparison as comparisons
 from training.comparisons.comparison import Comparison, Entry
 from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
 from training.models.precision import Precision
@@ -54,11 +56,14 @@ def compare(
     """
     loaded = comparisons.load(comparison)
     entries = loaded.chosen(only)
-    refuse_overlap(lf_xmc.read(data), data)
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    refuse_unwritable(out)
+    dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
+    refuse_overlap(dataset, data)
+    console = open_console()
     for entry in entries:
         for command in commands(entry, loaded, data=data, out=out, precision=precision):
-            console.print(f"python -m training {shlex.join(command)}")
+            console.print(f"python -m training {shlex.join(command)}", soft_wrap=True)
             if not dry_run:
                 _run(command)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from service.command_line import open_console
 from service.core.errors import MissingExtra
+from service.core.files.atomic import refuse_unwritable
 from training.datasets import lf_xmc
 from training.datasets.train_test_overlap import refuse_overlap
 from training.distillation.settings import DistillationSettings
@@ -57,16 +58,15 @@ def distill(
     allow_test_rows
         Train even if texts of the test split occur among the training rows.
     """
-    dataset = lf_xmc.read(data)
-    if not allow_test_rows:
-        refuse_overlap(dataset, data)
+    refuse_unwritable(out)
+    dataset = _read(data, allow_test_rows=allow_test_rows)
     try:
         from training.distillation.run import prepare
         from training.distillation.student import first_student
         from training.distillation.teacher import open_teacher, teacher_vectors
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    opened, console = open_teacher(teacher, max_tokens=max_tokens), Console()
+    opened, console = open_teacher(teacher, max_tokens=max_tokens), open_console()
     student, unlabelled = first_student(opened.encoder, settings), _unlabelled(texts, dataset)
     with console.status("encoding by the teacher"):
         encoded = teacher_vectors(opened, dataset, folder=vectors or out, unlabelled=unlabelled)
@@ -80,7 +80,14 @@ def distill(
         resume=resume,
         console=console,
     ).finish()
-    console.print(_summary(made, out), markup=False, highlight=False, soft_wrap=True)
+    console.print(_summary(made, out), soft_wrap=True)
+
+
+def _read(data: Path, *, allow_test_rows: bool) -> Dataset:
+    dataset = lf_xmc.read(data)
+    if not allow_test_rows:
+        refuse_overlap(dataset, data)
+    return dataset
 
 
 def _unlabelled(path: Path | None, dataset: Dataset) -> list[str]:

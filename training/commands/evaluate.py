@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidInput
-from service.core.files.atomic import write_file
+from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY
 from training.datasets import lf_xmc
-from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation.evaluation import EvaluationRow, open_evaluation
 from training.progress import reported
 
@@ -51,12 +51,15 @@ def evaluate(
         Also write the figures, in percent, to this file.
     """
     opened = open_bundle(bundle)
+    if json is not None:
+        refuse_unwritable(json.parent)
     dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
     defaults = opened.manifest.predictor
     chosen = memorization or (defaults.memorization,)
     depth = defaults.depth if depth is None else depth
     _check_ranges(chosen, depth)
-    console = Console()
+    console = open_console()
     with Progress(console=console) as progress:
         report = reported(progress)
         evaluation = open_evaluation(

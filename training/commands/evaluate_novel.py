@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from service.command_line import open_console
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import InvalidConfig
-from service.core.files.atomic import write_file
+from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY
 from training.datasets import novel_split
 from training.experiments.novel_evaluation import NovelRow
@@ -48,9 +48,11 @@ def evaluate_novel(
     json
         Also write the figures, in percent, to this file.
     """
+    if json is not None:
+        refuse_unwritable(json.parent)
     split = novel_split.read(data)
     opened, ablations = open_bundle(bundle), _open_ablations(beside)
-    console = Console()
+    console = open_console()
     with Progress(console=console) as progress:
         report = reported(progress)
         evaluation = open_novel_evaluation(
@@ -66,7 +68,6 @@ def evaluate_novel(
     if opened.novel is None:
         console.print(
             "the bundle has no combiner: a novel label is represented by its text",
-            highlight=False,
             soft_wrap=True,
         )
     if json is not None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.checkpoints.run_json import BEST, RUN
 from training.datasets import lf_xmc
 from training.datasets.train_test_overlap import refuse_overlap
@@ -50,6 +50,7 @@ def fit(
     if minutes <= 0:
         raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
     refuse_existing(out)
+    refuse_unwritable(out)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
@@ -57,7 +58,7 @@ def fit(
         from training.fitting.fit import open_fitting
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console()
+    console = open_console()
     kept = open_fitting(
         dataset,
         start=str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start,
@@ -67,11 +68,10 @@ def fit(
         console=console,
     ).run()
     choices = kept.choices
+    measure = f"python -m training score --data {data} --run {out}"
+    export = f"python -m export bundle --encoder {out}/best --data {data} --out BUNDLE"
     console.print(
-        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}. Next:"
-        f" python -m training score --data {data} --run {out}",
-        markup=False,
-        emoji=False,
-        highlight=False,
+        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}."
+        f" Next: {measure if len(dataset.test) else export}",
         soft_wrap=True,
     )

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from service.command_line import open_console
 from service.core.config import parse, toml_value
 from service.core.errors import InvalidConfig
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.commands.options import MANY
 from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
 from training.peers import PEERS, load
@@ -49,16 +50,20 @@ def peer(
     module = load(name)
     settings = parse(module.Settings, assignments(set), source=f"peer {name}")
     refuse_existing(out / results.FILE)
+    refuse_unwritable(out)
     dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console = open_console()
     measured = train_and_measure(name, module, settings, dataset, folder=out, status=console.status)
     results.write(measured, out)
     best = measured.results[0]
     shown = ", ".join(f"{metric} {best.metrics[metric]:.2f}" for metric in SHOWN)
     seconds = measured.training_seconds
-    console.print(f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {shown}")
+    console.print(
+        f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {shown}", soft_wrap=True
+    )
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from service.command_line import open_console
 from service.core.errors import MissingExtra
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.experiments.stream_panels import read_streams, stream_panels
 from training.report.runs import read_runs
 
@@ -36,13 +36,14 @@ def report(
         Folder for the report; it must not exist yet.
     """
     refuse_existing(out)
+    refuse_unwritable(out)
     by_dataset = {} if streams and not runs else read_runs(runs)
     replayed = read_streams(streams)
     try:
         from training.report.page import pictures, render, sections_of, write_page
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console = open_console()
     with console.status("drawing"):
         sections = sections_of(by_dataset)
         stream_pictures = pictures("stream", list(stream_panels(replayed)))
@@ -50,4 +51,6 @@ def report(
     file = write_page(page, sections, stream_pictures, folder=out)
     count = sum(map(len, by_dataset.values()))
     names = dict.fromkeys([*by_dataset, *(stream.dataset for stream in replayed)])
-    console.print(f"{file}: {count} run(s), {len(replayed)} stream(s) on {', '.join(names)}")
+    console.print(
+        f"{file}: {count} run(s), {len(replayed)} stream(s) on {', '.join(names)}", soft_wrap=True
+    )

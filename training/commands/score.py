@@ -10,12 +10,14 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
+from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
 from training.checkpoints.run_json import BEST, read_run_on
 from training.commands.options import ScoringPrecision
 from training.datasets import lf_xmc
-from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation import results
 from training.evaluation.results import Check, Results, rows_of_chosen
 from training.progress import reported
@@ -54,9 +56,11 @@ def score(
     target = run if run is not None else out
     if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
         raise InvalidInput("give either --run, or --encoder and --out")
+    refuse_unwritable(target)
     dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
-    console = Console()
+    console = open_console()
     scores = _scores(run, encoder, dataset, precision, console)
     measured = Results(
         name=name or facts.get("recipe") or str(encoder),
@@ -76,7 +80,8 @@ def score(
     for result in measured.results:
         if result.chosen:
             shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
-            console.print(f"{target}: {result.method}, lambda {result.memorization}: {shown}")
+            line = f"{target}: {result.method}, lambda {result.memorization}: {shown}"
+            console.print(line, soft_wrap=True)
 
 
 def _scores(
@@ -93,7 +98,7 @@ def _scores(
         scoring = open_scoring(
             str(folder or encoder), dataset, folder=folder, precision=precision, report=report
         )
-        console.print(_described(scoring.choices), highlight=False, soft_wrap=True)
+        console.print(_described(scoring.choices), soft_wrap=True)
         return EncoderScores(
             choices=scoring.choices,
             results=list(scoring.results(report)),

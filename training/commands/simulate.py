@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from service.command_line import open_console
 from service.core.bundle import manifest
 from service.core.errors import InvalidInput
-from service.core.files.atomic import write_file
+from service.core.files.atomic import refuse_unwritable, write_file
 from training.datasets import novel_split
 from training.experiments.replay import (
     AGES,
@@ -69,10 +70,12 @@ def stream(
     """
     if (bundle is None) == (url is None):
         raise InvalidInput("give either --bundle or --url")
+    if json is not None:
+        refuse_unwritable(json.parent)
     split = novel_split.read(data)
     if bundle is not None:
         _refuse_other_labels(bundle, split)
-    console = Console()
+    console = open_console()
     with connect(str(url)) if bundle is None else start(bundle) as service:
         expected = _replay_all(split, service, console, seed=seed, one_shot=one_shot, learn=learn)
     if not expected:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
+from service.command_line import open_console
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.datasets import lf_xmc, novel_split
+from training.datasets.dataset import require_test_rows
 
 app = App(name="split", help="Split data sets as in the papers' experiments.")
 
@@ -27,12 +29,17 @@ def novel(
     OUT/all has all labels, the hidden ones last; its train rows are the queries that are revealed
     in the one-shot settings.
     """
-    split = novel_split.split_novel(lf_xmc.read(data), fraction=fraction, seed=seed)
-    with Console(stderr=True).status("writing", spinner="dots"):
+    refuse_existing(out)
+    refuse_unwritable(out)
+    dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
+    split = novel_split.split_novel(dataset, fraction=fraction, seed=seed)
+    with open_console(stderr=True).status("writing", spinner="dots"):
         novel_split.write(split, out)
     test = split.everything.test.labels_of[:, split.facts.seen :]
-    Console(markup=False, highlight=False, soft_wrap=True).print(
+    open_console().print(
         f"{out}: {split.facts.seen:,} seen labels and {split.facts.novel:,} novel labels,"
         f" {len(split.seen.train):,} train rows; {(test.getnnz(axis=1) > 0).sum():,} test rows have"
-        f" a novel label"
+        f" a novel label",
+        soft_wrap=True,
     )

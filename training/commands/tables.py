@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from service.command_line import open_console
 from training.report.quality_page import quality_page
 
 
@@ -21,5 +20,5 @@ def tables(*, measured: Path, out: Path) -> None:
     """
     page = quality_page(measured)
     out.write_text(page, encoding="utf-8")
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{out}: {page.count(chr(10))} lines")
+    console = open_console()
+    console.print(f"{out}: {page.count(chr(10))} lines", soft_wrap=True)

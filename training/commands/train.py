@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.command_line import open_console
 from service.core.errors import InvalidData, MissingExtra
+from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.run_json import BEST, RUN, read_run_on, write_run
 from training.commands.options import MANY
 from training.datasets import lf_xmc
@@ -34,7 +35,7 @@ def list_recipes(*, measured: Annotated[bool, Parameter(negative=())] = False) -
     table = Table(show_header=False, box=None)
     for name in recipes.names(recipes.MEASURED if measured else recipes.GENERAL):
         table.add_row(name, Text(recipes.summary(name)))
-    Console().print(table)
+    open_console().print(table)
 
 
 def train(
@@ -71,6 +72,7 @@ def train(
     allow_test_rows
         Train even if texts of the test split occur among the training rows.
     """
+    refuse_unwritable(out)
     chosen = recipes.load(recipe, set)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
@@ -107,7 +109,7 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
         from training.loop.setup import open_run
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console()
+    console = open_console()
     trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
     progress = trainer.train()
     choices, _ = choose_for_inference(trainer, console=console)
@@ -125,8 +127,6 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
     console.print(
         f"{out}/best: step {progress.best_step} of {progress.step}, {progress.seconds:,.0f} s;"
         f" chosen on held-out rows: lambda {choices.memorization:g}, b {choices.depth}",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
     if not progress.best_step:

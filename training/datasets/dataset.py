@@ -102,6 +102,13 @@ class Dataset:
             _check_shape(name, matrix, (rows, len(self.metadata)))
 
 
+def require_test_rows(dataset: Dataset) -> None:
+    """Raise `InvalidInput` for a data set without a test split, where something is measured."""
+    if not len(dataset.test):
+        message = f"data set {dataset.name} has no test rows to measure on"
+        raise InvalidInput(f"{message}; `data pairs --test-fraction` above 0 makes some")
+
+
 def check_fields(fields: tuple[str, ...]) -> None:
     """Raise `InvalidInput` unless `fields` are among `ALLOWED_FIELDS`."""
     if tuple(fields) not in ALLOWED_FIELDS:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from service.core.errors import InvalidData
+from training.datasets.bad_rows import OnBadRow, stop
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -28,17 +29,18 @@ def find(folder: Path, name: str) -> Path | None:
     return plain if plain.exists() else packed if packed.exists() else None
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without line end); a byte order mark is dropped.
 
-    Raises `InvalidData` for a file that cannot be opened, a gzip stream that is damaged or cut
-    short, and bytes that are not UTF-8.
+    `on_bad` is called for a line that is not UTF-8. If it does not raise, the line is yielded with
+    replacement characters. Raises `InvalidData` for a file that cannot be opened and a gzip stream
+    that is damaged or cut short.
     """
     number = 0
     try:
         with _open(path) as stream:
             for number, raw in enumerate(stream, start=1):
-                yield number, _text(raw, path=path, line=number)
+                yield number, _text(raw, path=path, line=number, on_bad=on_bad)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidData(
             path, "the gzip stream is damaged or cut short", line=number + 1
@@ -47,16 +49,26 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InvalidData(path, error.strerror or str(error)) from error
 
 
-def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of a file with one JSON object on each line."""
-    for line, text in numbered_lines(path):
+def json_rows(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of a file with one JSON object on each line.
+
+    `on_bad` is called for any other line, which is then left out.
+    """
+    damaged: list[InvalidData] = []
+    for line, text in numbered_lines(path, damaged.append):
+        if damaged:
+            on_bad(damaged.pop())
+            continue
         try:
             row = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise InvalidData(path, f"not valid JSON: {error}", line=line) from error
-        if not isinstance(row, dict):
-            raise InvalidData(path, f"expected a JSON object, not {type(row).__name__}", line=line)
-        yield line, row
+            on_bad(InvalidData(path, f"not valid JSON: {error}", line=line))
+            continue
+        if isinstance(row, dict):
+            yield line, row
+        else:
+            message = f"expected a JSON object, not {type(row).__name__}"
+            on_bad(InvalidData(path, message, line=line))
 
 
 def _open(path: Path) -> BinaryIO:
@@ -64,13 +76,14 @@ def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _text(raw: bytes, *, path: Path, line: int) -> str:
+def _text(raw: bytes, *, path: Path, line: int, on_bad: OnBadRow) -> str:
     encoding = "utf-8-sig" if line == 1 else "utf-8"
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         where = f"byte {error.start + 1} of the line"
-        raise InvalidData(path, f"not valid UTF-8 at {where}", line=line) from error
+        on_bad(InvalidData(path, f"not valid UTF-8 at {where}", line=line))
+        text = raw.decode(encoding, errors="replace")
     return text.removesuffix("\n").removesuffix("\r")
 
 

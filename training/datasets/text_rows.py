@@ -28,8 +28,8 @@ class TextRows:
             raise InvalidData(self.path, message, line=line, field="uid")
         self._texts.append(text)
 
-    def texts(self) -> Texts:
-        """Return all rows; raises `InvalidData` if there are none."""
-        if not self._texts:
+    def texts(self, *, may_be_empty: bool = False) -> Texts:
+        """Return all rows; raises `InvalidData` if there are none, unless that is allowed."""
+        if not self._texts and not may_be_empty:
             raise InvalidData(self.path, "holds no rows")
         return Texts(uids=tuple(self._line_of), texts=tuple(self._texts))

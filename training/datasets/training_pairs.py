@@ -6,6 +6,7 @@ Shapes: N training rows, L labels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -28,6 +29,13 @@ class TrainingPairs:
         drawable.eliminate_zeros()
         drawable.sort_indices()
         object.__setattr__(self, "drawable", drawable)
+
+    @cached_property
+    def relevance(self) -> csr_matrix:
+        """The relevance of the drawable pairs [N, L], in the order of `drawable`."""
+        relevance = csr_matrix(csr_matrix(self.labels_of).multiply(self.drawable))
+        relevance.sort_indices()
+        return relevance
 
     def trainable(self) -> Rows:
         """The rows that have at least one drawable label, ascending."""

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix, identity, vstack
 
 from service.core.index.exact import exact_search, nearest
 from service.core.index.protocol import RowFilter, batches
-from service.core.memory.part import Votes, gather
+from service.core.memory.part import WeightedVotes, entries_of
 from service.core.prediction.many_queries import (
     LabelOrder,
     RankedLabels,
@@ -30,6 +30,7 @@ from service.core.prediction.many_queries import (
 )
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
+from training.datasets.pair_weights import vote_weights
 
 Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first; -1 where nothing is left to rank
 Neighbours = tuple[Floats, Rows]  # similarities and rows of the nearest keys, [n, b] each
@@ -63,13 +64,26 @@ class OfflineMemory:
         one_label_each = identity(self.labels_of.shape[1], dtype=bool, format="csr")
         return csr_matrix(vstack([csr_matrix(self.labels_of != 0), one_label_each], format="csr"))
 
+    @cached_property
+    def _vote_weights(self) -> Floats | None:
+        """The weights of the entries of [Y; I], None where every vote weighs 1."""
+        labels_of = self.labels_of.copy()
+        labels_of.sum_duplicates()  # which sorts the entries as those of `_values`
+        labels_of.eliminate_zeros()
+        weights = vote_weights(labels_of)
+        if weights is None:
+            return None
+        return np.concatenate([weights, np.ones(self.labels_of.shape[1], np.float32)])
+
     def is_instance(self, rows: Rows) -> Bools:
         """Which of `rows` [m] are instance rows."""
         return np.asarray(rows < self.instances)
 
-    def votes(self, rows: Rows) -> Votes:
-        """The labels that `rows` [m] vote for, row after row, and how many each row has."""
-        return gather(self._values.indptr, self._values.indices, rows)
+    def weighted_votes(self, rows: Rows) -> WeightedVotes:
+        """The labels that `rows` [m] vote for, how many each row has, and the votes' weights."""
+        entries, counts = entries_of(self._values.indptr, rows)
+        weights = None if self._vote_weights is None else self._vote_weights[entries]
+        return np.asarray(self._values.indices[entries], np.int32), counts, weights
 
     def search(self, queries: Floats, *, kind: RowKind | None, count: int) -> Neighbours:
         """Scan all keys of a kind (None: both) for queries [n, d]."""

@@ -17,6 +17,7 @@ from training.fitting.memory_need import Transformer, free_bytes
 from training.fitting.runs import Cost, keep, trained, untrained
 from training.fitting.table import as_facts, table_of, verdict
 from training.fitting.trial import UNTRAINED, Trial, best_of
+from training.fitting.weights import weight_lines
 from training.models.torch_encoder import TorchEncoder, load_encoder
 
 TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
@@ -43,10 +44,12 @@ class Fitting:
             self.say(line)
         self.folder.mkdir(parents=True)
         with self.console.status("measuring the encoder as it is"):
-            first, cost = untrained(
+            first, cost, weights = untrained(
                 self.encoder, self.dataset, facts, self.folder / TRIED / UNTRAINED, seed=self.seed
             )
         self.add(first)
+        for line in weight_lines(weights):
+            self.say(line)
         try:
             for candidate, seconds in self._candidates(facts, cost):
                 self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
@@ -65,7 +68,7 @@ class Fitting:
 
     def say(self, line: str) -> None:
         """Print a line."""
-        self.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        self.console.print(line, soft_wrap=True)
 
     @property
     def left(self) -> float:

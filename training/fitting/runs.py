@@ -25,6 +25,7 @@ from training.evaluation.encode_texts import encode_texts
 from training.fitting.candidates import Candidate
 from training.fitting.facts import DataFacts
 from training.fitting.trial import METRICS, UNTRAINED, Measured, Trial, joined, measure
+from training.fitting.weights import weight_trials
 from training.hardware import hardware, machine, versions
 from training.loop.finish import choose_for_inference
 from training.loop.journal import LINES
@@ -52,19 +53,23 @@ class Cost:
 
 def untrained(
     encoder: TorchEncoder, dataset: Dataset, facts: DataFacts, folder: Path, *, seed: int
-) -> tuple[Trial, Cost]:
-    """Measure the encoder as it is on each split, and write it as a run."""
+) -> tuple[Trial, Cost, list[Trial]]:
+    """Measure the encoder as it is on each split, and write it as a run.
+
+    The last trials are those of `weight_trials`.
+    """
     start, train = perf_counter(), dataset.train
     instances = encode_texts(encoder, train.instances.texts, role=Role.QUERY, precision="auto")
     labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL, precision="auto")
     encoded = perf_counter()
     pairs = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
-    measured = []
+    measured, retrieved = [], []
     for split in range(facts.splits):
         slices = hold_out(pairs, total=len(train), count=facts.held_out, seed=seed + split)
         depth = max(*DEPTHS, UNCHOSEN.depth)
         held_out = retrieve_held_out(dataset, slices, instances, labels, depth=depth)
         measured.append(measure(held_out, choose_on(held_out, UNCHOSEN, metrics=METRICS)))
+        retrieved.append(held_out)
     choices = measured[0].choices
     write_model(encoder, folder / BEST)
     write_choices(folder / BEST, choices)
@@ -81,7 +86,8 @@ def untrained(
         folder=folder,
         seconds=seconds,
     )
-    return trial, Cost(encode=encoded - start, choose=(seconds - (encoded - start)) / facts.splits)
+    cost = Cost(encode=encoded - start, choose=(seconds - (encoded - start)) / facts.splits)
+    return trial, cost, weight_trials(retrieved, measured)
 
 
 def trained(

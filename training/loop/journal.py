@@ -102,7 +102,7 @@ class Journal:
     def print(self, message: str) -> None:
         """Print a line above the progress bar."""
         if not self._silent:
-            self._progress.console.print(message, markup=False, highlight=False)
+            self._progress.console.print(message)
 
     def _write(self, step: int, kind: str, values: Mapping[str, float], **more: float) -> None:
         if self._silent:

@@ -69,6 +69,8 @@ def run_identity(recipe: Recipe, dataset: Dataset) -> str:
     for matrix in (dataset.train.labels_of, dataset.train.filtered):
         digest.update(np.ascontiguousarray(matrix.indptr, np.int64).data)
         digest.update(np.ascontiguousarray(matrix.indices, np.int64).data)
+    if recipe.batch.sampling == "weighted":
+        digest.update(np.ascontiguousarray(dataset.train.labels_of.data, np.float32).data)
     return digest.hexdigest()
 
 

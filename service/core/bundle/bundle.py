@@ -13,6 +13,8 @@
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
 |                                 | so the identity block of V is not stored                   |
+| `values/weights.npy`            | optional: float32, the weight of each vote in `indices`;   |
+|                                 | without it every vote weighs 1                             |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
 | `instances/clicks.npy`          | in snapshots: int64, ascending, the instances that were    |
 |                                 | posted as clicks, so that a repeated click replaces its row|
@@ -44,10 +46,11 @@ from service.core.index.device_segment import DeviceSegment
 from service.core.index.devices import ScanDevice
 from service.core.index.libraries import load_library
 from service.core.index.protocol import Segment
-from service.core.types import Halves, Indices, Rows
+from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, QUERY_ENCODER, TOKENIZER = "encoder.onnx", "query_encoder.onnx", "tokenizer.json"
 BASE_SEGMENT = "segments/base.index"
+VOTE_WEIGHTS = "values/weights.npy"
 CLICKS = "instances/clicks.npy"
 LABEL_DETAILS = "labels/details"
 
@@ -75,6 +78,7 @@ class Bundle:
     label_ids: TextStore
     label_texts: TextStore
     label_details: LabelDetails
+    vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     novel: NovelFiles | None = None
     device: ScanDevice | None = None  # that searches the keys and live rows; None: the processor
 
@@ -115,6 +119,9 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         segment=_open_segment(folder, facts, keys, device),
         indptr=text_store.mapped(folder / "values/indptr.npy"),
         indices=text_store.mapped(folder / "values/indices.npy"),
+        vote_weights=(
+            text_store.mapped(folder / VOTE_WEIGHTS) if VOTE_WEIGHTS in facts.files else None
+        ),
         instance_texts=TextStore(folder / "instances/texts"),
         clicks=(
             text_store.mapped(folder / CLICKS) if CLICKS in facts.files else np.zeros(0, np.int64)
@@ -174,6 +181,8 @@ def _check_shapes(bundle: Bundle) -> None:
         "labels/ids": (len(bundle.label_ids), bundle.labels),
         "labels/texts": (len(bundle.label_texts), bundle.labels),
     }
+    if bundle.vote_weights is not None:
+        shapes[VOTE_WEIGHTS] = (bundle.vote_weights.shape, (facts.memory.votes,))
     if f"{LABEL_DETAILS}.bin" in facts.files:
         shapes[LABEL_DETAILS] = (len(TextStore(bundle.folder / LABEL_DETAILS)), bundle.labels)
     for name, (actual, expected) in shapes.items():

@@ -23,6 +23,7 @@ from service.core.bundle.bundle import (
     LABEL_DETAILS,
     QUERY_ENCODER,
     TOKENIZER,
+    VOTE_WEIGHTS,
     Bundle,
     QueryEncoder,
 )
@@ -33,7 +34,7 @@ from service.core.files.atomic import new_folder
 from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Progress, Segment
-from service.core.types import Halves, Indices, Rows
+from service.core.types import Floats, Halves, Indices, Rows
 
 _RECORDED_LIBRARIES = (
     "keymatch numpy onnxruntime onnxruntime-gpu faiss-cpu faiss-gpu hnswlib torch".split()
@@ -58,6 +59,7 @@ class BundleContent:
     predictor: PredictorFacts
     index: IndexParameters
     metrics: dict[str, float]
+    vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     label_details: Sequence[str] = ()  # [L] as `label_details.dump` returns them, or empty
     version: int = 0  # of a snapshot: sequence number of its last write
@@ -126,6 +128,8 @@ def write_bundle(
         (folder / "values").mkdir()
         np.save(folder / "values/indptr.npy", content.indptr.astype(np.int64))
         np.save(folder / "values/indices.npy", content.indices.astype(np.int32))
+        if content.vote_weights is not None:
+            np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
         text_store.write(folder / "instances/texts", content.instance_texts)
         text_store.write(folder / "labels/ids", content.label_ids, lookup=True)
         text_store.write(folder / "labels/texts", content.label_texts)

@@ -29,7 +29,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     except OSError as error:
-        raise InvalidData(target, f"cannot be written: {error.strerror}") from error
+        raise _unwritable(target, error) from error
     partial.chmod(0o755)  # mkdtemp's 0o700 would keep other users from reading
     try:
         yield partial
@@ -50,9 +50,15 @@ def discard_partial(target: Path) -> None:
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """Write `content` to `target`, replacing an existing file atomically."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
+    """Write `content` to `target`, replacing an existing file atomically.
+
+    Raises `InvalidData` if its folder cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
+    except OSError as error:
+        raise _unwritable(target, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -76,5 +82,29 @@ def sync(path: Path) -> None:
 
 def refuse_existing(target: Path) -> None:
     """Raise `InvalidData` if `target` exists; long work should call it before it starts."""
-    if target.exists() or target.is_symlink():
+    try:
+        exists = target.exists() or target.is_symlink()
+    except OSError as error:  # a folder above it may not be entered
+        raise _unwritable(target, error) from error
+    if exists:
         raise InvalidData(target, "exists already; name a new folder or remove this one first")
+
+
+def refuse_unwritable(target: Path) -> None:
+    """Raise `InvalidData` if `target` can neither be made nor written into, before long work.
+
+    The folder that decides is the nearest one that exists: `target` itself or one above it.
+    """
+    target = target.absolute()
+    try:
+        nearest = next(path for path in (target, *target.parents) if path.exists())
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    if not nearest.is_dir():
+        raise InvalidData(target, f"cannot be written: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidData(target, f"cannot be written: {nearest} may not be written to")
+
+
+def _unwritable(target: Path, error: OSError) -> InvalidData:
+    return InvalidData(target, f"cannot be written: {error.strerror}")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
+WeightedVotes = tuple[Indices, NDArray[np.int64], Floats | None]  # None: every vote weighs 1
 
 
 class Part(Protocol):
@@ -117,10 +118,16 @@ def alive_places(alive: Bits | None, size: int) -> Rows:
 
 
 def gather(indptr: NDArray[np.int64], indices: Indices, places: Rows) -> Votes:
-    """Return the entries [n] of rows `places` [b] of a CSR matrix, row by row, and counts [b]."""
+    """Return the columns [n] of rows `places` [b] of a CSR matrix, row by row, and counts [b]."""
+    entries, counts = entries_of(indptr, places)
+    return np.asarray(indices[entries], np.int32), counts
+
+
+def entries_of(indptr: NDArray[np.int64], places: Rows) -> tuple[Rows, NDArray[np.int64]]:
+    """Return the positions [n] of the entries of rows `places` [b] of a CSR matrix, counts [b]."""
     starts = indptr[places]
     counts = np.asarray(indptr[places + 1] - starts, np.int64)
     ends = np.cumsum(counts)
-    # Position of each entry in `indices`: its row's start, plus its place within the row.
-    within = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
-    return np.asarray(indices[within], np.int32), counts
+    # An entry's position is its row's start, plus its place within the row.
+    entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    return entries, counts

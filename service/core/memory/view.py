@@ -19,7 +19,7 @@ from service.core.index.exact import exact_search, nearest, pad
 from service.core.index.protocol import RowFilter
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
-from service.core.memory.part import Part, Votes, alive_places, gather
+from service.core.memory.part import Part, Votes, WeightedVotes, alive_places, entries_of
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import SealedRows
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
@@ -132,10 +132,19 @@ class View:
 
         Votes for deleted labels are left out.
         """
+        columns, counts, _ = self.weighted_votes(rows)
+        return columns, counts
+
+    def weighted_votes(self, rows: Rows) -> WeightedVotes:
+        """Return what `votes` does, and the weight of each vote [n], None where all weigh 1.
+
+        Only votes of the bundle's instances have weights; all others weigh 1.
+        """
         instances = np.flatnonzero(rows < self.bundle.instances)
         labels = np.flatnonzero((rows >= self.bundle.instances) & (rows < self.base_rows))
-        votes = [
-            (instances, *gather(self.bundle.indptr, self.bundle.indices, rows[instances])),
+        entries, of_instances = entries_of(self.bundle.indptr, rows[instances])
+        votes: list[tuple[Rows, Indices, Rows]] = [
+            (instances, np.asarray(self.bundle.indices[entries], np.int32), of_instances),
             # The identity block: a label's row votes for its own column.
             (
                 labels,
@@ -144,11 +153,17 @@ class View:
             ),
         ]
         votes += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
-        key_of_vote, columns = _in_row_order(votes)
+        key_of_vote, columns, in_order = _in_row_order(votes)
+        weights = None
+        if self.bundle.vote_weights is not None:
+            weights = np.ones(len(columns), np.float32)
+            weights[: len(entries)] = self.bundle.vote_weights[entries]
+            weights = weights[in_order]
         if len(self.labels.deleted):
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
-        return columns, np.bincount(key_of_vote, minlength=len(rows))
+            weights = None if weights is None else weights[kept]
+        return columns, np.bincount(key_of_vote, minlength=len(rows)), weights
 
     def learned_votes(self, rows: Rows) -> Votes:
         """Return the votes of those of `rows` [b] that were learned since the bundle.
@@ -161,7 +176,7 @@ class View:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         if len(votes) == 1:
             return votes[0][1:]
-        _, columns = _in_row_order(votes)
+        _, columns, _ = _in_row_order(votes)
         places = np.concatenate([places for places, _, _ in votes])
         counts = np.concatenate([counts for _, _, counts in votes])
         return columns, counts[np.argsort(places)]
@@ -210,12 +225,13 @@ class View:
                 yield part, places
 
 
-def _in_row_order(votes: Sequence[tuple[Rows, Indices, Rows]]) -> tuple[Rows, Indices]:
+def _in_row_order(votes: Sequence[tuple[Rows, Indices, Rows]]) -> tuple[Rows, Indices, Rows]:
     """Join the votes of parts: positions of rows, ascending, columns, and the counts of each row.
 
-    Returns the position of the row that casts each vote [n], ascending, and the columns [n].
+    Returns the position of the row that casts each vote [n], ascending, the columns [n], and where
+    each vote stood in the parts, one after the other [n].
     """
     row_of_vote = np.concatenate([np.repeat(places, counts) for places, _, counts in votes])
     columns = np.concatenate([columns for _, columns, _ in votes])
     in_order = np.argsort(row_of_vote, kind="stable")
-    return row_of_vote[in_order], columns[in_order]
+    return row_of_vote[in_order], columns[in_order], in_order

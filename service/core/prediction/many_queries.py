@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from service.core.memory.part import WeightedVotes
 from service.core.prediction.scoring import retriever_distribution, sum_votes, value_weights
 from service.core.types import Bools, Doubles, Floats, Indices, Rows
 
@@ -28,8 +28,11 @@ class ValueRows(Protocol):
         """Which of `rows` [m] are instance rows."""
         ...
 
-    def votes(self, rows: Rows) -> tuple[Indices, NDArray[np.int64]]:
-        """The labels [v] that `rows` [m] vote for, row after row, and how many each row has [m]."""
+    def weighted_votes(self, rows: Rows) -> WeightedVotes:
+        """The labels [v] that `rows` [m] vote for, how many each row has [m], and vote weights [v].
+
+        Votes lie row after row; the weights are None where every vote weighs 1.
+        """
         ...
 
 
@@ -95,7 +98,7 @@ def rank_labels(
     """
     retrieved = rows >= 0
     keys = rows[retrieved]  # [m]
-    labels, votes_per_key = memory.votes(keys)
+    labels, votes_per_key, vote_weights = memory.weighted_votes(keys)
     query_of_vote = np.repeat(np.nonzero(retrieved)[0], votes_per_key)  # [v]
     # A candidate's number: candidates of a query lie together, in order of label id.
     numbers = query_of_vote * len(order.rank_of_label) + order.rank_of_label[labels]
@@ -107,6 +110,7 @@ def rank_labels(
             memorization=memorization,
         ),
         votes_per_key=votes_per_key,
+        vote_weights=vote_weights,
         group_of_vote=candidate_of_vote,
         groups=len(candidates),
     )

@@ -97,9 +97,12 @@ class NumpyRanker:
             is_instance=view.is_instance(rows),
             memorization=options.memorization,
         )
-        labels, votes_per_key = view.votes(rows)
+        labels, votes_per_key, vote_weights = view.weighted_votes(rows)
         columns, scores = predictive_scores(
-            weights=weights, labels=labels, votes_per_key=votes_per_key
+            weights=weights,
+            labels=labels,
+            votes_per_key=votes_per_key,
+            vote_weights=vote_weights,
         )
         best = best_candidates(scores=scores, top_k=options.top_k)
         best_columns, best_scores = in_order(
@@ -123,6 +126,7 @@ class _Values(ctypes.Structure):
         ("entries", ctypes.c_int64),
         ("indptr", ctypes.c_void_p),
         ("indices", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),  # NULL where every vote weighs 1
     )
 
 
@@ -136,25 +140,31 @@ class _BundleValues:
             np.ascontiguousarray(bundle.indices, np.int32),
         )
         indptr, indices = self._arrays
+        weights = bundle.vote_weights
+        self._weights = None if weights is None else np.ascontiguousarray(weights, np.float32)
         self.values = _Values(
             instances=bundle.instances,
             labels=bundle.labels,
             entries=len(indices),
             indptr=indptr.ctypes.data,
             indices=indices.ctypes.data,
+            weights=None if self._weights is None else self._weights.ctypes.data,
         )
         self.address = ctypes.addressof(self.values)
 
 
 class CompiledRanker:
-    """`best_labels` of `votes.c`; only the softmax's exponentials and their sum are numpy's."""
+    """`votes.c`; only the softmax's exponentials and their sum are numpy's."""
 
     def __init__(self) -> None:
-        """Load the compiled library; raises `OSError` if it was not built."""
-        self._best_labels = ctypes.PyDLL(str(LIBRARY)).best_labels
-        self._best_labels.restype = ctypes.c_int64
+        """Load the compiled library.
+
+        Raises `OSError` if it was not built, and `AttributeError` if another version was.
+        """
+        self._best = ctypes.PyDLL(str(LIBRARY)).best_weighted_labels
+        self._best.restype = ctypes.c_int64
         pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-        self._best_labels.argtypes = [
+        self._best.argtypes = [
             *(pointer, pointer, integer),  # values; rows, b
             *(pointer, real, real),  # exponentials and their sum, lambda
             *(pointer, pointer, integer),  # learned rows: votes of each, kinds, how many rows
@@ -186,7 +196,7 @@ class CompiledRanker:
         room = top_k + _ROOM_FOR_TIES
         while True:
             columns, scores = (ctypes.c_int32 * room)(), (ctypes.c_double * room)()
-            found = self._best_labels(
+            found = self._best(
                 *(matrix.address, *keys, options.memorization, *others),
                 *(top_k, room, columns, scores, weights),
             )
@@ -214,10 +224,10 @@ class CompiledRanker:
 
 
 def open_ranker() -> Ranker:
-    """Return the compiled ranker, or numpy's and a line in the log if it was not built."""
+    """Return the compiled ranker; without a library, or with an old one, numpy's and a warning."""
     try:
         return CompiledRanker()
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         log.warning(
             "numpy counts the votes, which takes longer; install the package again to compile"
             " service/core/prediction/votes.c",

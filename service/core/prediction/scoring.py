@@ -34,17 +34,23 @@ def value_weights(*, weights: Doubles, is_instance: Bools, memorization: float) 
 
 
 def predictive_scores(
-    *, weights: Doubles, labels: Indices, votes_per_key: NDArray[np.int64]
+    *,
+    weights: Doubles,
+    labels: Indices,
+    votes_per_key: NDArray[np.int64],
+    vote_weights: Floats | None = None,
 ) -> tuple[Indices, Doubles]:
     """The sparse product p = w V (Eq. 7) of one query.
 
     `labels` [v] are the labels that the b keys vote for, one key after the other, `votes_per_key`
-    [b] says how many each key has. Returns the distinct labels, ascending, and their scores.
+    [b] says how many each key has, and `vote_weights` [v] are the entries of V (None: all are 1).
+    Returns the distinct labels, ascending, and their scores.
     """
     distinct, group_of_vote = np.unique(labels, return_inverse=True)
     scores = sum_votes(
         weights=weights,
         votes_per_key=votes_per_key,
+        vote_weights=vote_weights,
         group_of_vote=group_of_vote,
         groups=len(distinct),
     )
@@ -57,13 +63,17 @@ def sum_votes(
     votes_per_key: NDArray[np.int64],
     group_of_vote: NDArray[np.integer],
     groups: int,
+    vote_weights: Floats | None = None,
 ) -> Doubles:
     """Sum the votes of each group, [groups]; a vote weighs what its key weighs.
 
+    `vote_weights` [v], where given, multiply that: they are the entries of V.
     `group_of_vote` [v] says which score each vote adds to. Votes are added in their order, so equal
     input gives equal bits.
     """
     votes = np.repeat(weights, votes_per_key)  # [v]
+    if vote_weights is not None:
+        votes = votes * vote_weights
     return np.bincount(group_of_vote, weights=votes, minlength=groups).astype(np.float64)
 
 

@@ -13,7 +13,7 @@
 
 enum { OUT_OF_MEMORY = -1, OUT_OF_RANGE = -2 };
 enum { MAX_TABLE_BITS = 31 };
-enum { LINE = 64 / sizeof(int32_t) }; /* votes in one line of the cache */
+enum { LINE = 64 / sizeof(int32_t) }; /* votes, or their weights, in one line of the cache */
 
 /* The bundle's rows of V = [Y; I]: a row below `instances` is a row of Y, a CSR matrix; a row below
  * `instances + labels` votes for its own label. */
@@ -21,6 +21,7 @@ typedef struct {
     int64_t instances, labels, entries;
     const int64_t *indptr;  /* [instances + 1] */
     const int32_t *indices; /* [entries] */
+    const float *weights;   /* [entries], or NULL where every vote weighs 1 */
 } Values;
 
 /* Those keys whose rows were learned since, and their votes, key after key. */
@@ -68,18 +69,21 @@ static void add_vote(Candidates *candidates, int32_t label, double weight)
     candidates->scores[place] += weight;
 }
 
-/* The number of a key's votes, or OUT_OF_RANGE. A label's vote for itself is written to `own`. */
+/* The number of a key's votes, or OUT_OF_RANGE. A label's vote for itself is written to `own`. The
+ * votes' weights are NULL where each weighs 1. */
 static int64_t votes_of(const Values *values, const Learned *learned, int64_t row, Next *next,
-                        int32_t *own, const int32_t **votes)
+                        int32_t *own, const int32_t **votes, const float **weights)
 {
     int64_t start, count;
 
+    *weights = NULL;
     if (row < 0)
         return OUT_OF_RANGE;
     if (row < values->instances) {
         start = values->indptr[row];
         count = values->indptr[row + 1] - start;
         *votes = values->indices + start;
+        *weights = values->weights == NULL ? NULL : values->weights + start;
         return start < 0 || count < 0 || count > values->entries - start ? OUT_OF_RANGE : count;
     }
     if (row < values->instances + values->labels) {
@@ -98,10 +102,10 @@ static int64_t votes_of(const Values *values, const Learned *learned, int64_t ro
 }
 
 /* The matrix is far larger than the cache: fetch what will be read, all at the same time. */
-static void prefetch(const int32_t *votes, int64_t count)
+static void prefetch(const void *first, int64_t count)
 {
     for (int64_t vote = 0; vote < count; vote += LINE)
-        __builtin_prefetch(votes + vote);
+        __builtin_prefetch((const int32_t *)first + vote);
 }
 
 /* The number v of all votes, or OUT_OF_RANGE. Brings them into the cache. */
@@ -111,13 +115,16 @@ static int64_t count_votes(const Values *values, const Learned *learned, const i
     Next next = {0, 0};
     int64_t total = 0;
     const int32_t *votes;
+    const float *weights;
     int32_t own;
 
     for (int64_t key = 0; key < b; key++) {
-        int64_t count = votes_of(values, learned, rows[key], &next, &own, &votes);
+        int64_t count = votes_of(values, learned, rows[key], &next, &own, &votes, &weights);
         if (count < 0)
             return OUT_OF_RANGE;
         prefetch(votes, count);
+        if (weights != NULL)
+            prefetch(weights, count);
         total += count;
     }
     return total;
@@ -129,17 +136,19 @@ static void sum_votes(Candidates *candidates, const Values *values, const Learne
 {
     Next next = {0, 0};
     const int32_t *votes;
+    const float *of_votes;
     int32_t own;
 
     for (int64_t key = 0; key < b; key++) {
         int64_t row = rows[key], at = next.key;
-        int64_t count = votes_of(values, learned, row, &next, &own, &votes);
+        int64_t count = votes_of(values, learned, row, &next, &own, &votes, &of_votes);
         int instance = row < values->instances || (next.key > at && learned->is_instance[at]);
         double block = instance ? softmax->memorization : 1.0 - softmax->memorization;
 
         weights[key] = block * (softmax->exponentials[key] / softmax->total);
         for (int64_t vote = 0; vote < count; vote++)
-            add_vote(candidates, votes[vote], weights[key]);
+            add_vote(candidates, votes[vote],
+                     of_votes == NULL ? weights[key] : weights[key] * of_votes[vote]);
     }
 }
 
@@ -221,12 +230,13 @@ static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
 /* See `CompiledRanker` in ranking.py. Writes the weights [b] of the keys, and at most `room` labels
  * and scores. Returns how many there are, or OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its votes
  * lie outside the matrix. */
-int64_t best_labels(const Values *values, const int64_t *rows, int64_t b,
-                    const double *exponentials, double total, double memorization,
-                    const int64_t *learned_counts, const uint8_t *learned_is_instance,
-                    int64_t learned_keys, const int32_t *learned_indices, int64_t learned_entries,
-                    const int32_t *deleted, int64_t deleted_count, int64_t top_k, int64_t room,
-                    int32_t *labels, double *scores, double *weights)
+int64_t best_weighted_labels(const Values *values, const int64_t *rows, int64_t b,
+                             const double *exponentials, double total, double memorization,
+                             const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                             int64_t learned_keys, const int32_t *learned_indices,
+                             int64_t learned_entries, const int32_t *deleted,
+                             int64_t deleted_count, int64_t top_k, int64_t room, int32_t *labels,
+                             double *scores, double *weights)
 {
     Learned learned = {learned_keys, learned_entries, learned_counts, learned_indices,
                        learned_is_instance};

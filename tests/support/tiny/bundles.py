@@ -12,11 +12,12 @@ import orjson
 from service.core.bundle import manifest
 from service.core.bundle.bundle import QueryEncoder
 from service.core.bundle.content import BundleContent, write_bundle
+from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters
-from service.core.types import Role
+from service.core.types import Floats, Role
 from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
 from tests.support.tiny.novel import tiny_novel
 
@@ -64,6 +65,7 @@ def make_bundle(
     label_details: Sequence[str] = (),
     version: int = 0,
     log: str = "",
+    vote_weights: Sequence[float] | None = None,
     novel: int | None = None,
     query_encoder: int | None = None,
     **encoder_facts: Any,
@@ -86,17 +88,25 @@ def make_bundle(
             label_details=label_details,
             version=version,
             log=log,
+            vote_weights=_as_floats(vote_weights),
         )
         if novel is not None:
-            columns = np.arange(len(content.label_ids) - 1)
-            keys = content.keys[len(content.instance_texts) + columns]
-            files = tiny_novel(Path(source), keys, columns, seed=novel)
-            content = replace(content, novel=files)
+            content = replace(content, novel=_novel(content, Path(source), seed=novel))
         if query_encoder is not None:
             queries = _query_encoder(Path(source) / "queries", facts, seed=query_encoder)
             content = replace(content, query_encoder=queries)
         write_bundle(content, target, progress=lambda done: None)
     return target
+
+
+def _novel(content: BundleContent, source: Path, *, seed: int) -> NovelFiles:
+    columns = np.arange(len(content.label_ids) - 1)
+    keys = content.keys[len(content.instance_texts) + columns]
+    return tiny_novel(source, keys, columns, seed=seed)
+
+
+def _as_floats(weights: Sequence[float] | None) -> Floats | None:
+    return None if weights is None else np.array(weights, np.float32)
 
 
 def _query_encoder(folder: Path, facts: EncoderFacts, *, seed: int) -> QueryEncoder:

@@ -28,7 +28,8 @@ from training.datasets.lines import find, json_rows, write_lines
 from training.datasets.sparse_rows import SparseRows, is_relevance
 from training.datasets.text_rows import TextRows
 
-REQUIRED = ("trn.json", "tst.json", "lbl.json")
+TEST = "tst.json"  # the only file that may have no rows: some measure elsewhere
+REQUIRED = ("trn.json", TEST, "lbl.json")
 METADATA = "metadata.json"
 
 
@@ -50,7 +51,13 @@ def read(folder: Path, description: Description) -> Dataset:
 
     def split(name: str, filter_name: str) -> Split:
         count = len(labels.texts)
-        rows = read_rows(_file(folder, name), fields=fields, labels=count, metadata=items)
+        rows = read_rows(
+            _file(folder, name),
+            fields=fields,
+            labels=count,
+            metadata=items,
+            may_be_empty=name == TEST,
+        )
         shape = (len(rows.texts), count)
         return Split(
             instances=rows.texts,
@@ -62,7 +69,7 @@ def read(folder: Path, description: Description) -> Dataset:
     return Dataset(
         name=description.name,
         train=split("trn.json", filter_pairs.TRAIN),
-        test=split("tst.json", filter_pairs.TEST),
+        test=split(TEST, filter_pairs.TEST),
         labels=labels.texts,
         propensity=description.propensity,
         fields=fields,
@@ -73,7 +80,12 @@ def read(folder: Path, description: Description) -> Dataset:
 
 
 def read_rows(
-    path: Path, *, fields: tuple[str, ...], labels: int | None = None, metadata: int | None = None
+    path: Path,
+    *,
+    fields: tuple[str, ...],
+    labels: int | None = None,
+    metadata: int | None = None,
+    may_be_empty: bool = False,
 ) -> Rows:
     """Read one file; its indices must be below `labels` and `metadata`."""
     texts, targets, items = TextRows(path), SparseRows(), SparseRows()
@@ -87,7 +99,7 @@ def read_rows(
         if metadata is not None:
             items.append(_indices(row, "metadata_ind", metadata, where))
     return Rows(
-        texts.texts(),
+        texts.texts(may_be_empty=may_be_empty),
         targets.matrix(labels) if labels is not None else None,
         items.matrix(metadata) if metadata is not None else None,
     )
@@ -100,7 +112,7 @@ def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
         write_lines(folder / f"{METADATA}{end}", row_lines(dataset.metadata))
     labels = row_lines(dataset.labels, metadata=dataset.label_metadata)
     write_lines(folder / f"lbl.json{end}", labels)
-    for name, split in (("trn.json", dataset.train), ("tst.json", dataset.test)):
+    for name, split in (("trn.json", dataset.train), (TEST, dataset.test)):
         rows = row_lines(split.instances, targets=split.labels_of, metadata=split.metadata_of)
         write_lines(folder / f"{name}{end}", rows)
 

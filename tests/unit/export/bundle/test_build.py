@@ -78,6 +78,21 @@ def test_the_bundle_holds_the_data_set_and_answers(
     assert answer.predictions[0].keywords[0].id == "stove"
 
 
+def test_the_relevance_of_labels_becomes_the_weight_of_votes(
+    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
+) -> None:
+    plain, weighted = tmp_path / "plain", tmp_path / "weighted"
+    export_bundle(encoder, dataset, plain, options=OPTIONS, console=QUIET)
+    assert open_bundle(plain).vote_weights is None
+    labels_of = dataset.train.labels_of.copy()
+    labels_of.data[labels_of.indptr[1]] = 3.0  # the first of two labels
+    train = replace(dataset.train, labels_of=labels_of)
+    export_bundle(encoder, replace(dataset, train=train), weighted, options=OPTIONS, console=QUIET)
+    bundle = open_bundle(weighted)
+    assert bundle.vote_weights is not None
+    assert np.split(bundle.vote_weights, bundle.indptr[1:-1])[1].tolist() == [1.5, 0.5]
+
+
 def test_keys_are_encoded_each_in_its_role(
     encoder: ExportedEncoder, reference: TinyReference, dataset: Dataset, tmp_path: Path
 ) -> None:

@@ -48,6 +48,38 @@ def test_a_filtered_positive_is_neither_drawn_nor_a_negative() -> None:
     assert not batch.negatives[2, 4]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "expected"), [("uniform", [1 / 3, 1 / 3, 1 / 3]), ("weighted", [0.1, 0.3, 0.6])]
+)
+def test_positives_are_drawn_alike_or_by_relevance(sampling: str, expected: list[float]) -> None:
+    # The columns are out of order, and the most relevant label is filtered.
+    y = csr_matrix((np.array([6.0, 50.0, 1.0, 3.0]), [3, 1, 0, 2], [0, 4]), shape=(1, 4))
+    filtered = csr_matrix((np.ones(1, bool), ([0], [1])), shape=(1, 4))
+    pairs = TrainingPairs(labels_of=y, filtered=filtered)
+    settings, rng = BatchSettings(sampling=sampling), np.random.default_rng(0)
+    drawn = np.zeros(4)
+    for _ in range(3000):
+        batch = draw_batch(pairs, np.array([0]), settings=settings, hard_negatives=None, rng=rng)
+        drawn[batch.pool] += 1
+    assert drawn[1] == 0
+    assert drawn[[0, 2, 3]] / 3000 == pytest.approx(expected, abs=0.03)
+
+
+def test_several_positives_are_drawn_once_each() -> None:
+    pairs = TrainingPairs(
+        labels_of=csr_matrix([[1e-40, 1.0, 1e38]]), filtered=csr_matrix((1, 3), dtype=bool)
+    )
+    settings = BatchSettings(sampling="weighted", positives=2)
+    batch = draw_batch(
+        pairs,
+        np.array([0]),
+        settings=settings,
+        hard_negatives=None,
+        rng=np.random.default_rng(0),
+    )
+    assert batch.pool.tolist() == [1, 2]
+
+
 def test_the_pool_holds_each_label_once_in_order() -> None:
     batch = draw([0, 1, 2], positives=2)
 

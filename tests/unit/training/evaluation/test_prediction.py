@@ -10,8 +10,9 @@ from service.core.bundle.bundle import open_bundle
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions, Role
-from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.bundles import LABELS, Catalogue, make_bundle
 from tests.support.tiny.encoder import TrigramEncoder
+from training.datasets.pair_weights import vote_weights
 from training.evaluation.prediction import OfflineMemory, predict, predict_separately, retrieve
 
 QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
@@ -19,17 +20,22 @@ QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
 
 @pytest.mark.parametrize("memorization", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("depth", [3, 20])
-def test_it_ranks_as_the_serving_predictor(tmp_path: Path, memorization: float, depth: int) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_ranks_as_the_serving_predictor(
+    tmp_path: Path, memorization: float, depth: int, weighted: bool
+) -> None:
     encoder = TrigramEncoder()
-    bundle = open_bundle(make_bundle(tmp_path / "bundle", encoder=encoder))
+    rows = Catalogue().votes()
+    relevance = [float(place + 1) if weighted else 1.0 for row in rows for place in range(len(row))]
+    indptr = np.cumsum([0, *map(len, rows)])
+    votes = csr_matrix((relevance, np.concatenate(rows), indptr), shape=(len(rows), len(LABELS)))
+    weights = vote_weights(votes)
+    assert (weights is not None) == weighted
+    bundle = open_bundle(make_bundle(tmp_path / "bundle", encoder=encoder, vote_weights=weights))
     view = KnowledgeMemory(bundle).view
     options = PredictOptions(top_k=6, memorization=memorization, depth=depth, exact=True)
     answer = Predictor(encoder, tau=0.1).predict(view, QUERIES, options)
 
-    votes = csr_matrix(
-        (np.ones(len(bundle.indices)), np.array(bundle.indices), np.array(bundle.indptr)),
-        shape=(bundle.instances, bundle.labels),
-    )
     uids = list(bundle.label_ids)
     keys = OfflineMemory(keys=np.asarray(bundle.keys), labels_of=votes, label_ids=uids)
     vectors = encoder.embed(encoder.tokenize(QUERIES, role=Role.QUERY))

@@ -1,12 +1,13 @@
 """Files and folders appear only when complete, and a failure leaves nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from service.core.errors import InvalidInput
 from service.core.files import atomic
-from service.core.files.atomic import new_folder, write_file
+from service.core.files.atomic import new_folder, refuse_unwritable, write_file
 
 
 def entries(folder: Path) -> list[str]:
@@ -63,6 +64,27 @@ def test_a_parent_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         new_folder(tmp_path / "file/bundle"),
     ):
         pytest.fail("the block must not run")
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match=r"file/figures\.json: cannot be written"):
+        write_file(tmp_path / "file/figures.json", b"{}")
+
+
+def test_long_work_can_ask_whether_a_target_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    refuse_unwritable(tmp_path)
+    refuse_unwritable(tmp_path / "several/new/folders")
+    with pytest.raises(InvalidInput, match=r"deep: cannot be written: .*file is not a folder"):
+        refuse_unwritable(tmp_path / "file/deep")
+    # Root may write anywhere, so the permission is taken away by hand.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InvalidInput, match=r"deep: cannot be written: .* may not be written to"):
+        refuse_unwritable(tmp_path / "deep")
+    assert entries(tmp_path) == ["file"]
 
 
 def test_everything_is_synced_before_the_rename(

@@ -69,12 +69,36 @@ def test_long_evidence_is_cut_to_its_heaviest_rows(
     assert sum(row.weight for row in keyword.evidence) < keyword.score
 
 
+def test_evidence_of_weighted_votes_adds_up_and_the_heaviest_vote_is_first(
+    make_bundle: Callable[..., Path], predictor: Predictor
+) -> None:
+    catalogue = Catalogue(
+        labels={"tent": "dome", "lamp": "light"},
+        instances={"camping": ("tent", "lamp"), "campsite": ("tent", "lamp")},
+    )
+    weights = [0.5, 1.5, 1.9, 0.1]
+    folder = make_bundle(catalogue, encoder=ENCODER, vote_weights=weights)
+    view = KnowledgeMemory(open_bundle(folder)).view
+    tent, lamp = sorted(
+        ask(predictor, view, "camping", depth=50, explain=True), key=lambda word: word.id != "tent"
+    )
+    for keyword in (tent, lamp):
+        assert sum(row.weight for row in keyword.evidence) == pytest.approx(keyword.score)
+        found = [row.weight for row in keyword.evidence]
+        assert found == sorted(found, reverse=True)
+    of_tent, of_lamp = ({row.text: row.weight for row in word.evidence} for word in (tent, lamp))
+    assert of_lamp["camping"] == pytest.approx(3 * of_tent["camping"])
+    assert of_lamp["campsite"] == pytest.approx(of_tent["campsite"] / 19)
+
+
 def test_all_keywords_of_a_query_are_explained_by_one_walk_over_the_votes(
     predictor: Predictor, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks: list[int] = []
-    votes = View.votes
-    monkeypatch.setattr(View, "votes", lambda self, rows: walks.append(1) or votes(self, rows))
+    votes = View.weighted_votes
+    monkeypatch.setattr(
+        View, "weighted_votes", lambda self, rows: walks.append(1) or votes(self, rows)
+    )
     assert len(ask(predictor, view, "tent", depth=50)) > 1
     walks_of_voting = len(walks)  # none where the votes are counted in compiled code
     ask(predictor, view, "tent", depth=50, explain=True)

@@ -42,14 +42,17 @@ class Memory:
     value_rows: list[list[int]]
     instances: int
     labels: Labels
+    weighted: bool = False
 
     def is_instance(self, rows: Rows) -> Any:
         return rows < self.instances
 
-    def votes(self, rows: Rows) -> Any:
+    def weighted_votes(self, rows: Rows) -> Any:
         voted = [self.value_rows[row] for row in rows.tolist()]
         columns = np.array([label for labels in voted for label in labels], np.int32)
-        return columns, np.array([len(labels) for labels in voted], np.int64)
+        counts = np.array([len(labels) for labels in voted], np.int64)
+        weights = (1 + (columns + np.repeat(rows, counts)) % 3).astype(np.float32) / 2
+        return columns, counts, weights if self.weighted else None
 
 
 @st.composite
@@ -58,7 +61,8 @@ def memories(draw: st.DrawFn) -> Memory:
     labels = st.lists(st.integers(0, len(ids) - 1), max_size=5, unique=True)
     instances = draw(st.lists(labels, max_size=300))
     identity = [[column] for column in range(len(ids))]
-    return Memory([*instances, *identity], len(instances), Labels(ids))
+    weighted = draw(st.booleans())
+    return Memory([*instances, *identity], len(instances), Labels(ids), weighted)
 
 
 @st.composite

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,7 @@ def view_of(
     labels: int = len(IDS),
     parts: tuple[Part, ...] = (),
     deleted: list[int] | None = None,
+    vote_weights: list[float] | None = None,
 ) -> View:
     """A view with these rows of Y, with nothing to search in."""
     counts = [0, *(len(votes) for votes in instances)]
@@ -56,6 +58,7 @@ def view_of(
         labels=labels,
         indptr=np.cumsum(counts),
         indices=np.array([column for votes in instances for column in votes], np.int32),
+        vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
     )
     ids: Any = IDS
     return View(
@@ -104,6 +107,17 @@ def test_two_keys_by_hand(ranker: type[Ranker]) -> None:
     assert found.weights == pytest.approx([0.1, 0.4])
     assert found.columns == [1, 0]
     assert found.scores == pytest.approx([0.5, 0.1])
+
+
+@rankers
+def test_weighted_votes_by_hand(ranker: type[Ranker]) -> None:
+    """As above, but the instance's vote for 0 weighs 1.5 and that for 1 half; labels weigh 1."""
+    view = view_of([[0, 1]], labels=2, vote_weights=[1.5, 0.5])
+    rows, similarities = np.array([0, 2]), np.ones(2, np.float32)
+    found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.2))
+    assert found.weights == pytest.approx([0.1, 0.4])
+    assert found.columns == [1, 0]
+    assert found.scores == pytest.approx([0.45, 0.15])
 
 
 @rankers
@@ -161,7 +175,7 @@ def test_votes_outside_the_matrix_are_an_error_and_not_read(indptr: list[int]) -
 
 @st.composite
 def views(draw: st.DrawFn) -> View:
-    """Instances, labels, a sealed part or none, live rows or none, deleted labels."""
+    """Instances, labels, a sealed part or none, live rows or none, deleted labels, vote weights."""
     votes = st.lists(st.integers(0, len(IDS) - 1), max_size=6, unique=True)
     instances = draw(st.lists(votes, max_size=80))
     labels = draw(st.integers(1, len(IDS)))
@@ -175,7 +189,15 @@ def views(draw: st.DrawFn) -> View:
         first = live.stop
     parts += [live_rows(first, rows) for rows in [draw(learned)] if rows]
     deleted = draw(st.sets(st.integers(0, len(IDS) - 1), max_size=20))
-    return view_of(instances, labels=labels, parts=tuple(parts), deleted=sorted(deleted))
+    count = sum(map(len, instances))
+    weights = st.lists(st.floats(0.125, 9.0, width=32), min_size=count, max_size=count)
+    return view_of(
+        instances,
+        labels=labels,
+        parts=tuple(parts),
+        deleted=sorted(deleted),
+        vote_weights=draw(st.none() | weights),
+    )
 
 
 @compiled_only
@@ -215,6 +237,27 @@ def test_threads_share_a_ranker_also_while_another_bundle_takes_over() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(rank, range(400))) == [[0], [2, 1]] * 200
+
+
+def test_a_library_of_another_version_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ranking, "LIBRARY", Path(orjson.orjson.__file__))
+    with caplog.at_level(logging.WARNING, "keymatch"):
+        assert isinstance(open_ranker(), NumpyRanker)
+    assert "install the package again" in caplog.text
+
+
+@compiled_only
+def test_weights_of_one_give_the_bits_of_no_weights() -> None:
+    rng = np.random.default_rng(0)
+    votes = [rng.permutation(len(IDS))[:5].tolist() for _ in range(200)]
+    similarities = -np.sort(-rng.random(100)).astype(np.float32)
+    rows, options = rng.permutation(200)[:100], PredictOptions(top_k=20)
+    plain, ones = view_of(votes), view_of(votes, vote_weights=[1.0] * 1000)
+    expected = ranked(CompiledRanker(), plain, rows, similarities, options)
+    found = ranked(CompiledRanker(), ones, rows, similarities, options)
+    assert (found.columns, found.scores) == (expected.columns, expected.scores)
 
 
 def test_without_the_library_numpy_ranks_and_the_log_says_so(

@@ -169,7 +169,7 @@ def test_damaged_gzip_is_named(folder: Path, damage: str) -> None:
     assert damage == "flipped" or "damaged or cut short" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", list(GOOD))
+@pytest.mark.parametrize("name", sorted({*GOOD} - {"tst.json"}))  # a test split may be empty
 def test_a_file_without_rows(folder: Path, name: str) -> None:
     (folder / name).write_text("")
     with pytest.raises(InvalidData, match=f"{name}: holds no rows"):

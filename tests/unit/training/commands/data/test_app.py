@@ -27,7 +27,7 @@ def test_pairs_then_describe(
     assert run(app, ["data", "pairs", "--input", str(table), *columns, "--out", str(out)]) == 0
     dataset = lf_xmc.read(out)
     counts = f"{len(dataset.train)} train and {len(dataset.test)} test rows, 7 labels"
-    assert capsys.readouterr().out == f"{out}: {counts}\n"
+    assert capsys.readouterr().out == f"{table}: 50 rows read\n{out}: {counts}\n"
     assert dataset.name == "clicks [2026]"
     assert dataset.train.labels_of.sum() + dataset.test.labels_of.sum() == 50 * 51 / 2
     assert run(app, ["data", "describe", str(out)]) == 0

@@ -1,0 +1,63 @@
+"""What commands print: one line for an error, and every text as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+from rich.table import Table
+
+from service.command_line import open_console, run
+from service.core.errors import InvalidData
+
+ROOT = Path(__file__).parents[3]
+PLACE = "bad100.csv:100: [bold]"  # to rich a path with an emoji, and markup
+
+
+def failing(error: Exception) -> App:
+    app = App(name="failing")
+
+    @app.default
+    def fail() -> None:
+        raise error
+
+    return app
+
+
+def test_an_error_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    error = InvalidData("bad100.csv", "is empty", line=100, field="[q]")
+    assert run(failing(error), []) == 2
+    assert capsys.readouterr().err == "error: bad100.csv:100: [q]: is empty\n"
+
+
+def test_an_error_of_the_system_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(PermissionError(13, "Permission denied", "/some/file")), []) == 1
+    assert capsys.readouterr().err == "error: /some/file: Permission denied\n"
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback() -> None:
+    for error in (ZeroDivisionError(), OSError("no file and no number")):
+        with pytest.raises(type(error)):
+            run(failing(error), [])
+
+
+def test_a_console_prints_texts_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("file")
+    table.add_row(PLACE)
+    open_console().print(PLACE)
+    open_console().print(table)
+    open_console(stderr=True).print(PLACE)
+    printed = capsys.readouterr()
+    assert printed.out.count(PLACE) == 2
+    assert printed.err == f"{PLACE}\n"
+
+
+def test_all_commands_use_that_console() -> None:
+    made = re.compile(r"\bConsole\(")
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for room in ("service", "training", "export")
+        for path in (ROOT / room).rglob("*.py")
+        if made.search(path.read_text())
+    ]
+    assert elsewhere == ["service/command_line.py"]

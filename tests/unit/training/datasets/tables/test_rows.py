@@ -1,0 +1,146 @@
+"""Bad rows of every format: each is named, or rejected and the next one read."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import InvalidData, MissingExtra
+from tests.support.tiny.tables import (
+    FORMATS,
+    HEADER,
+    ROWS,
+    from_table,
+    relevance,
+    table,
+    write_table,
+)
+from training.datasets.bad_rows import Rejects
+from training.datasets.train_test_split import is_test
+
+BAD_ROWS = [
+    ("csv", "q,k,w\na,b,1\n,b,1\n", ":3: q: is empty"),
+    ("csv", "q,k,w\na, \t ,1\n", ":2: k: is empty"),
+    ("csv", "q,k,w\na,b,0\n", ":2: w: '0' is not a positive finite number"),
+    ("csv", "q,k,w\na,b,-1\n", ":2: w: '-1' is not a positive finite number"),
+    ("csv", "q,k,w\na,b,nan\n", ":2: w: 'nan' is not a positive finite number"),
+    ("csv", "q,k,w\na,b,inf\n", ":2: w: 'inf' is not a positive finite number"),
+    ("csv", "q,k,w\na,b,\n", ":2: w: '' is not a positive finite number"),
+    ("csv", "q,k,w\na,b\n", ":2: 2 fields, but the header has 3"),
+    ("csv", "q,k,w\na,b,1,2\n", ":2: 4 fields, but the header has 3"),
+    ("csv", 'q,k,w\n"a\nb",c,1\n"d\ne",,1\n', ":4: k: is empty"),
+    ("csv", 'q,k,w\na,b,1\n"a,b,1\nc,d,1\n', ":3: not a valid row"),
+    ("csv", 'q,k,w\n"a"x,b,1\n', ":2: not a valid row"),
+    ("csv", "q,w\na,1\n", ":1: k: is missing; the columns are q, w"),
+    ("csv", "q,k,k,w\na,b,c,1\n", ":1: k: occurs more than once; the columns are q, k, k, w"),
+    ("csv", "q,k,w\n", ": holds no rows"),
+    ("csv", "", ": holds no rows"),
+    ("tsv", "q\tk\tw\na\tb\n", ":2: 2 fields, but the header has 3"),
+    ("jsonl", '{"q": "a", "k": "b", "w": 1}\n{', ":2: not valid JSON"),
+    ("jsonl", '{"q": "a", "w": 1}\n', ":1: k: is missing; the columns are q, w"),
+    ("jsonl", '{"q": "a", "k": 3, "w": 1}\n', ":1: k: must be a text, not int"),
+    ("jsonl", '{"q": "a", "k": "b", "w": true}\n', ":1: w: True is not a positive"),
+    ("jsonl", '{"q": "a", "k": "b", "w": null}\n', ":1: w: None is not a positive"),
+    ("jsonl", '["a"]\n', ":1: expected a JSON object, not list"),
+    ("jsonl", "", ": holds no rows"),
+    ("parquet", "plain text", ":1: cannot be read as parquet"),
+]
+
+
+@pytest.mark.parametrize(("ending", "content", "message"), BAD_ROWS)
+def test_a_bad_row_is_named(tmp_path: Path, ending: str, content: str, message: str) -> None:
+    path = tmp_path / f"table.{ending}"
+    path.write_text(content)
+    with pytest.raises(InvalidData) as caught:
+        from_table(path, query="q", label="k", weight="w")
+    assert str(caught.value).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"), [bad for bad in BAD_ROWS if bad[2].startswith(":2")]
+)
+def test_a_bad_row_is_rejected_and_the_next_one_read(
+    tmp_path: Path, ending: str, content: str, message: str
+) -> None:
+    path, rejects = tmp_path / f"table.{ending}", Rejects()
+    good = {"csv": "x,y,1\nz,y,1\n", "tsv": "x\ty\t1\nz\ty\t1\n"}
+    lines = '{"q": "x", "k": "y", "w": 1}\n{"q": "z", "k": "y", "w": 1}\n'
+    path.write_text(content.removesuffix("\n") + "\n" + good.get(ending, lines))
+    read = table(path, query="q", label="k", weight="w", test_fraction=0, on_bad=rejects)
+    assert str(rejects.rows[0]).startswith(message.removeprefix(":")[:20])
+    assert read.dataset.train.instances.texts[-2:] == ("x", "z")
+    assert read.facts.rejected == len(rejects) == 1
+
+
+def test_a_table_of_bad_rows_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("q,k\n,b\na,\n")
+    with pytest.raises(InvalidData, match=r"t\.csv: all 2 rows are bad; the first: .*:2: q:"):
+        from_table(tmp_path / "t.csv", query="q", label="k", on_bad=Rejects())
+
+
+def test_an_id_with_two_texts_is_a_bad_row(tmp_path: Path) -> None:
+    rejects = Rejects()
+    (tmp_path / "t.csv").write_text("q,k,id\na,b,1\nc,d,1\ne,b,1\n")
+    names = {"query": "q", "label": "k", "label_id": "id"}
+    read = table(tmp_path / "t.csv", **names, test_fraction=0, on_bad=rejects)
+    assert [row.line for row in rejects.rows] == [3]
+    assert read.dataset.train.instances.texts == ("a", "e")
+    assert read.facts.rows == 3
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_row_that_is_not_utf8_is_rejected(tmp_path: Path, ending: str) -> None:
+    path, rejects = write_table(tmp_path, ending, ROWS, HEADER), Rejects()
+    path.write_bytes(path.read_bytes().replace(b"hat", b"h\xe9t", 1))
+    read = table(path, query="q", label="k", test_fraction=0, on_bad=rejects)
+    assert "not valid UTF-8" in str(rejects.rows[0])
+    assert read.dataset.train.instances.texts == ("red shoes", "boots", "scarf")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_invalid_utf8_is_named(tmp_path: Path, ending: str) -> None:
+    path = write_table(tmp_path, ending, ROWS, HEADER)
+    path.write_bytes(path.read_bytes().replace(b"hat", b"h\xe9t"))
+    with pytest.raises(InvalidData, match=rf"table\.{ending}:\d: not valid UTF-8"):
+        from_table(path, query="q", label="k")
+
+
+def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
+    rows = [["a", "b", 1.0, "1"], ["c", " ", 1.0, "2"]]
+    path = write_table(tmp_path, "parquet", rows, HEADER)
+    with pytest.raises(InvalidData, match=r"table\.parquet:2: k: is empty"):
+        from_table(path, query="q", label="k")
+    with pytest.raises(InvalidData, match=r"x: is missing; the columns are q, k, w, id"):
+        from_table(path, query="x", label="k")
+
+
+def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "t.parquet").write_bytes(b"")
+    with pytest.raises(MissingExtra, match=r"pyarrow is not installed: .*keymatch\[training\]"):
+        from_table(tmp_path / "t.parquet", query="q", label="k")
+
+
+@pytest.mark.parametrize("name", ["table.xlsx", "table", "table.parquet.gz", "table.gz"])
+def test_an_unknown_ending_names_the_known(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("q,k\na,b\n")
+    with pytest.raises(InvalidData, match=r"unknown ending; expected a \.csv, \.tsv or \.jsonl"):
+        from_table(tmp_path / name, query="q", label="k")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_an_absent_file(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(InvalidData, match=r"No such file|cannot be read"):
+        from_table(tmp_path / f"none.{ending}", query="q", label="k")
+
+
+def test_quotes_and_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text('q\tk\n"exact phrase"\tb\n\n27" tv\tc\n')
+    dataset = from_table(tmp_path / "t.tsv", query="q", label="k", test_fraction=0.5, seed=1)
+    assert {query for query, _ in relevance(dataset)} == {'"exact phrase"', '27" tv'}
+    (tmp_path / "t.csv").write_text('\ufeffq,k\n"a, ""b""",c\n\nd,e\n')
+    for seed in range(9):
+        if is_test("d", fraction=0.5, seed=seed) != is_test('a, "b"', fraction=0.5, seed=seed):
+            break
+    dataset = from_table(tmp_path / "t.csv", query="q", label="k", test_fraction=0.5, seed=seed)
+    assert {query for query, _ in relevance(dataset)} == {'a, "b"', "d"}

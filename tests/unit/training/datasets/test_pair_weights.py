@@ -1,0 +1,43 @@
+"""The two equations of weights, by values that are computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from training.datasets.pair_weights import DAY, decayed, relevance, vote_weights
+
+
+def test_a_row_weighs_half_after_each_half_life() -> None:
+    times = DAY * np.array([0.0, 7.0, 14.0])
+    assert decayed(np.array([8.0, 8.0, 3.0]), times, half_life=7.0).tolist() == [2.0, 4.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"), [("given", 3.0), ("binary", 1.0), ("log", math.log(4.0))]
+)
+def test_relevance(scale: str, expected: float) -> None:
+    found = relevance(csr_matrix([[0.0, 3.0]]), scale=scale)
+    assert found.dtype == np.float32
+    assert found.toarray().tolist() == [[0.0, pytest.approx(expected)]]
+
+
+def test_no_weight_becomes_zero_or_infinite() -> None:
+    weights = csr_matrix((np.array([1e-300, 1e300]), ([0, 0], [0, 1])), shape=(1, 2))
+    values = relevance(weights, scale="given")
+    assert values.nnz == 2
+    assert (values.data > 0).all() and np.isfinite(values.data).all()
+
+
+def test_votes_weigh_one_in_the_mean_of_each_row() -> None:
+    labels_of = csr_matrix([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 7.0, 0.0], [1.0, 1.0, 4.0]])
+    weights = vote_weights(labels_of)
+    assert weights is not None
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.5, 0.5, 1.0, 0.5, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 1.0], [0.0, 1.0]], [[0.3, 0.3], [0.0, 5.0]], [[0.0, 0.0]]])
+def test_equally_relevant_labels_need_no_weights(rows: list[list[float]]) -> None:
+    assert vote_weights(csr_matrix(rows)) is None

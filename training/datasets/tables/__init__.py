@@ -1,0 +1,1 @@
+"""Table files of (query, keyword) rows: csv, tsv, jsonl and parquet."""
