@@ -8,6 +8,7 @@ from importlib.metadata import version
 from cyclopts import App
 
 from service.cli.check import check
+from service.cli.key import key
 from service.cli.log import log
 from service.cli.serve import serve
 from service.cli.snapshot import snapshot
@@ -18,7 +19,7 @@ app = App(
     help="Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
     version=lambda: version("keymatch"),
 )
-for command in (serve, check, log, snapshot):
+for command in (serve, check, log, snapshot, key):
     app.command(command)
 
 
