@@ -10,6 +10,7 @@ from cyclopts import App
 from service.cli.check import check
 from service.cli.key import key
 from service.cli.log import log
+from service.cli.predict import predict
 from service.cli.serve import serve
 from service.cli.snapshot import snapshot
 from service.command_line import run
@@ -19,7 +20,7 @@ app = App(
     help="Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
     version=lambda: version("keymatch"),
 )
-for command in (serve, check, log, snapshot, key):
+for command in (serve, predict, check, log, snapshot, key):
     app.command(command)
 
 

@@ -100,7 +100,7 @@ class LoadedBundle:
 
 def load_bundle(
     folder: Path,
-    label_log: LabelLog,
+    label_log: LabelLog | None,
     settings: EngineSettings,
     *,
     device: ScanDevice | None = None,
@@ -108,6 +108,7 @@ def load_bundle(
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
+    Without a log it holds the bundle alone.
     Its rows are searched and its texts encoded on `device`, or on the processor (None).
     Raises `BundleError`, `DeviceUnavailable`, and `LogError` where the log lacks events that the
     bundle holds.
@@ -131,16 +132,21 @@ def load_bundle(
         memory=KnowledgeMemory(
             bundle,
             _memory_limits(settings),
-            version=held_version(bundle, label_log),
+            version=0 if label_log is None else held_version(bundle, label_log),
         ),
     )
+    if label_log is not None:
+        _replay(loaded, label_log, until=until, threads=settings.threads)
+    return loaded
+
+
+def _replay(loaded: LoadedBundle, label_log: LabelLog, *, until: int | None, threads: int) -> None:
     events = label_log.read(after=loaded.memory.view.version, until=until)
     try:
-        loaded.apply(events, threads=settings.threads)
+        loaded.apply(events, threads=threads)
     except LogError as error:
         raise explained(label_log, error) from error
     log.info("log replayed", extra={"version": loaded.memory.view.version})
-    return loaded
 
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:

@@ -146,7 +146,7 @@ class RequestModels:
     """The models of all requests, under the configured limits."""
 
     def __init__(self, limits: Limits) -> None:
-        text = _text(limits)
+        text = query_text(limits)
         self.predict = _predict(text, limits)
         self.label = _label(text, limits)
         self.labels = _labels(self.label, limits)
@@ -267,8 +267,8 @@ def _page(limits: Limits) -> type[Page]:
     return create_model("Page", __base__=Page, limit=(int, limit))
 
 
-def _text(limits: Limits) -> Any:
-    """A string of a query, a label's text or an id: trimmed, not blank, not too long."""
+def query_text(limits: Limits) -> Any:
+    """The type of a query, a label's text or an id: trimmed, not blank, not too long."""
     return Annotated[
         str,
         StringConstraints(strip_whitespace=True, min_length=1, max_length=limits.query_characters),
