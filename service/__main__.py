@@ -8,6 +8,7 @@ from importlib.metadata import version
 from cyclopts import App
 
 from service.cli.check import check
+from service.cli.compare import compare
 from service.cli.key import key
 from service.cli.log import log
 from service.cli.predict import predict
@@ -20,7 +21,7 @@ app = App(
     help="Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
     version=lambda: version("keymatch"),
 )
-for command in (serve, predict, check, log, snapshot, key):
+for command in (serve, predict, compare, check, log, snapshot, key):
     app.command(command)
 
 

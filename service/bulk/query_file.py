@@ -36,6 +36,29 @@ class Survey:
     digest: str
 
 
+class QueryRule:
+    """What `POST /predict` takes as a query."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Check under the configured limits."""
+        self._most = limits.query_characters
+        self._adapter: TypeAdapter[str] = TypeAdapter(query_text(limits))
+
+    def check(self, value: Any) -> FileQuery:
+        """The query without white space at its ends, or why it cannot be answered."""
+        try:
+            return FileQuery(text=self._adapter.validate_python(value, strict=True))
+        except ValidationError:
+            pass
+        if not isinstance(value, str):
+            kind = "empty" if value is None else f"no text but {type(value).__name__}"
+            return FileQuery(text="", problem=f"the query is {kind}")
+        if not value.strip():
+            return FileQuery(text="", problem="the query is empty")
+        problem = f"the query has {len(value):,} characters; at most {self._most:,} are allowed"
+        return FileQuery(text=value, problem=problem)
+
+
 class QueryFile:
     """The query column of a table, or the lines of a text file; can be read several times."""
 
@@ -49,13 +72,12 @@ class QueryFile:
         if column is None and ending_of(path) != ".txt":
             raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
         self.path, self._column = path, column or ONLY_COLUMN
-        self._most, self._on_bad_row = limits.query_characters, on_bad_row
-        self._adapter: TypeAdapter[str] = TypeAdapter(query_text(limits))
+        self._rule, self._on_bad_row = QueryRule(limits), on_bad_row
 
     def __iter__(self) -> Iterator[FileQuery]:
         """Yield the query of each row, in the file's order."""
         for line, (value,) in read_columns(self.path, [self._column]):
-            query = self._checked(value)
+            query = self._rule.check(value)
             if query.problem and self._on_bad_row == "stop":
                 advice = "correct the row, or pass --on-bad-row skip to leave it unanswered"
                 raise InvalidData(
@@ -73,16 +95,3 @@ class QueryFile:
         if not rows:
             raise InvalidData(self.path, "holds no query; give a file with at least one row")
         return Survey(rows=rows, skipped=skipped, digest=digest.hexdigest())
-
-    def _checked(self, value: Any) -> FileQuery:
-        try:
-            return FileQuery(text=self._adapter.validate_python(value, strict=True))
-        except ValidationError:
-            pass
-        if not isinstance(value, str):
-            kind = "empty" if value is None else f"no text but {type(value).__name__}"
-            return FileQuery(text="", problem=f"the query is {kind}")
-        if not value.strip():
-            return FileQuery(text="", problem="the query is empty")
-        problem = f"the query has {len(value):,} characters; at most {self._most:,} are allowed"
-        return FileQuery(text=value, problem=problem)
