@@ -78,11 +78,8 @@ def predict(
     settings = load_settings(config, {})
     engine = settings.engine if threads is None else _with_threads(settings.engine, threads)
     facts = manifest.read(bundle)
-    options = PredictOptions(
-        top_k=top_k,
-        explain=explain,
-        depth=facts.predictor.depth if depth is None else depth,
-        memorization=facts.predictor.memorization if memorization is None else memorization,
+    options = facts.predictor.options(
+        PredictOptions(top_k=top_k, explain=explain), depth=depth, memorization=memorization
     )
     _require_allowed(options, settings.limits)
     form = format_of(out, explain=explain)
@@ -91,9 +88,7 @@ def predict(
     with folder.opened():
         log = None if state is None else find_log(state, bundle)
         survey = queries.survey()
-        job = _job(manifest.fingerprint(facts), log, survey, options)
-        job = folder.begin(job)
-        loaded = open_memory(bundle, log, engine, until=job.version)
+        job = folder.begin(_job(manifest.fingerprint(facts), log, survey, options))
         _say_if_another_is_served(log, bundle)
         run = BulkRun(
             queries=queries,
@@ -101,7 +96,7 @@ def predict(
             part_rows=job.part_rows,
             folder=folder,
             form=form,
-            loaded=loaded,
+            loaded=open_memory(bundle, log, engine, until=job.version),
             options=options,
             threads=engine.threads,
         )

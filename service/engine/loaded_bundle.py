@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,7 @@ class LoadedBundle:
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
         """`base` with the requested lambda and b, or the bundle's defaults where they are None."""
-        facts = self.bundle.manifest.predictor
-        defaults = {"memorization": facts.memorization, "depth": facts.depth}
-        chosen = {name: value for name, value in requested.items() if value is not None}
-        return replace(base, **{**defaults, **chosen})
+        return self.bundle.manifest.predictor.options(base, **requested)
 
     def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
         """Apply events of the label log; returns the last request to serve another bundle, if any.
