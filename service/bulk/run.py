@@ -13,8 +13,8 @@ from itertools import islice
 
 from service.bulk.answering import answer
 from service.bulk.formats import AnsweredPart, Format
-from service.bulk.query_file import FileQuery, QueryFile
-from service.bulk.work_folder import WorkFolder
+from service.bulk.query_file import FileQuery, QueryFile, Survey
+from service.bulk.work_folder import Job, WorkFolder
 from service.core.errors import InvalidData
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -37,31 +37,34 @@ class BulkRun:
     """Everything that one run needs."""
 
     queries: QueryFile
-    rows: int  # of the whole file
-    part_rows: int
-    folder: WorkFolder
-    form: Format
-    loaded: LoadedBundle
+    survey: Survey
+    job: Job
     options: PredictOptions
+    loaded: LoadedBundle
     threads: int
 
-    def answer(self, progress: Progress) -> None:
-        """Answer the parts that are missing; an interrupt keeps those that are answered.
+    def answer(self, folder: WorkFolder, form: Format, progress: Progress) -> None:
+        """Answer the parts that `folder` lacks; an interrupt keeps those that are answered.
 
         At most two parts a thread are held, however long the file is. Raises `InvalidData` where it
         has become another one meanwhile.
         """
+
+        def write(number: int, part: list[FileQuery]) -> int:
+            folder.write(number, form.part(self._answered(number, part)))
+            return len(part)
+
         pending: set[Future[int]] = set()
         rows = 0
         with ThreadPoolExecutor(self.threads) as pool:
             try:
                 for number, part in enumerate(self._parts()):
                     rows += len(part)
-                    if self.folder.has(number):
+                    if folder.has(number):
                         continue
                     if len(pending) >= _PARTS_A_THREAD * self.threads:
                         pending = _finished(pending, progress)
-                    pending.add(pool.submit(self._answer_part, number, part))
+                    pending.add(pool.submit(write, number, part))
                 while pending:
                     pending = _finished(pending, progress)
             except BaseException:
@@ -70,34 +73,37 @@ class BulkRun:
         if rows != self.rows:
             raise InvalidData(self.queries.path, "has changed meanwhile; call the command again")
 
-    def rows_done(self) -> int:
+    def rows_done(self, folder: WorkFolder) -> int:
         """How many rows lie in complete parts."""
-        last = self.rows - (self.parts - 1) * self.part_rows
+        last = self.rows - (self.parts - 1) * self.job.part_rows
         return sum(
-            last if number == self.parts - 1 else self.part_rows
+            last if number == self.parts - 1 else self.job.part_rows
             for number in range(self.parts)
-            if self.folder.has(number)
+            if folder.has(number)
         )
+
+    @property
+    def rows(self) -> int:
+        """How many rows the file has."""
+        return self.survey.rows
 
     @property
     def parts(self) -> int:
         """How many parts the file has."""
-        return -(-self.rows // self.part_rows)
+        return -(-self.rows // self.job.part_rows)
 
     def _parts(self) -> Iterator[list[FileQuery]]:
         queries = iter(self.queries)
-        while part := list(islice(queries, self.part_rows)):
+        while part := list(islice(queries, self.job.part_rows)):
             yield part
 
-    def _answer_part(self, number: int, part: list[FileQuery]) -> int:
+    def _answered(self, number: int, part: list[FileQuery]) -> AnsweredPart:
         texts = [query.text for query in part if not query.problem]
-        answered = AnsweredPart(
-            first_row=1 + number * self.part_rows,
+        return AnsweredPart(
+            first_row=1 + number * self.job.part_rows,
             queries=part,
             predictions=answer(self.loaded, texts, self.options),
         )
-        self.folder.write(number, self.form.part(answered))
-        return len(part)
 
 
 def _finished(pending: set[Future[int]], progress: Progress) -> set[Future[int]]:

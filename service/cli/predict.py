@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 from rich.console import Console
 
-from service.bulk.formats import format_of
+from service.bulk.formats import Format, format_of
 from service.bulk.memory import LogPlace, find_log, open_memory
 from service.bulk.progress import reported
 from service.bulk.query_file import OnBadRow, QueryFile, Survey
@@ -38,7 +37,6 @@ def predict(
     memorization: float | None = None,
     explain: bool = False,
     on_bad_row: OnBadRow = "stop",
-    threads: int | None = None,
     config: Path | None = None,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
@@ -68,17 +66,12 @@ def predict(
     explain
         Add metadata and evidence to each keyword; for .jsonl.
     on_bad_row
-        What to do with a query that is empty or too long: stop before anything is answered, or skip
-        it, which leaves it without keywords.
-    threads
-        Threads that answer; default: one a core.
+        Stop at a query that is empty or too long, before anything is answered, or skip it.
     config
-        The TOML file of the service, for its limits and its device.
+        The TOML file of a service: its limits, threads (default: one a core) and device hold here.
     """
     settings = load_settings(config, {})
-    engine = settings.engine if threads is None else _with_threads(settings.engine, threads)
-    facts = manifest.read(bundle)
-    options = facts.predictor.options(
+    options = manifest.read(bundle).predictor.options(
         PredictOptions(top_k=top_k, explain=explain), depth=depth, memorization=memorization
     )
     _require_allowed(options, settings.limits)
@@ -87,26 +80,31 @@ def predict(
     folder = WorkFolder(out)
     with folder.opened():
         log = None if state is None else find_log(state, bundle)
-        survey = queries.survey()
-        job = folder.begin(_job(manifest.fingerprint(facts), log, survey, options))
-        _say_if_another_is_served(log, bundle)
-        run = BulkRun(
-            queries=queries,
-            rows=survey.rows,
-            part_rows=job.part_rows,
-            folder=folder,
-            form=form,
-            loaded=open_memory(bundle, log, engine, until=job.version),
-            options=options,
-            threads=engine.threads,
-        )
-        return _answer(run, skipped=survey.skipped)
+        run = _opened(folder, queries, options, bundle=bundle, log=log, settings=settings.engine)
+        return _answer(run, folder, form)
 
 
-def _with_threads(settings: EngineSettings, threads: int) -> EngineSettings:
-    if threads < 1:
-        raise InvalidConfig("--threads must be at least 1")
-    return replace(settings, threads=threads)
+def _opened(
+    folder: WorkFolder,
+    queries: QueryFile,
+    options: PredictOptions,
+    *,
+    bundle: Path,
+    log: LogPlace | None,
+    settings: EngineSettings,
+) -> BulkRun:
+    """A new run, or the one that was interrupted; raises what stands in its way."""
+    _say_if_another_is_served(log, bundle)
+    survey = queries.survey()
+    job = folder.begin(_job(bundle, log, survey, options))
+    return BulkRun(
+        queries=queries,
+        survey=survey,
+        job=job,
+        options=options,
+        loaded=open_memory(bundle, log, settings, until=job.version),
+        threads=settings.threads,
+    )
 
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
@@ -120,9 +118,9 @@ def _require_allowed(options: PredictOptions, limits: Limits) -> None:
         raise InvalidConfig(f"--{option} {first['input']}: {first['msg']}") from error
 
 
-def _job(fingerprint: str, log: LogPlace | None, survey: Survey, options: PredictOptions) -> Job:
+def _job(bundle: Path, log: LogPlace | None, survey: Survey, options: PredictOptions) -> Job:
     return Job(
-        bundle=fingerprint,
+        bundle=manifest.fingerprint(manifest.read(bundle)),
         state="" if log is None else log.id,
         input=survey.digest,
         top_k=options.top_k,
@@ -134,20 +132,21 @@ def _job(fingerprint: str, log: LogPlace | None, survey: Survey, options: Predic
     )
 
 
-def _answer(run: BulkRun, *, skipped: int) -> int:
-    out, before = run.folder.out, run.rows_done()
+def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
+    out, before = folder.out, run.rows_done(folder)
     if before:
         _say(f"{out}: goes on after {before:,} of {run.rows:,} queries")
     try:
         with _stop_signals(), reported(run.rows, "queries", done=before) as report:
-            run.answer(report)
-            run.folder.finish(run.parts, run.form)
+            run.answer(folder, form, report)
+            folder.finish(run.parts, form)
     except KeyboardInterrupt:
         _say(
-            f"interrupted: {run.rows_done():,} of {run.rows:,} queries are answered and kept;"
+            f"interrupted: {run.rows_done(folder):,} of {run.rows:,} queries are answered and kept;"
             " the same command goes on there"
         )
         return 1
+    skipped = run.survey.skipped
     left = f", {skipped:,} of them skipped" if skipped else ""
     version = run.loaded.memory.view.version
     _say(f"{out}: {run.rows:,} queries{left}; bundle {run.loaded.name}, version {version}")

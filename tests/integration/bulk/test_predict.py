@@ -159,7 +159,6 @@ def test_wrong_arguments_are_named(
     assert refused(app, *predict(top_k=0)).startswith("--top-k 0: ")
     assert refused(app, *predict(depth=5_000)).startswith("--depth 5000: ")
     assert refused(app, *predict(memorization=2)).startswith("--memorization 2.0: ")
-    assert "--threads must be at least 1" in refused(app, *predict(threads=0))
     assert "cannot be read: No such file" in refused(app, *predict(input=tmp_path / "no.csv"))
     assert "Not a directory" in refused(app, *predict(out=table / "out.csv"))
     assert "exists already" in refused(app, *predict(out=table))
