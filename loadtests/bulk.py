@@ -122,7 +122,7 @@ def _start_seconds(bundle: Path) -> tuple[float, float]:
 
 def _without(rate: Rate, start: tuple[float, float], queries: int) -> Rate:
     """The rate without the time that the command takes to open the bundle."""
-    seconds = queries / rate.per_second - start[0]
+    seconds = max(0.001, queries / rate.per_second - start[0])
     return Rate(
         per_second=queries / seconds,
         processor_ms=rate.processor_ms - 1000 * start[1] / queries,
