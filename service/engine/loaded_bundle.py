@@ -105,10 +105,9 @@ def load_bundle(
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
-    Without a log it holds the bundle alone.
-    Its rows are searched and its texts encoded on `device`, or on the processor (None).
-    Raises `BundleError`, `DeviceUnavailable`, and `LogError` where the log lacks events that the
-    bundle holds.
+    Without a log it holds the bundle alone. Its rows are searched and its texts encoded on
+    `device`, or on the processor (None). Raises `BundleError`, `DeviceUnavailable`, and `LogError`
+    where the log lacks events that the bundle holds.
     """
     name: DeviceName = "cpu" if device is None else device.name
     bundle = open_bundle(folder, device=device)
