@@ -36,7 +36,7 @@ def summary(comparison: Comparison) -> Iterator[str]:
     yield f"overlap {shares}; {agreement.unchanged:,} queries unchanged"
     for metric, test in comparison.quality.items():
         yield (
-            f"{metric}: A {test.left:.2%}, B {test.right:.2%}, difference {_points(test)},"
+            f"{metric}: A {test.left:.2%}, B {test.right:.2%}, difference {_points(test)} points,"
             f" p = {test.p:.4f}; B wins {test.wins:,}, loses {test.losses:,}: {verdict(test)}"
         )
     if not comparison.quality:
