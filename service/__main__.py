@@ -8,7 +8,10 @@ from importlib.metadata import version
 from cyclopts import App
 
 from service.cli.check import check
+from service.cli.compare import compare
+from service.cli.key import key
 from service.cli.log import log
+from service.cli.predict import predict
 from service.cli.serve import serve
 from service.cli.snapshot import snapshot
 from service.command_line import run
@@ -18,7 +21,7 @@ app = App(
     help="Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
     version=lambda: version("keymatch"),
 )
-for command in (serve, check, log, snapshot):
+for command in (serve, predict, compare, check, log, snapshot, key):
     app.command(command)
 
 

@@ -37,12 +37,14 @@ def segment_source(
     """Return where sealed rows get their segments: on the device, or from graphs in a folder."""
     if device is not None:
         return DeviceSegments(device)
-    folder = settings.segments or _segments_folder(label_log)
+    folder = segments_folder(label_log, settings)
     return SegmentStore(folder, late_niceness=niceness_of(settings.write_share))
 
 
-def _segments_folder(label_log: LabelLog) -> Path:
+def segments_folder(label_log: LabelLog, settings: EngineSettings) -> Path:
     """In the state folder; for a log on another machine, in this one's temporary folder."""
+    if settings.segments is not None:
+        return settings.segments
     if isinstance(label_log.state, Path):
         return label_log.state / "segments"
     return Path(tempfile.gettempdir()) / f"keymatch-{os.getuid()}-{label_log.id}"

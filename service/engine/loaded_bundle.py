@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,7 @@ class LoadedBundle:
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
         """`base` with the requested lambda and b, or the bundle's defaults where they are None."""
-        facts = self.bundle.manifest.predictor
-        defaults = {"memorization": facts.memorization, "depth": facts.depth}
-        chosen = {name: value for name, value in requested.items() if value is not None}
-        return replace(base, **{**defaults, **chosen})
+        return self.bundle.manifest.predictor.options(base, **requested)
 
     def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
         """Apply events of the label log; returns the last request to serve another bundle, if any.
@@ -103,7 +100,7 @@ class LoadedBundle:
 
 def load_bundle(
     folder: Path,
-    label_log: LabelLog,
+    label_log: LabelLog | None,
     settings: EngineSettings,
     *,
     device: ScanDevice | None = None,
@@ -111,9 +108,10 @@ def load_bundle(
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
-    Its rows are searched and its texts encoded on `device`, or on the processor (None).
-    Raises `BundleError`, `DeviceUnavailable`, `LogError` where the log lacks events that the bundle
-    holds, and `OtherData` where it was begun for other data, unless the settings allow that.
+    Without a log it holds the bundle alone. Its rows are searched and its texts encoded on
+    `device`, or on the processor (None). Raises `BundleError`, `DeviceUnavailable`, `LogError`
+    where the log lacks events that the bundle holds, and `OtherData` where it was begun for other
+    data, unless the settings allow that.
     """
     name: DeviceName = "cpu" if device is None else device.name
     bundle = open_bundle(folder, device=device)
@@ -134,10 +132,18 @@ def load_bundle(
         memory=KnowledgeMemory(
             bundle,
             _memory_limits(settings),
-            version=held_version(bundle.manifest, label_log),
+            version=0 if label_log is None else held_version(bundle.manifest, label_log),
         ),
     )
-    references = LogReferences(bundle)
+    if label_log is not None:
+        _replay(loaded, label_log, until=until, settings=settings)
+    return loaded
+
+
+def _replay(
+    loaded: LoadedBundle, label_log: LabelLog, *, until: int | None, settings: EngineSettings
+) -> None:
+    references = LogReferences(loaded.bundle)
     events = label_log.read(after=loaded.memory.view.version, until=until)
     try:
         loaded.apply(references.watched(events), threads=settings.threads)
@@ -145,7 +151,6 @@ def load_bundle(
         raise explained(label_log, error) from error
     references.report(allowed=settings.other_data)
     log.info("log replayed", extra={"version": loaded.memory.view.version})
-    return loaded
 
 
 def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:

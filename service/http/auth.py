@@ -10,13 +10,17 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.core.errors import Forbidden, InvalidConfig, Unauthenticated
 
 SCOPES = ("read", "write", "admin", "metrics")
+KEY_BYTES = 32  # of randomness in a new key
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,29 @@ def read_keys(path: Path) -> Access:
             f"API keys file {path} holds no key: add a line name:scopes:sha256(key)"
         )
     return Access(keys=keys)
+
+
+def new_key(name: str, scopes: Sequence[str]) -> tuple[str, str]:
+    """A fresh random key, and the line of the keys file that admits it.
+
+    Raises `InvalidConfig` for a name or a scope that the file cannot hold.
+    """
+    if not _NEW_NAME.fullmatch(name):
+        raise InvalidConfig(
+            f"name: {name!r} cannot be a key's name: use letters, digits, '.', '_', '@' and '-',"
+            " a letter or digit first",
+            field="name",
+        )
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise InvalidConfig(
+            f"scopes: {unknown[0] if unknown else ''!r} is no scope; name one or more of"
+            f" {', '.join(SCOPES)}, separated by commas",
+            field="scopes",
+        )
+    key = secrets.token_urlsafe(KEY_BYTES)
+    ordered = ",".join(scope for scope in SCOPES if scope in scopes)
+    return key, f"{name}:{ordered}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: bool) -> None:

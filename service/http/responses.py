@@ -76,7 +76,9 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
     return {
         "bundle": bundle,
         "version": answer.version,
-        "results": [_result(prediction, explain) for prediction in answer.predictions],
+        "results": [
+            result_answer(prediction, explain=explain) for prediction in answer.predictions
+        ],
         "timing_ms": _timing(answer.seconds),
     }
 
@@ -107,7 +109,7 @@ def large_predict_answer(
             "bundle": bundle,
             "version": answer.version,
             "results": [
-                orjson.Fragment(orjson.dumps(_result(prediction, explain)))
+                orjson.Fragment(orjson.dumps(result_answer(prediction, explain=explain)))
                 for prediction in answer.predictions
             ],
             "timing_ms": _timing(answer.seconds),
@@ -194,7 +196,8 @@ def _size(prediction: Prediction, explain: bool) -> int:
     return size
 
 
-def _result(prediction: Prediction, explain: bool) -> ResultAnswer:
+def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
+    """The keywords of one query, as `results` of POST /predict has them."""
     rows: dict[int, EvidenceAnswer] = {}  # by identity: keywords share the rows that voted for them
     return {
         "query": prediction.query,

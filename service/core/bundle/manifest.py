@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from service.core.errors import BundleAltered, BundleMissing
 from service.core.files.checksums import FileFacts
 from service.core.files.versioned_json import checked, read_document
 from service.core.index.libraries import IndexParameters
+from service.core.types import PredictOptions
 
 FORMAT = "keymatch-bundle"
 VERSION = 1
@@ -91,6 +92,12 @@ class PredictorFacts:
     tau: float
     depth: int
     memorization: float
+
+    def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
+        """Return `base` with the requested lambda and b, or these defaults where they are None."""
+        defaults = {"memorization": self.memorization, "depth": self.depth}
+        chosen = {name: value for name, value in requested.items() if value is not None}
+        return replace(base, **{**defaults, **chosen})
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

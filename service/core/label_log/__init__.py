@@ -50,7 +50,8 @@ def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
         from service.core.label_log.postgres import PostgresDatabase  # an extra
 
         return LabelLog(PostgresDatabase(url, create=create), state=state, create=create)
-    return LabelLog(SqliteDatabase(Path(state), create=create), state=state, create=create)
+    folder = Path(state)
+    return LabelLog(SqliteDatabase(folder, create=create), state=folder, create=create)
 
 
 def _postgres_url(text: str) -> sa.URL:

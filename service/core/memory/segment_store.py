@@ -68,11 +68,17 @@ class SegmentStore:
         return digest.hexdigest()[:32]
 
     def find(
-        self, key: str, parameters: IndexParameters, *, shape: tuple[int, int]
+        self,
+        key: str,
+        parameters: IndexParameters,
+        *,
+        shape: tuple[int, int],
+        discard_damaged: bool = True,
     ) -> Segment | None:
         """Open the segment of this key over vectors of `shape` [n, d].
 
-        Returns None if it was not built yet or is damaged; a damaged one is deleted.
+        Returns None if it was not built yet or is damaged; a damaged one is deleted, unless the
+        caller only reads.
         """
         folder = self._folder / key
         try:
@@ -85,6 +91,8 @@ class SegmentStore:
         except FileNotFoundError:
             return None
         except (BundleError, OSError, TypeError, ValueError) as error:
+            if not discard_damaged:
+                return None
             log.warning(
                 "a segment on disk is damaged; it is deleted and built again",
                 extra={"cause": str(error)},

@@ -26,7 +26,7 @@ def test_help_names_every_option(command: tuple[str, ...]) -> None:
     ended = run("service", *command, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     options = {
-        (): ["serve", "check", "log", "snapshot"],
+        (): ["serve", "predict", "compare", "check", "log", "snapshot", "key"],
         ("serve",): ["--bundle", "--state", "--bundles", "--host", "--port", "--workers",
                      "--config", "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS"],
         ("check",): ["--bundle"],

@@ -1,6 +1,7 @@
 """API keys: the file, the comparison, and the addresses that need keys."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from service.http.auth import (
     Access,
     ApiKey,
     is_loopback,
+    new_key,
     read_keys,
     require_keys_beyond_loopback,
     require_keys_for_metrics,
@@ -116,3 +118,21 @@ def test_metrics_cannot_need_a_key_where_there_is_none() -> None:
     require_keys_for_metrics(Access(), metrics_need_key=False)
     with pytest.raises(InvalidConfig, match="metrics_need_key is set"):
         require_keys_for_metrics(Access(), metrics_need_key=True)
+
+
+def test_a_new_key_is_admitted_by_its_line(file: Path) -> None:
+    key, line = new_key("shop-2", ["write", "read", "read"])
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", key)
+    assert line == f"shop-2:read,write:{hashlib.sha256(key.encode()).hexdigest()}"
+    file.write_text(f"# keys\n{line}\n")
+    access = read_keys(file)
+    assert access.check(f"Bearer {key}".encode(), "write") == "shop-2"
+    with pytest.raises(Forbidden):
+        access.check(f"Bearer {key}".encode(), "admin")
+    assert new_key("shop-2", ["read"])[0] != key
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "#shop", "two words", "new\nline"])
+def test_a_name_that_the_file_cannot_hold_is_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="cannot be a key's name"):
+        new_key(name, ["read"])

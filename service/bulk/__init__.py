@@ -1,0 +1,1 @@
+"""Answers many queries from a file, without a server."""

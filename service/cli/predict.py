@@ -1,0 +1,177 @@
+"""`python -m service predict`: the answers to all queries of a file, without a server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from pydantic import ValidationError
+
+from service.bulk.formats import Format, format_of
+from service.bulk.memory import LogPlace, find_log, open_memory
+from service.bulk.progress import reported
+from service.bulk.query_file import OnBadRow, QueryFile, Survey
+from service.bulk.run import BulkRun, rows_of_part
+from service.bulk.work_folder import Job, WorkFolder
+from service.command_line import open_console
+from service.core.bundle import manifest
+from service.core.errors import InvalidConfig
+from service.core.types import PredictOptions
+from service.http.request_models import RequestModels
+from service.settings import STATE_VARIABLE, EngineSettings, Limits, load_settings
+
+
+def predict(
+    *,
+    bundle: Path,
+    input: Path,
+    out: Path,
+    query: str | None = None,
+    state: Annotated[str | None, Parameter(env_var=STATE_VARIABLE)] = None,
+    top_k: int = 10,
+    depth: int | None = None,
+    memorization: float | None = None,
+    explain: bool = False,
+    on_bad_row: OnBadRow = "stop",
+    config: Path | None = None,
+) -> int:
+    """Answer every query of a file, as `POST /predict` would, in the order of the file.
+
+    Called again with the same arguments, an interrupted run goes on where it stopped. A service may
+    run on the same state meanwhile.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder.
+    input
+        A .csv, .tsv or .jsonl file (each may be followed by .gz), a .parquet file, or a .txt file
+        with one query a line.
+    out
+        The new file: .jsonl (as HTTP answers), .csv (a line a keyword) or .parquet (a row a query).
+    query
+        The column of the queries; not needed for a .txt file.
+    state
+        DIR|URL: the state whose labels and clicks count as well; it is only read.
+    top_k
+        The most keywords for each query.
+    depth
+        How many of the nearest keys vote; default: the bundle's.
+    memorization
+        Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
+    explain
+        Add metadata and evidence to each keyword; for .jsonl.
+    on_bad_row
+        Stop at a query that is empty or too long, before anything is answered, or skip it.
+    config
+        The TOML file of a service: its limits, threads (default: one a core) and device hold here.
+    """
+    settings = load_settings(config, {})
+    options = manifest.read(bundle).predictor.options(
+        PredictOptions(top_k=top_k, explain=explain), depth=depth, memorization=memorization
+    )
+    _require_allowed(options, settings.limits)
+    form = format_of(out, explain=explain)
+    queries = QueryFile(input, query, limits=settings.limits, on_bad_row=on_bad_row)
+    folder = WorkFolder(out)
+    with folder.opened():
+        log = None if state is None else find_log(state, bundle)
+        run = _opened(folder, queries, options, bundle=bundle, log=log, settings=settings.engine)
+        return _answer(run, folder, form)
+
+
+def _opened(
+    folder: WorkFolder,
+    queries: QueryFile,
+    options: PredictOptions,
+    *,
+    bundle: Path,
+    log: LogPlace | None,
+    settings: EngineSettings,
+) -> BulkRun:
+    """A new run, or the one that was interrupted; raises what stands in its way."""
+    _say_if_another_is_served(log, bundle)
+    survey = queries.survey()
+    job = folder.begin(_job(bundle, log, survey, options))
+    return BulkRun(
+        queries=queries,
+        survey=survey,
+        job=job,
+        options=options,
+        loaded=open_memory(bundle, log, settings, until=job.version),
+        threads=settings.threads,
+    )
+
+
+def _require_allowed(options: PredictOptions, limits: Limits) -> None:
+    """Raise `InvalidConfig` for what `POST /predict` would refuse."""
+    chosen = {name: getattr(options, name) for name in ("top_k", "depth", "memorization")}
+    try:
+        RequestModels(limits).predict(queries=["any"], **chosen)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise InvalidConfig(f"--{option} {first['input']}: {first['msg']}") from error
+
+
+def _job(bundle: Path, log: LogPlace | None, survey: Survey, options: PredictOptions) -> Job:
+    return Job(
+        bundle=manifest.fingerprint(manifest.read(bundle)),
+        state="" if log is None else log.id,
+        input=survey.digest,
+        top_k=options.top_k,
+        depth=options.depth,
+        memorization=options.memorization,
+        explain=options.explain,
+        part_rows=rows_of_part(options.top_k, explain=options.explain),
+        version=0 if log is None else log.newest,
+    )
+
+
+def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
+    out, before = folder.out, run.rows_done(folder)
+    if before:
+        _say(f"{out}: goes on after {before:,} of {run.rows:,} queries")
+    try:
+        with _stop_signals(), reported(run.rows, "queries", done=before) as report:
+            run.answer(folder, form, report)
+            folder.finish(run.parts, form)
+    except KeyboardInterrupt:
+        _say(
+            f"interrupted: {run.rows_done(folder):,} of {run.rows:,} queries are answered and kept;"
+            " the same command goes on there"
+        )
+        return 1
+    skipped = run.survey.skipped
+    left = f", {skipped:,} of them skipped" if skipped else ""
+    version = run.loaded.memory.view.version
+    _say(f"{out}: {run.rows:,} queries{left}; bundle {run.loaded.name}, version {version}")
+    return 0
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say_if_another_is_served(log: LogPlace | None, bundle: Path) -> None:
+    if log is not None and log.served.absolute() != bundle.absolute():
+        _say(
+            f"note: a service with this state serves {log.served}, to which it was reloaded;"
+            f" these answers are those of {bundle}"
+        )
+
+
+def _say(sentence: str) -> None:
+    """One line on stderr, whatever the terminal's width."""
+    console = open_console(stderr=True)
+    console.print(sentence, soft_wrap=True)

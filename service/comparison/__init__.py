@@ -1,0 +1,1 @@
+"""Compares the answers of two bundles to the same queries."""

@@ -1,0 +1,55 @@
+"""`python -m service compare`: two real bundles, a page and a summary."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.__main__ import app
+from tests.support.commands import Refused, status_of
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
+
+Arguments = list[object]
+
+
+@pytest.fixture
+def arguments(
+    tiny_bundle_folder: Path, make_bundle: Callable[..., Path], tmp_path: Path
+) -> Arguments:
+    """The command over the tiny bundle and one that has learned nothing from clicks."""
+    forgetful = Catalogue(instances=dict.fromkeys(INSTANCES, ()))
+    other = make_bundle(forgetful, name="forgetful", tau=0.5)
+    table = tmp_path / "queries.csv"
+    rows = [f"{query},{label}" for query, labels in INSTANCES.items() for label in labels]
+    table.write_text("query,label\n" + "\n".join(rows) + "\n")
+    bundles = ("--bundle", tiny_bundle_folder, "--bundle", other)
+    return ["compare", *bundles, "--queries", table, "--query", "query"]
+
+
+def test_a_page_and_a_summary(
+    arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert status_of(app, *arguments, "--labels", "label", "--out", out) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith(": 7 queries")
+    assert said[1].startswith("overlap @1 ")
+    assert [line.split(":")[0] for line in said[2:5]] == ["P@1", "P@5", "R@10"]
+    assert said[-1] == f"{out}: the page"
+    html = out.read_text()
+    for label in LABELS.values():
+        assert label in html
+    assert "shoes for running" in html
+
+
+def test_wrong_arguments_are_named(refused: Refused, arguments: Arguments, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "page.html")
+    bundle = arguments[:3]
+    assert "--bundle must be given twice, not 1 times" in refused(
+        app, *bundle, *arguments[5:], *out
+    )
+    assert "--top-k must be between 5 and 1,000" in refused(app, *arguments, *out, "--top-k", 4)
+    assert "tag: there is no such column" in refused(app, *arguments, *out, "--labels", "tag")
+    table = tmp_path / "queries.csv"
+    assert "exists already" in refused(app, *arguments, "--out", table)
+    assert "cannot be written: File exists" in refused(app, *arguments, "--out", table / "p")

@@ -1,0 +1,175 @@
+"""`python -m service predict`: the answers of a server, for a whole file, also in two attempts."""
+
+import csv
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pyarrow import parquet
+
+from service.__main__ import app
+from tests.support.commands import Refused, run, status_of
+from tests.support.serving import ServerProcess
+from tests.support.waiting import wait_for
+
+WORDS = ("boots", "tent", "warm", "trail", "lamp", "gas", "ice", "axe", "for", "two", "water")
+QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS] + ["boots boots", "axe"]
+SMALL_PARTS = {"top_k": 1000}  # with --explain of six rows each
+
+Command = Callable[..., list[object]]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "queries.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("n", "query"), *enumerate(QUERIES)])
+    return path
+
+
+@pytest.fixture
+def predict(tiny_bundle_folder: Path, table: Path, tmp_path: Path) -> Command:
+    """`predict(out=FILE, query=COLUMN, ...)` is the command with some options changed or added."""
+    places = {"bundle": tiny_bundle_folder, "input": table, "out": tmp_path / "out.jsonl"}
+
+    def command(*flags: str, **options: object) -> list[object]:
+        named = {**places, "query": "query", **options}
+        pairs = ((f"--{name.replace('_', '-')}", value) for name, value in named.items())
+        return ["predict", *chain.from_iterable(pairs), *flags]
+
+    return command
+
+
+def lines_of(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_answers_are_those_of_a_server_on_the_same_state(
+    start: Callable[..., ServerProcess], predict: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[engine]\nseal_rows = 8\n")
+    server = start("--config", config)
+    labels = [{"id": f"l{n}", "text": f"ice axe {n}", "queries": [f"axe {n}"]} for n in range(20)]
+    server.client.post("/labels", json={"labels": labels}).raise_for_status()
+    click = {"query": "two for tea", "labels": ["tent"]}
+    server.client.post("/instances", json={"instances": [click]}).raise_for_status()
+    server.client.delete("/labels/lamp").raise_for_status()
+    wait_for(lambda: server.logged("sealed"))
+    asked = {"top_k": 7, "memorization": 0.3, "depth": 9, "deadline_ms": 60_000}
+    answered = server.client.post("/predict", json={"queries": QUERIES, **asked}).json()
+
+    state = {"state": tmp_path / "state", "config": config}
+    ended = run("service", *predict(**state, top_k=7, memorization=0.3, depth=9))
+    assert ended.returncode == 0, ended.stderr
+    assert lines_of(tmp_path / "out.jsonl") == answered["results"]
+    assert any("l" in keyword["id"] for keyword in answered["results"][0]["keywords"])
+    assert "123 queries; bundle tiny, version 22" in ended.stderr
+
+
+def test_every_format_and_explanations(
+    start: Callable[..., ServerProcess],
+    app_status: Callable[..., int],
+    predict: Command,
+    tmp_path: Path,
+) -> None:
+    asked = {"queries": QUERIES, "top_k": 100, "explain": True, "deadline_ms": 60_000}
+    results = start().client.post("/predict", json=asked).json()["results"]
+    assert app_status(*predict("--explain", top_k=100)) == 0
+    assert lines_of(tmp_path / "out.jsonl") == results
+    shown = [
+        [(keyword["id"], keyword["score"]) for keyword in result["keywords"][:3]]
+        for result in results
+    ]
+    for name in ("out.csv", "out.parquet"):
+        assert app_status(*predict(out=tmp_path / name, top_k=3)) == 0
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [[(k["id"], k["score"]) for k in row["keywords"]] for row in table] == shown
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["id"], float(row["score"])) for row in rows] == [k for ks in shown for k in ks]
+    assert {int(row["row"]) for row in rows} == set(range(1, len(QUERIES) + 1))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_goes_on(
+    app_status: Callable[..., int],
+    refused: Refused,
+    predict: Command,
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    stop: signal.Signals,
+) -> None:
+    with table.open("a", newline="") as file:
+        csv.writer(file).writerows((n, f"{QUERIES[n % 100]} {n}") for n in range(2_000))
+    whole = tmp_path / "whole.jsonl"
+    assert app_status(*predict("--explain", **SMALL_PARTS, out=whole)) == 0
+    command = [sys.executable, "-m", "service", *predict("--explain", **SMALL_PARTS)]
+    folder = tmp_path / ".out.jsonl.predict"
+    first = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(folder.glob("*.part"))) > 3)
+    first.send_signal(stop)
+    _, said = first.communicate(timeout=60)
+    if stop == signal.SIGTERM:
+        assert "the same command goes on there" in said.splitlines()[-1]
+    assert first.returncode == (1 if stop == signal.SIGTERM else -stop)
+    assert not (tmp_path / "out.jsonl").exists()
+
+    other = refused(app, *predict("--explain", top_k=999))
+    assert "this one has top_k = 999 in place of 1000" in other
+    assert app_status(*predict("--explain", **SMALL_PARTS)) == 0
+    assert "goes on after" in capsys.readouterr().err
+    assert not folder.exists()
+    assert (tmp_path / "out.jsonl").read_bytes() == whole.read_bytes()
+    assert len(lines_of(whole)) == len(QUERIES) + 2_000
+
+
+def test_bad_rows_stop_it_or_are_skipped(
+    app_status: Callable[..., int],
+    refused: Refused,
+    predict: Command,
+    table: Path,
+    tmp_path: Path,
+) -> None:
+    with table.open("a", newline="") as file:
+        csv.writer(file).writerows([("a", "  "), ("b", "x" * 3_000)])
+    line = len(QUERIES) + 2
+    assert refused(app, *predict()) == (
+        f"{table}:{line}: query: the query is empty; correct the row, or pass --on-bad-row skip to"
+        " leave it unanswered"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [table.name]
+    assert app_status(*predict(on_bad_row="skip")) == 0
+    *_, last, end = lines_of(tmp_path / "out.jsonl")
+    assert last == {"query": "", "keywords": [], "problem": "the query is empty"}
+    assert end["problem"] == "the query has 3,000 characters; at most 2,048 are allowed"
+
+
+def test_wrong_arguments_are_named(
+    refused: Refused, predict: Command, table: Path, tmp_path: Path
+) -> None:
+    assert "no such column; the columns are n, query" in refused(app, *predict(query="text"))
+    assert refused(app, *predict(top_k=0)).startswith("--top-k 0: ")
+    assert refused(app, *predict(depth=5_000)).startswith("--depth 5000: ")
+    assert refused(app, *predict(memorization=2)).startswith("--memorization 2.0: ")
+    assert "cannot be read: No such file" in refused(app, *predict(input=tmp_path / "no.csv"))
+    assert "Not a directory" in refused(app, *predict(out=table / "out.csv"))
+    assert "exists already" in refused(app, *predict(out=table))
+    assert "is not a bundle" in refused(app, *predict(bundle=tmp_path / "none"))
+    said = refused(app, *predict(state=tmp_path / "none"))
+    assert str(tmp_path / "none") in said
+    assert [path.name for path in tmp_path.iterdir()] == [table.name]
+
+
+@pytest.fixture
+def app_status(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run a command in this process."""
+    monkeypatch.setenv("COLUMNS", "300")
+    return lambda *arguments: status_of(app, *arguments)

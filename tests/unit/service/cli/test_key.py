@@ -1,0 +1,33 @@
+"""`python -m service key`: a key that is shown once, and the line that admits it."""
+
+import hashlib
+
+import pytest
+from cyclopts import App
+
+from service.cli.key import key
+from tests.support.commands import one_line, status_of
+
+
+@pytest.fixture
+def app() -> App:
+    command = App(name="service")
+    command.command(key)
+    return command
+
+
+def test_key_and_line_belong_together(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(app, "key", "--name", "shop", "--scopes", "write, read") == 0
+    printed = capsys.readouterr()
+    shown = printed.err.strip().rsplit(": ", 1)[1]
+    assert printed.out == f"shop:read,write:{hashlib.sha256(shown.encode()).hexdigest()}\n"
+
+
+@pytest.mark.parametrize(("scopes", "said"), [("read,wrte", "'wrte' is no scope"), (",", "''")])
+def test_a_wrong_scope_is_named(
+    app: App, capsys: pytest.CaptureFixture[str], scopes: str, said: str
+) -> None:
+    status = status_of(app, "key", "--name", "shop", "--scopes", scopes)
+    complaint = one_line(status, capsys.readouterr().err)
+    assert said in complaint
+    assert "read, write, admin, metrics" in complaint
