@@ -11,13 +11,12 @@ import numpy as np
 
 from service.core.encoding.encoder import Encoder
 from service.core.memory.view import View
+from service.core.prediction.evidence import evidence
 from service.core.prediction.query_cache import QueryCache
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.types import (
     Answer,
-    Evidence,
     Floats,
-    Indices,
     Keyword,
     Prediction,
     PredictOptions,
@@ -25,8 +24,6 @@ from service.core.types import (
     RowKind,
     Rows,
 )
-
-EVIDENCE_ROWS = 10  # the most that one keyword's explanation lists
 
 
 class Stopwatch:
@@ -169,58 +166,3 @@ def voting_kind(memorization: float) -> RowKind | None:
     if memorization == 0.0:
         return RowKind.LABEL
     return RowKind.INSTANCE if memorization == 1.0 else None
-
-
-def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
-    """The rows that voted for each of the k columns of a ranking, the heaviest first.
-
-    All votes are walked once, not once for each column. A row that voted for several columns with
-    one weight is one `Evidence`, which they share.
-    """
-    by_weight = np.argsort(-ranking.weights, kind="stable")  # [b]
-    rows, similarities = ranking.rows[by_weight], ranking.similarities[by_weight]
-    labels, votes_per_key, vote_weights = view.weighted_votes(rows)
-    key_of_vote = np.repeat(np.arange(len(rows)), votes_per_key)  # [v]
-    weights = ranking.weights[by_weight][key_of_vote]  # [v]
-    if vote_weights is not None:
-        # The votes of one label are now in another order than their keys: the heaviest comes first.
-        weights = weights * vote_weights
-        heaviest = np.argsort(-weights, kind="stable")
-        labels, key_of_vote, weights = labels[heaviest], key_of_vote[heaviest], weights[heaviest]
-    is_instance = view.is_instance(rows)
-    shared: dict[tuple[int, float], Evidence] = {}
-
-    def explained(key: int, weight: float) -> Evidence:
-        if (key, weight) not in shared:
-            shared[key, weight] = Evidence(
-                kind=RowKind.INSTANCE if is_instance[key] else RowKind.LABEL,
-                text=view.text(int(rows[key])),
-                similarity=float(similarities[key]),
-                weight=weight,
-            )
-        return shared[key, weight]
-
-    return [
-        tuple(map(explained, key_of_vote[votes].tolist(), weights[votes].tolist()))
-        for votes in _first_votes(labels, columns=ranking.columns)
-    ]
-
-
-def _first_votes(labels: Indices, *, columns: Sequence[int]) -> list[Rows]:
-    """The first `EVIDENCE_ROWS` votes for each of `columns` [k], as places in `labels`.
-
-    `labels` [v] are the columns that are voted for.
-    """
-    ascending = np.argsort(columns, kind="stable")
-    ordered = np.asarray(columns, np.int64)[ascending]
-    place = np.searchsorted(ordered, labels)
-    place[place == len(ordered)] = 0
-    voted = np.flatnonzero(ordered[place] == labels) if len(ordered) else np.zeros(0, np.int64)
-    column_of_vote = ascending[place[voted]]
-    # Stable: the votes for one column keep their order.
-    votes = voted[np.argsort(column_of_vote, kind="stable")]
-    ends = np.cumsum(np.bincount(column_of_vote, minlength=len(columns))).tolist()
-    return [
-        votes[start : min(stop, start + EVIDENCE_ROWS)]
-        for start, stop in zip([0, *ends], ends, strict=False)
-    ]

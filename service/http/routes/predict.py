@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.core.errors import DeadlineExceeded
-from service.core.prediction.predictor import EVIDENCE_ROWS
+from service.core.prediction.evidence import EVIDENCE_ROWS
 from service.core.types import Answer, PredictOptions
 from service.engine.reading.query_cost import query_cost
 from service.http.answers import PredictAnswer

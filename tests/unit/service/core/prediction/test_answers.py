@@ -11,7 +11,8 @@ from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import EVIDENCE_ROWS, Predictor, Stopwatch
+from service.core.prediction.evidence import EVIDENCE_ROWS
+from service.core.prediction.predictor import Predictor, Stopwatch
 from service.core.prediction.query_cache import QueryCache
 from service.core.types import NewLabel, PredictOptions, RowKind
 from tests.support.changes import put
