@@ -7,9 +7,10 @@ import sys
 from cyclopts import App
 
 from service.command_line import run
-from training.commands import data, simulate, split
+from training.commands import simulate, split
 from training.commands.budget import budget
 from training.commands.compare import compare
+from training.commands.data.app import app as data
 from training.commands.distill import distill
 from training.commands.evaluate import evaluate
 from training.commands.evaluate_novel import evaluate_novel
@@ -24,7 +25,7 @@ app = App(
     name="training",
     help="Prepare data sets, train encoders and measure them. More: training/README.md",
 )
-app.command(data.app)
+app.command(data)
 app.command(split.app)
 app.command(simulate.app)
 app.command(fit)

@@ -168,6 +168,7 @@ def _content(
         metrics=dict(encoder.description.parity),
         novel=encoder.novel(dataset),
         query_encoder=encoder.query_encoder,
+        learned=dataset.learned,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from service.core.changes import CHANGES, Change, Item, rows_of
+from service.core.bundle.bundle import Bundle
+from service.core.changes import CHANGES, Change, Item, VectorsOf, rows_of
 from service.core.encoding.representer import ItemTexts, Representer
-from service.core.errors import LogCorrupt
-from service.core.label_log import NewEvent
+from service.core.errors import LogCorrupt, LogError
+from service.core.label_log import LabelLog, NewEvent
 from service.core.types import Event, Halves, NewInstance, Role
 
 
@@ -29,6 +30,14 @@ def replayed(event: Event, representer: Representer) -> Change:
         [encoded] = representer.encode([texts_of(item)])
         return encoded.rows
 
+    return change_of(event, vectors_of)
+
+
+def change_of(event: Event, vectors_of: VectorsOf) -> Change:
+    """An event as a change whose items have the rows that `vectors_of` returns.
+
+    Raises `LogCorrupt` for a body that does not hold what its kind requires.
+    """
     try:
         return CHANGES[event.kind].from_event(event, vectors_of)
     except (KeyError, TypeError, ValueError) as error:
@@ -38,3 +47,21 @@ def replayed(event: Event, representer: Representer) -> Change:
 def new_event(change: Change) -> NewEvent:
     """A change as an event for the label log to append."""
     return NewEvent(kind=change.kind, body=change.body(), vectors=change.vectors)
+
+
+def held_version(bundle: Bundle, label_log: LabelLog) -> int:
+    """The last event of this log that the bundle's own rows reflect already.
+
+    It is 0 for a bundle that was not written from this log. Raises `LogError` for a log that is
+    shorter than the bundle says.
+    """
+    facts = bundle.manifest
+    if facts.log != label_log.id:
+        return 0
+    newest = label_log.last_sequence()
+    if newest < facts.memory.version:
+        raise LogError(
+            f"{label_log.place} ends at event {newest}, but the bundle {facts.name} holds its"
+            f" events up to {facts.memory.version}: the log was cut or is an older copy"
+        )
+    return facts.memory.version

@@ -25,7 +25,7 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.query_cache import QueryCache
-from service.core.replay import replayed
+from service.core.replay import held_version, replayed
 from service.core.types import DeviceName, Event, PredictOptions
 from service.settings import EngineSettings
 
@@ -147,21 +147,3 @@ def _memory_limits(settings: EngineSettings) -> MemoryLimits:
     return MemoryLimits(
         live_rows=settings.live_rows, live_bytes=settings.live_bytes, seal_rows=settings.seal_rows
     )
-
-
-def held_version(bundle: Bundle, label_log: LabelLog) -> int:
-    """The last event of this log that the bundle's own rows reflect already.
-
-    It is 0 for a bundle that was not written from this log. Raises `LogError` for a log that is
-    shorter than the bundle says.
-    """
-    facts = bundle.manifest
-    if facts.log != label_log.id:
-        return 0
-    newest = label_log.last_sequence()
-    if newest < facts.memory.version:
-        raise LogError(
-            f"{label_log.place} ends at event {newest}, but the bundle {facts.name} holds its"
-            f" events up to {facts.memory.version}: the log was cut or is an older copy"
-        )
-    return facts.memory.version

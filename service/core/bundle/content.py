@@ -27,7 +27,7 @@ from service.core.bundle.bundle import (
     QueryEncoder,
 )
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import EncoderFacts, Manifest, PredictorFacts
+from service.core.bundle.manifest import EncoderFacts, LearnedFacts, Manifest, PredictorFacts
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
 from service.core.files.checksums import file_facts
@@ -64,6 +64,7 @@ class BundleContent:
     log: str = ""  # of a snapshot: id of the label log that has this write
     novel: NovelFiles | None = None
     query_encoder: QueryEncoder | None = None
+    learned: LearnedFacts | None = None
 
     @classmethod
     def like(
@@ -100,6 +101,7 @@ class BundleContent:
             index=facts.index.parameters(),
             metrics=metrics,
             query_encoder=bundle.query_encoder,
+            learned=facts.learned,
         )
 
 
@@ -173,6 +175,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         log=content.log,
         novel=novel,
         query_encoder=content.query_encoder.facts if content.query_encoder else None,
+        learned=content.learned,
     )
 
 

@@ -135,6 +135,17 @@ class NovelFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class LearnedFacts:
+    """What the training data holds of a label log already: the events of `log` up to `version`.
+
+    The service replays them nevertheless, since a data set has no metadata of labels.
+    """
+
+    log: str
+    version: int
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
     """The content of `manifest.json`, except its own checksum."""
 
@@ -153,6 +164,7 @@ class Manifest:
     log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
+    learned: LearnedFacts | None = None  # None: the training data has nothing of a label log
 
 
 _ADAPTER = TypeAdapter(Manifest)

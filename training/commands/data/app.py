@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from training.commands.data.log import log
 from training.datasets import BUILTIN, lf_xmc, load_builtin
 from training.datasets.dataset import Dataset, Split
 from training.datasets.pairs import from_table
@@ -33,6 +34,7 @@ def builtin_command(name: str) -> Callable[..., None]:
 
 for _name in BUILTIN:
     app.command(builtin_command(_name), name=_name)
+app.command(log)
 
 
 @app.command
