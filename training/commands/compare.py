@@ -15,6 +15,7 @@ from rich.console import Console
 from service.core.errors import CommandFailed
 from training.checkpoints.run_json import RUN
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.train import can_resume
 from training.comparisons import comparison as comparisons
 from training.comparisons.comparison import Comparison, Entry
 from training.datasets import lf_xmc
@@ -79,8 +80,9 @@ def commands(
     elif entry.recipe is not None:
         shared = _settings(comparison.set)
         if not (folder / RUN).exists():
+            resume = ("--resume",) if can_resume(folder) else ()
             settings = (*shared, *entry_settings)
-            yield ("train", entry.recipe, *on_data, "--out", str(folder), "--resume", *settings)
+            yield ("train", entry.recipe, *on_data, "--out", str(folder), *resume, *settings)
         yield ("score", "--run", str(folder), *on_data, *scoring)
 
 

