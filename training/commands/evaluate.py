@@ -9,7 +9,6 @@ from typing import Annotated
 
 import orjson
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from service.core.bundle.bundle import open_bundle
@@ -19,7 +18,7 @@ from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation.evaluation import EvaluationRow, open_evaluation
-from training.progress import reported
+from training.progress import stages
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
 
@@ -57,8 +56,7 @@ def evaluate(
     depth = defaults.depth if depth is None else depth
     _check_ranges(chosen, depth)
     console = Console()
-    with Progress(console=console) as progress:
-        report = reported(progress)
+    with stages(console) as report:
         evaluation = open_evaluation(
             opened,
             dataset,

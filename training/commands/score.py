@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import Progress
 
 from service.core.errors import InvalidInput, MissingExtra
 from training.checkpoints.choices import Choices
@@ -18,7 +17,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import results
 from training.evaluation.results import Check, Results, rows_of_chosen
-from training.progress import reported
+from training.progress import say, stages
 
 if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
@@ -82,14 +81,14 @@ def score(
 def _scores(
     run: Path | None, encoder: str | None, dataset: Dataset, precision: Any, console: Console
 ) -> EncoderScores:
-    """Encode, print the choices, then rank, with a progress bar for each stage."""
+    """Encode, print the choices, then rank; each stage shows its share and the time left."""
+    say(f"opening the encoder {encoder or run}")
     try:
         from training.experiments.sweeps import EncoderScores, open_scoring
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     folder = run / BEST if run is not None else None
-    with Progress(console=console) as progress:
-        report = reported(progress)
+    with stages(console) as report:
         scoring = open_scoring(
             str(folder or encoder), dataset, folder=folder, precision=precision, report=report
         )

@@ -19,6 +19,7 @@ from training.fitting.table import as_facts, table_of, verdict
 from training.fitting.trial import UNTRAINED, Trial, best_of
 from training.loop.interruption import Interrupted, Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.progress import status
 
 TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
 SHORTEST = 15.0  # seconds of training that are worth a trial
@@ -60,7 +61,7 @@ class Fitting:
         self.folder.mkdir(parents=True)
         folder = self.folder / TRIED / UNTRAINED
         try:
-            with self.console.status("measuring the encoder as it is"):
+            with status(self.console, "measuring the encoder as it is"):
                 first, cost = untrained(self.encoder, self.dataset, facts, folder, seed=self.seed)
         except Interrupted:
             shutil.rmtree(self.folder)

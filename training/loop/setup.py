@@ -22,6 +22,7 @@ from training.loop.length import length_of
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
+from training.progress import say
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
 
@@ -44,6 +45,7 @@ def open_run(
     saved = saved_state(folder, resume=resume)
     data = split_training_data(dataset, recipe, source=source)
     length = length_of(recipe, rows=len(data.rows))
+    _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
     model = build_model(recipe, dataset, data, source=source, console=console)
     identity = run_identity(recipe, dataset)
@@ -68,6 +70,14 @@ def open_run(
         progress=progress,
         interruption=interruption or Interruption(),
     )
+
+
+def _say_sizes(
+    recipe: Recipe, dataset: Dataset, *, rows: int, steps: int, console: Console
+) -> None:
+    if not console.quiet:
+        sizes = f"{rows:,} rows, {len(dataset.labels):,} labels, {steps:,} steps"
+        say(f"opening the encoder {recipe.encoder.name} for {sizes}")
 
 
 def run_identity(recipe: Recipe, dataset: Dataset) -> str:
