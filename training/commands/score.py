@@ -17,6 +17,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import results
 from training.evaluation.results import Check, Results, rows_of_chosen
+from training.models.encoder_location import find_encoder
 from training.progress import say, stages
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def score(
     target = run if run is not None else out
     if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
         raise InvalidInput("give either --run, or --encoder and --out")
+    if encoder is not None:
+        find_encoder(encoder)
     dataset = lf_xmc.read(data)
     facts = read_run_on(run, dataset.name) if run is not None else {}
     console = Console()

@@ -21,6 +21,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
 from training.loop.interruption import Interrupted, Interruption
+from training.models.encoder_location import find_encoder
 from training.progress import say
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
@@ -120,6 +121,8 @@ class _Command:
         chosen, out = recipes.load(self.recipe, self.set), self.out
         if resume and not can_resume(out):
             raise InvalidData(out, f"holds no saved state ({LAST}): {NOTHING_TO_RESUME}")
+        if self.encoder is not None or chosen.encoder.stage_one is None:
+            find_encoder(self.encoder or chosen.encoder.name)
         say(f"reading {self.data}")
         dataset = lf_xmc.read(self.data)
         if not self.allow_test_rows:

@@ -113,6 +113,6 @@ def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read at its import
     assert train(*changes) == 2
 
-    error = capsys.readouterr().err
+    error = capsys.readouterr().err.splitlines()[-1]  # behind the lines that say what is done
     assert error.startswith("error: ")
     assert message in error
