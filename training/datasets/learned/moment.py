@@ -29,7 +29,7 @@ class Moment:
             return cls(sequence=int(text))
         try:
             if text.startswith("@"):
-                return cls(seconds=float(text[1:]))
+                return cls(seconds=_finite(text[1:]))
             time = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidInput(f"{option} must be {_FORMS}, not {text!r}") from None
@@ -38,3 +38,10 @@ class Moment:
     def is_reached(self, row: Any) -> bool:
         """Whether the event of a log's `row` was written at this moment or later."""
         return bool(row.sequence >= self.sequence and row.written >= self.seconds)
+
+
+def _finite(text: str) -> float:
+    seconds = float(text)
+    if not math.isfinite(seconds):
+        raise ValueError(text)
+    return seconds

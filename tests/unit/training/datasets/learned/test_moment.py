@@ -19,6 +19,7 @@ def test_moments_are_read(text: str, moment: Moment) -> None:
     assert Moment.parse(text, option="--since") == moment
 
 
-def test_what_is_no_moment_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"--since must be a date.*not 'yesterday'"):
-        Moment.parse("yesterday", option="--since")
+@pytest.mark.parametrize("text", ["yesterday", "@nan", "@", "", "-3"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"--since must be a date.*not '{text}'"):
+        Moment.parse(text, option="--since")
