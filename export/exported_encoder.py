@@ -148,13 +148,25 @@ class ExportedEncoder:
         return OnnxEncoder(self.folder, queries.facts, graph=queries.graph.name)
 
     @property
+    def agreement(self) -> str:
+        """The agreement of the vectors with torch's, for the console."""
+        return f"cosine to torch {self.description.parity['parity.cosine_mean']:.4f}"
+
+    @property
     def parity_summary(self) -> str:
-        """The agreement with torch in one line, for the console."""
+        """The agreement with torch in one line, with P@1 on the sample it was measured on."""
         parity = self.description.parity
         return (
-            f"cosine to torch {parity['parity.cosine_mean']:.4f}, P@1 on the parity sample"
+            f"{self.agreement}, P@1 on the parity sample"
             f" {parity['parity.sample_P@1']:.2f} (torch {parity['parity.sample_P@1_torch']:.2f})"
         )
+
+    @property
+    def bundle_metrics(self) -> dict[str, float]:
+        """What a bundle says of its encoder: no P@1, whose sample may be of another data set."""
+        return {
+            name: value for name, value in self.description.parity.items() if "_P@1" not in name
+        }
 
     def label_keys(self, dataset: Dataset) -> Halves | None:
         """Return Z [L, d], or None if a label's key is the vector of its text.

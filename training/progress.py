@@ -1,12 +1,87 @@
-"""Progress bars for commands of several stages."""
+"""How far a command is: bars on a terminal, else a plain line on stderr about every ten seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 
-from rich.progress import Progress, TaskID
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from service.command_line import open_console
 
 Report = Callable[[str, int, int], None]  # stage, done, total
+
+SECONDS = 10.0  # between two lines
+
+
+class PlainLines:
+    """Lines such as "encode: 3,072 of 24,237 (13 %), 40 s left", the first one at once."""
+
+    def __init__(
+        self,
+        write: Callable[[str], None] | None = None,
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Write to stderr by default."""
+        self._write, self._clock = write or say, clock
+        self._stage = ""
+        self._first = self._last = 0  # what was done at the stage's first line, and at its newest
+        self._began = self._due = 0.0
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Say how far `stage` is, unless that was said a moment ago."""
+        now = self._clock()
+        if stage != self._stage or done < self._last:
+            self._stage, self._first, self._began, self._due = stage, done, now, now
+        self._last = done
+        if now < self._due and done < total:
+            return
+        self._due = now + SECONDS
+        share = 100 * done / total if total else 100.0
+        line = f"{stage}: {done:,} of {total:,} ({share:.0f} %)"
+        if self._first < done < total:
+            left = (now - self._began) * (total - done) / (done - self._first)
+            line += f", {_duration(left)} left"
+        self._write(f"{line}, {note}" if note else line)
+
+
+def say(line: str) -> None:
+    """Write a plain line to stderr."""
+    open_console(stderr=True).print(line, soft_wrap=True)
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[Report]:
+    """Yield what shows a bar with share and time left for each stage, from its first call on."""
+    if not console.is_terminal:
+        yield PlainLines()
+        return
+    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description:<9}"), *columns, console=console) as progress:
+        yield reported(progress)
+
+
+@contextmanager
+def status(console: Console, text: str) -> Iterator[None]:
+    """Show what is being done within the block, where nothing counts how far it is."""
+    if not console.is_terminal:
+        if not console.quiet:
+            say(text)
+        yield
+        return
+    with console.status(text):
+        yield
 
 
 def reported(progress: Progress) -> Report:
@@ -16,6 +91,14 @@ def reported(progress: Progress) -> Report:
     def report(stage: str, done: int, total: int) -> None:
         if stage not in bars:
             bars[stage] = progress.add_task(stage, total=total)
-        progress.update(bars[stage], completed=done)
+        progress.update(bars[stage], completed=done, total=total)
 
     return report
+
+
+def _duration(seconds: float) -> str:
+    """For example "40 s", "12 min" or "3 h 20 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

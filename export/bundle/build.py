@@ -168,9 +168,10 @@ def _content(
         label_texts=dataset.labels.texts,
         predictor=options.predictor,
         index=options.index,
-        metrics=dict(encoder.description.parity),
+        metrics=encoder.bundle_metrics,
         novel=encoder.novel(dataset),
         query_encoder=encoder.query_encoder,
+        learned=dataset.learned,
     )
 
 

@@ -47,15 +47,15 @@ def bundle(
         from export.encoder.provenance import predictor_defaults
         from export.exported_encoder import is_exported, open_exported
         from training.datasets import lf_xmc
-        from training.models.torch_encoder import locate
-    console = open_console()
-    folder = Path(locate(encoder))
+        from training.models.encoder_location import find_encoder
+    console, parameters = open_console(), index.parameters()
+    folder = Path(find_encoder(encoder).name)
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
         checkpoint.refuse_given()
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
     options = BundleOptions(
-        index=index.parameters(),
+        index=parameters,
         predictor=predictor.over(defaults),
         instances=memory.instances,
         reduction=memory.reduction,
@@ -74,6 +74,5 @@ def bundle(
 def _summary(folder: Path, exported: ExportedEncoder) -> str:
     memory = manifest.read(folder).memory
     return (
-        f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels;"
-        f" {exported.parity_summary}"
+        f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement}"
     )

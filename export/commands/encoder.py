@@ -47,6 +47,8 @@ def encoder(
     refuse_unwritable(out)
     with from_extra("export"):
         from training.datasets import lf_xmc
+        from training.models.encoder_location import find_encoder
+    find_encoder(encoder)
     console, dataset = open_console(), lf_xmc.read(data)
     if is_exported(Path(encoder)) and name is None:
         exported = export_query_tower(

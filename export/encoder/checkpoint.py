@@ -82,7 +82,8 @@ def export_checkpoint(
         from export.encoder.export import EncoderOptions, export_encoder
         from export.encoder.parity import Tolerance
         from export.encoder.provenance import predictor_defaults, read_origin
-    from training.models.torch_encoder import load_encoder, locate
+    from training.models.encoder_location import locate
+    from training.models.torch_encoder import load_encoder
 
     folder = Path(locate(checkpoint))
     origin = read_origin(folder)

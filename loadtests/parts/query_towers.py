@@ -29,6 +29,7 @@ from service.core.types import Floats, Role
 from training.checkpoints.choices import Choices
 from training.checkpoints.model_folder import write_model
 from training.checkpoints.run_json import BEST, RUN
+from training.checkpoints.saved_state import saved_step
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
@@ -92,7 +93,7 @@ class Study:
                 vectors=self.vectors,
                 dataset=self.dataset,
                 folder=folder,
-                resume=folder.exists(),
+                resume=saved_step(folder) is not None,
                 console=self.console,
             ).finish()
         return folder / BEST

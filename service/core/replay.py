@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.core.changes import CHANGES, Change, Item, rows_of
+from service.core.changes import CHANGES, Change, Item, VectorsOf, rows_of
 from service.core.encoding.representer import ItemTexts, Representer
 from service.core.errors import LogCorrupt
 from service.core.label_log import NewEvent
@@ -29,6 +29,14 @@ def replayed(event: Event, representer: Representer) -> Change:
         [encoded] = representer.encode([texts_of(item)])
         return encoded.rows
 
+    return change_of(event, vectors_of)
+
+
+def change_of(event: Event, vectors_of: VectorsOf) -> Change:
+    """An event as a change whose items have the rows that `vectors_of` returns.
+
+    Raises `LogCorrupt` for a body that does not hold what its kind requires.
+    """
     try:
         return CHANGES[event.kind].from_event(event, vectors_of)
     except (KeyError, TypeError, ValueError) as error:

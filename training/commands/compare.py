@@ -16,6 +16,7 @@ from service.core.errors import CommandFailed
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.run_json import RUN
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.train import can_resume
 from training.comparisons import comparison as comparisons
 from training.comparisons.comparison import Comparison, Entry
 from training.datasets import lf_xmc
@@ -84,8 +85,9 @@ def commands(
     elif entry.recipe is not None:
         shared = _settings(comparison.set)
         if not (folder / RUN).exists():
+            resume = ("--resume",) if can_resume(folder) else ()
             settings = (*shared, *entry_settings)
-            yield ("train", entry.recipe, *on_data, "--out", str(folder), "--resume", *settings)
+            yield ("train", entry.recipe, *on_data, "--out", str(folder), *resume, *settings)
         yield ("score", "--run", str(folder), *on_data, *scoring)
 
 

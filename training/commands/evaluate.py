@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from rich.progress import Progress
 from rich.table import Table
 
 from service.command_line import open_console
@@ -19,7 +18,7 @@ from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation.evaluation import EvaluationRow, open_evaluation
-from training.progress import reported
+from training.progress import stages
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
 
@@ -60,8 +59,7 @@ def evaluate(
     depth = defaults.depth if depth is None else depth
     _check_ranges(chosen, depth)
     console = open_console()
-    with Progress(console=console) as progress:
-        report = reported(progress)
+    with stages(console) as report:
         evaluation = open_evaluation(
             opened,
             dataset,

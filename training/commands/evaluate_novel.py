@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from rich.progress import Progress
 from rich.table import Table
 
 from service.command_line import open_console
@@ -20,7 +19,7 @@ from training.commands.options import MANY
 from training.datasets import novel_split
 from training.experiments.novel_evaluation import NovelRow
 from training.experiments.open_novel import open_novel_evaluation
-from training.progress import reported
+from training.progress import stages
 
 SHOWN = ("P@1", "P@3", "P@5", "R@10", "R@30", "R@100")
 
@@ -53,8 +52,7 @@ def evaluate_novel(
     split = novel_split.read(data)
     opened, ablations = open_bundle(bundle), _open_ablations(beside)
     console = open_console()
-    with Progress(console=console) as progress:
-        report = reported(progress)
+    with stages(console) as report:
         evaluation = open_novel_evaluation(
             opened, split, ablations=ablations, threads=os.cpu_count() or 1, report=report
         )

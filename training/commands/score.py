@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import Progress
 
 from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
@@ -20,7 +19,8 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation import results
 from training.evaluation.results import Check, Results, rows_of_chosen
-from training.progress import reported
+from training.models.encoder_location import find_encoder
+from training.progress import say, stages
 
 if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
@@ -57,6 +57,8 @@ def score(
     if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
         raise InvalidInput("give either --run, or --encoder and --out")
     refuse_unwritable(target)
+    if encoder is not None:
+        find_encoder(encoder)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
@@ -87,14 +89,14 @@ def score(
 def _scores(
     run: Path | None, encoder: str | None, dataset: Dataset, precision: Any, console: Console
 ) -> EncoderScores:
-    """Encode, print the choices, then rank, with a progress bar for each stage."""
+    """Encode, print the choices, then rank; each stage shows its share and the time left."""
+    say(f"opening the encoder {encoder or run}")
     try:
         from training.experiments.sweeps import EncoderScores, open_scoring
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     folder = run / BEST if run is not None else None
-    with Progress(console=console) as progress:
-        report = reported(progress)
+    with stages(console) as report:
         scoring = open_scoring(
             str(folder or encoder), dataset, folder=folder, precision=precision, report=report
         )

@@ -10,7 +10,6 @@ from typing import Annotated
 import orjson
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from service.command_line import open_console
@@ -30,6 +29,7 @@ from training.experiments.replay import (
     schedule,
 )
 from training.experiments.service_client import RunningService, connect, start
+from training.progress import stages
 
 app = App(name="simulate", help="Replay data sets as traffic.")
 _FLAG = Parameter(negative=())
@@ -108,15 +108,14 @@ def _replay_all(
 ) -> list[ExpectedLabel]:
     """Replay all test rows with a progress bar."""
     plan = schedule(split, seed=seed)
-    with Progress(console=console) as bar:
-        step = bar.add_task("replay", total=len(plan.rows))
+    with stages(console) as report:
         labels = replay(
             split,
             plan,
             service,
             one_shot=one_shot,
             learn=learn,
-            progress=lambda done: bar.update(step, completed=done),
+            progress=lambda done: report("replay", done, len(plan.rows)),
         )
         return list(labels)
 

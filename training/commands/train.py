@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import shlex
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from service.command_line import open_console
 from service.core.errors import InvalidData, MissingExtra
 from service.core.files.atomic import refuse_unwritable
+from training.checkpoints.choices import Choices
 from training.checkpoints.run_json import BEST, RUN, read_run_on, write_run
+from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, saved_step
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
+from training.loop.interruption import Interrupted, Interruption
+from training.models.encoder_location import find_encoder
+from training.progress import say
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from training.loop.state import Progress
 
 FIRST_STAGE = "encoder"  # the folder of the first stage's run, in that of the second
 
@@ -48,7 +58,7 @@ def train(
     encoder: str | None = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     allow_test_rows: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
+) -> int:
     """Train an encoder; `torchrun --nproc-per-node N -m training train ...` uses N GPUs.
 
     Writes the best checkpoint to OUT/best, a sentence-transformers folder that `export bundle
@@ -68,24 +78,85 @@ def train(
     encoder
         The encoder to start from, in place of the recipe's or of its first stage.
     resume
-        Continue the run in OUT from its last saved state.
+        Continue the run in OUT from its last saved state. SIGINT (Ctrl-C) and SIGTERM save it.
     allow_test_rows
         Train even if texts of the test split occur among the training rows.
     """
     refuse_unwritable(out)
-    chosen = recipes.load(recipe, set)
-    dataset = lf_xmc.read(data)
-    if not allow_test_rows:
-        refuse_overlap(dataset, data)
-    if encoder is None and chosen.encoder.stage_one is not None:
-        encoder = _first_stage(chosen, dataset, out / FIRST_STAGE, resume=resume)
-    if encoder is not None:
-        chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
-    _train(chosen, dataset, out, source=recipe, resume=resume)
+    command = _Command(
+        recipe=recipe,
+        data=data,
+        out=out,
+        set=set,
+        encoder=encoder,
+        allow_test_rows=allow_test_rows,
+    )
+    interruption = Interruption()
+    try:
+        with interruption.handled():
+            command.run(interruption, resume=resume)
+    except Interrupted as end:
+        line = command.how_to_go_on(end)
+        open_console(stderr=True).print(line, soft_wrap=True)
+        return end.status
+    return 0
 
 
-def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -> str:
-    """The best encoder of the first stage, which is trained now unless it has been.
+def can_resume(out: Path) -> bool:
+    """Whether a run, or its first stage, has something that --resume goes on from."""
+    first = out / FIRST_STAGE
+    return saved_step(out) is not None or saved_step(first) is not None or (first / RUN).exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    """The arguments of `train`."""
+
+    recipe: str
+    data: Path
+    out: Path
+    set: tuple[str, ...]
+    encoder: str | None
+    allow_test_rows: bool
+
+    def run(self, interruption: Interruption, *, resume: bool) -> None:
+        """Train the first stage if the recipe has one that is not given, then the run itself."""
+        chosen, out = recipes.load(self.recipe, self.set), self.out
+        if resume and not can_resume(out):
+            raise InvalidData(out, f"holds no saved state ({LAST}): {NOTHING_TO_RESUME}")
+        if self.encoder is not None or chosen.encoder.stage_one is None:
+            find_encoder(self.encoder or chosen.encoder.name)
+        say(f"reading {self.data}")
+        dataset = lf_xmc.read(self.data)
+        if not self.allow_test_rows:
+            refuse_overlap(dataset, self.data)
+        encoder = self.encoder
+        if encoder is None and chosen.encoder.stage_one is not None:
+            encoder = _first_stage(chosen, dataset, out / FIRST_STAGE, interruption, resume=resume)
+        if encoder is not None:
+            chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
+        resume = resume and saved_step(out) is not None  # or only the first stage was begun
+        _train(chosen, dataset, out, interruption, source=self.recipe, resume=resume)
+
+    def how_to_go_on(self, end: Interrupted) -> str:
+        """What was saved, and the command that continues."""
+        words = ["python", "-m", "training", "train", self.recipe, "--data", str(self.data)]
+        words += ["--out", str(self.out), *(["--set", *self.set] if self.set else [])]
+        words += [] if self.encoder is None else ["--encoder", self.encoder]
+        words += ["--allow-test-rows"] if self.allow_test_rows else []
+        if not can_resume(self.out):
+            return f"{end} before the first step: nothing is kept. Begin again: {shlex.join(words)}"
+        folder = self.out if saved_step(self.out) is not None else self.out / FIRST_STAGE
+        return (
+            f"{end}: {folder / LAST} has the state of step {saved_step(folder)}. Go on with:"
+            f" {shlex.join([*words, '--resume'])}"
+        )
+
+
+def _first_stage(
+    second: Recipe, dataset: Dataset, out: Path, interruption: Interruption, *, resume: bool
+) -> str:
+    """The best encoder of the first stage, which is trained or resumed unless it is finished.
 
     Both stages hold out the same rows and labels.
     """
@@ -96,13 +167,22 @@ def _first_stage(second: Recipe, dataset: Dataset, out: Path, *, resume: bool) -
         f"validation.labels={held_out.labels}",
     )
     if not (out / RUN).exists():
-        _train(recipes.load(recipe, same), dataset, out, source=recipe, resume=resume)
+        resume = resume and saved_step(out) is not None
+        _train(recipes.load(recipe, same), dataset, out, interruption, source=recipe, resume=resume)
     elif read_run_on(out, dataset.name)["recipe"] != recipe:
         raise InvalidData(out, f"is not a run of {recipe}; change --out")
     return str(out / BEST)
 
 
-def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: bool) -> None:
+def _train(
+    chosen: Recipe,
+    dataset: Dataset,
+    out: Path,
+    interruption: Interruption,
+    *,
+    source: str,
+    resume: bool,
+) -> None:
     try:
         from training.hardware import hardware
         from training.loop.finish import choose_for_inference
@@ -110,7 +190,15 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     console = open_console()
-    trainer = open_run(chosen, dataset, out, source=source, resume=resume, console=console)
+    trainer = open_run(
+        chosen,
+        dataset,
+        out,
+        source=source,
+        resume=resume,
+        console=console,
+        interruption=interruption,
+    )
     progress = trainer.train()
     choices, _ = choose_for_inference(trainer, console=console)
     if not trainer.is_main_process:
@@ -124,6 +212,10 @@ def _train(chosen: Recipe, dataset: Dataset, out: Path, *, source: str, resume: 
         "hardware": hardware(trainer.model.accelerator),
     }
     write_run(out, facts)
+    _say_what_is_kept(out, progress, choices, console)
+
+
+def _say_what_is_kept(out: Path, progress: Progress, choices: Choices, console: Console) -> None:
     console.print(
         f"{out}/best: step {progress.best_step} of {progress.step}, {progress.seconds:,.0f} s;"
         f" chosen on held-out rows: lambda {choices.memorization:g}, b {choices.depth}",

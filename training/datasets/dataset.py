@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
 
 ALLOWED_FIELDS = (("title",), ("title", "content"))
@@ -73,7 +74,8 @@ class Split:
 class Dataset:
     """A data set; raises `InvalidInput` if the shapes of its parts do not agree.
 
-    `fields` are the fields that each text was joined from; `source` says where the data is from.
+    `fields` are the fields that each text was joined from; `source` says where the data is from,
+    and `learned` which events of a label log it holds.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Dataset:
     label_metadata: csr_matrix | None = None  # [L, M] float32, ones
     metadata: Texts | None = None  # M
     source: str = ""
+    learned: LearnedFacts | None = None
 
     def __post_init__(self) -> None:
         check_fields(self.fields)

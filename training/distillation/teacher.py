@@ -22,7 +22,8 @@ from training.datasets.dataset import Dataset
 from training.distillation.exported_weights import EXPORTED, load_exported
 from training.distillation.unlabelled import text_digest
 from training.evaluation.encode_texts import encode_texts
-from training.models.torch_encoder import TorchEncoder, load_encoder, locate
+from training.models.encoder_location import locate
+from training.models.torch_encoder import TorchEncoder, load_encoder
 
 VECTORS = "teacher_vectors.npz"
 _PARTS = (("instances", Role.QUERY), ("labels", Role.LABEL), ("unlabelled", Role.QUERY))

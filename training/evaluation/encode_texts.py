@@ -25,11 +25,16 @@ _BUDGET = 8_192  # tokens of one call, padding included
 
 
 def encode_texts(
-    encoder: TorchEncoder, texts: Sequence[str], *, role: Role, precision: Precision = "fp32"
+    encoder: TorchEncoder,
+    texts: Sequence[str],
+    *,
+    role: Role,
+    precision: Precision = "fp32",
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Floats:
     """Unit vectors [n, d] in fp32, computed in `precision`, on a GPU where there is one.
 
-    Raises `InvalidConfig` for fp16 without a GPU.
+    `progress` receives the number of finished texts. Raises `InvalidConfig` for fp16 without a GPU.
     """
     arithmetic = autocast(precision)
     table = tokenize(
@@ -39,11 +44,13 @@ def encode_texts(
     pooled: nn.Module = PooledEncoder(encoder.model).eval().to(device)
     order = by_length(table, np.arange(len(texts)))
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
-    padding = int(encoder.tokenizer.pad_token_id or 0)
+    padding, done = int(encoder.tokenizer.pad_token_id or 0), 0
     with torch.inference_mode(), arithmetic:
         for cut in buckets(table.lengths[order], budget=_BUDGET):
             inputs = padded(table, order[cut], padding=padding, device=device)
             vectors[order[cut]] = pooled(**inputs).float().cpu().numpy()
+            done += len(order[cut])
+            progress(done)
     return vectors
 
 

@@ -5,7 +5,7 @@ Shapes: N training rows, L labels, n test rows, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -176,14 +176,13 @@ def open_scoring(
     saw; default: `default_slices`.
     """
     choices = read_choices(folder) if folder is not None else None
+    train, held, test = dataset.train, slices, dataset.test
     encode = partial(encode_texts, load_encoder(name), precision=precision)
-    train, held = dataset.train, slices
-    instances = encode(train.instances.texts, role=Role.QUERY)
-    report("encode", 1, 3)
-    queries = encode(dataset.test.instances.texts, role=Role.QUERY)
-    report("encode", 2, 3)
-    labels = label_keys(encode, dataset, folder=folder)
-    report("encode", 3, 3)
+    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
+    instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
+    queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
+    before = len(train) + len(test)
+    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
@@ -199,6 +198,11 @@ def open_scoring(
         memory=memory,
         queries=queries,
     )
+
+
+def _shown(report: Report, before: int, *, total: int) -> Callable[[int], None]:
+    """Report the texts of one call of several; `before` are those of the calls before."""
+    return lambda done: report("encode", before + done, total)
 
 
 def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:

@@ -18,7 +18,9 @@ from training.fitting.runs import Cost, keep, trained, untrained
 from training.fitting.table import as_facts, table_of, verdict
 from training.fitting.trial import UNTRAINED, Trial, best_of
 from training.fitting.weights import weight_lines
+from training.loop.interruption import Interrupted, Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.progress import status
 
 TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
 SHORTEST = 15.0  # seconds of training that are worth a trial
@@ -34,29 +36,43 @@ class Fitting:
     seconds: float  # in all
     seed: int
     console: Console
+    interruption: Interruption = field(default_factory=Interruption)
     started: float = field(default_factory=perf_counter)
     trials: list[Trial] = field(default_factory=list)
+    interrupted: Interrupted | None = None  # the signal that ended the trials early
 
     def run(self) -> Trial:
         """Try everything that the time allows; returns the trial that is kept in `folder`."""
         facts = data_facts(self.dataset, self.encoder)
         for line in facts.lines():
             self.say(line)
-        self.folder.mkdir(parents=True)
-        with self.console.status("measuring the encoder as it is"):
-            first, cost, weights = untrained(
-                self.encoder, self.dataset, facts, self.folder / TRIED / UNTRAINED, seed=self.seed
-            )
-        self.add(first)
-        for line in weight_lines(weights):
-            self.say(line)
+        cost = self._measure_untrained(facts)
         try:
             for candidate, seconds in self._candidates(facts, cost):
                 self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
                 self.add(self._trial(candidate, facts, seconds))
-        except KeyboardInterrupt:
-            self.say("interrupted: the best of what was finished is kept")
-        return self._finish()
+        except Interrupted as end:
+            self.interrupted = end
+            self.say(f"{end}: what was being tried is dropped; the best of the others is kept")
+        with self.interruption.noted():  # it takes a moment, and must not be left half done
+            return self._finish()
+
+    def _measure_untrained(self, facts: DataFacts) -> Cost:
+        """Measure the encoder as it is; after a signal meanwhile nothing is left behind."""
+        self.folder.mkdir(parents=True)
+        folder = self.folder / TRIED / UNTRAINED
+        try:
+            with status(self.console, "measuring the encoder as it is"):
+                first, cost, weights = untrained(
+                    self.encoder, self.dataset, facts, folder, seed=self.seed
+                )
+        except Interrupted:
+            shutil.rmtree(self.folder)
+            raise
+        self.add(first)
+        for line in weight_lines(weights):
+            self.say(line)
+        return cost
 
     def add(self, trial: Trial) -> None:
         """Take a trial into the table, and say what it reached."""
@@ -136,6 +152,7 @@ def open_fitting(
     minutes: float,
     seed: int,
     console: Console,
+    interruption: Interruption,
 ) -> Fitting:
     """A fitting that starts from the encoder `start`, as `export bundle --encoder` takes it."""
     started = perf_counter()
@@ -146,5 +163,6 @@ def open_fitting(
         seconds=60.0 * minutes,
         seed=seed,
         console=console,
+        interruption=interruption,
         started=started,
     )

@@ -19,6 +19,7 @@ from service.core.types import Role
 from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
 from training.checkpoints.model_folder import write_model
 from training.checkpoints.run_json import BEST, read_run, write_run
+from training.checkpoints.saved_state import LAST
 from training.datasets.dataset import Dataset
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.encode_texts import encode_texts
@@ -31,7 +32,6 @@ from training.loop.finish import choose_for_inference
 from training.loop.journal import LINES
 from training.loop.setup import open_run
 from training.loop.state import Progress
-from training.loop.trainer import LAST
 from training.models.torch_encoder import TorchEncoder
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe

@@ -29,6 +29,7 @@ from training.models.sharding import Sharding, sharding_of
 from training.models.tokens import TokenTable, concatenate, tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
+from training.progress import status
 from training.recipes.recipe import Recipe
 from training.systems.registry import build_system
 from training.systems.system import System, Task
@@ -56,7 +57,7 @@ def build_model(
             f" system with classifiers"
         )
     if isinstance(embedder, FrozenEmbedder):
-        with console.status(f"encoding {len(embedder.table):,} texts, once"):
+        with status(console, f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.transformer_vectors
     optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(

@@ -14,6 +14,7 @@ from service.core.types import Floats
 from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.loop.trainer import Trainer
+from training.progress import status
 from training.selection.memory_choices import DEPTHS, choose_on
 from training.selection.validation import Validation, criterion
 from training.systems.system import FinishedTraining
@@ -37,7 +38,7 @@ def choose_for_inference(
         finished = _choose(trainer, trainer.validation, start, console=console)
     choices = start if finished is None else finished.choices
     if trainer.is_main_process:
-        with console.status("choosing the system's settings"):
+        with status(console, "choosing the system's settings"):
             message = trainer.model.system.choose_settings(finished, trainer.best)
         if message:
             trainer.journal.print(message)
@@ -56,7 +57,7 @@ def _choose(
     candidates = [label_keys]
     if label_keys is not texts and model.system.encodes_labels:
         candidates.append(texts)
-    with console.status("choosing temperature, lambda and b"):
+    with status(console, "choosing temperature, lambda and b"):
         tried = [_choose_with(trainer, validation, instances, keys, start) for keys in candidates]
     best = max(range(len(tried)), key=lambda place: tried[place][0])
     if candidates[best] is texts and trainer.is_main_process:

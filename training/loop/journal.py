@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from training.checkpoints.choices import Choices
+from training.progress import PlainLines
 
 LINES = "metrics.jsonl"
 TRIED = "tried"
@@ -30,8 +31,11 @@ class Journal:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=console,
-            disable=silent,
+            disable=silent or not console.is_terminal,
         )
+        self._steps = steps
+        shown = console.is_terminal or console.quiet or silent
+        self._plain = None if shown else PlainLines()
         self._training = self._progress.add_task("train", total=steps, completed=step, note="")
         self._encoding = self._progress.add_task("encode", total=1, note="", visible=False)
         if not silent:
@@ -54,6 +58,7 @@ class Journal:
         """Record a step; `step` counts from 1."""
         note = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
         self._progress.update(self._training, completed=step, note=note)
+        self._say("train", step, self._steps, note)
         values = {"loss": loss, "learning_rate": rate, "tokens_per_second": tokens_per_second}
         self._write(step, "train", values)
 
@@ -62,6 +67,7 @@ class Journal:
         self._progress.update(
             self._encoding, completed=done, total=total, visible=done < total, note=""
         )
+        self._say("encode", done, total)
 
     def validated(
         self,
@@ -103,6 +109,11 @@ class Journal:
         """Print a line above the progress bar."""
         if not self._silent:
             self._progress.console.print(message)
+
+    def _say(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Where there is no terminal for bars: a line on stderr now and then."""
+        if self._plain is not None:
+            self._plain(stage, done, total, note)
 
     def _write(self, step: int, kind: str, values: Mapping[str, float], **more: float) -> None:
         if self._silent:

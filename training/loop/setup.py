@@ -11,21 +11,31 @@ import orjson
 from rich.console import Console
 
 from service.core.errors import InvalidConfig, InvalidData
+from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
 from training.loop import state
 from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import build_model
+from training.loop.interruption import Interruption
 from training.loop.journal import Journal
 from training.loop.length import length_of
 from training.loop.state import Progress
-from training.loop.trainer import LAST, Trainer
+from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
+from training.progress import say
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
 
 
 def open_run(
-    recipe: Recipe, dataset: Dataset, folder: Path, *, source: str, resume: bool, console: Console
+    recipe: Recipe,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    source: str,
+    resume: bool,
+    console: Console,
+    interruption: Interruption | None = None,
 ) -> Trainer:
     """Set a run up in `folder`; with `resume` it goes on from its last saved state.
 
@@ -35,6 +45,7 @@ def open_run(
     saved = saved_state(folder, resume=resume)
     data = split_training_data(dataset, recipe, source=source)
     length = length_of(recipe, rows=len(data.rows))
+    _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
     model = build_model(recipe, dataset, data, source=source, console=console)
     identity = run_identity(recipe, dataset)
@@ -57,7 +68,16 @@ def open_run(
             silent=not model.accelerator.is_main_process,
         ),
         progress=progress,
+        interruption=interruption or Interruption(),
     )
+
+
+def _say_sizes(
+    recipe: Recipe, dataset: Dataset, *, rows: int, steps: int, console: Console
+) -> None:
+    if not console.quiet:
+        sizes = f"{rows:,} rows, {len(dataset.labels):,} labels, {steps:,} steps"
+        say(f"opening the encoder {recipe.encoder.name} for {sizes}")
 
 
 def run_identity(recipe: Recipe, dataset: Dataset) -> str:
@@ -75,10 +95,15 @@ def run_identity(recipe: Recipe, dataset: Dataset) -> str:
 
 
 def saved_state(folder: Path, *, resume: bool) -> Path | None:
-    """The state to go on from, None for a new run; raises `InvalidData`."""
-    saved = state.newest(folder / LAST)
+    """The state to go on from, None for a new run.
+
+    Raises `InvalidData` for a new run where there is a state, and for `resume` where there is none.
+    """
+    saved = newest(folder / LAST)
     if saved is not None and not resume:
         raise InvalidData(folder, "already holds a run; continue it with --resume or change --out")
+    if saved is None and resume:
+        raise InvalidData(folder, f"holds no saved state ({LAST}): {NOTHING_TO_RESUME}")
     return saved
 
 

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from service.core.errors import InvalidData
 from service.core.files.atomic import new_folder
+from training.checkpoints.saved_state import STATE
 from training.loop.batch_source import Neighbourhoods
 from training.loop.model import TrainedModel, TrainedState
 
-STATE = "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 HARD_NEGATIVES, CLUSTERS, ENDS = "mined.npy", "clusters.npy", "ends.npy"
 
@@ -69,19 +69,6 @@ def save(
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def newest(folder: Path) -> Path | None:
-    """The folder of the newest complete state; None where there is none.
-
-    A stop between the two renames of `save` leaves the state under another name.
-    """
-    names = (
-        folder,
-        folder.with_name(f".{folder.name}.new"),
-        folder.with_name(f".{folder.name}.old"),
-    )
-    return next((name for name in names if (name / STATE).is_file()), None)
 
 
 def load(folder: Path, *, run: str, model: TrainedModel) -> tuple[Progress, Neighbourhoods]:

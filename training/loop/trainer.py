@@ -7,7 +7,7 @@ of it, and the loss equals that of a single process.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -17,8 +17,10 @@ import torch
 from service.core.types import Floats
 from training.batches.order import dropout_seed
 from training.checkpoints.run_json import BEST
+from training.checkpoints.saved_state import LAST
 from training.loop import state
 from training.loop.batch_source import Batches
+from training.loop.interruption import Interrupted, Interruption
 from training.loop.journal import Journal
 from training.loop.length import Length
 from training.loop.model import TrainedModel
@@ -26,8 +28,6 @@ from training.loop.schedule import learning_rate_factor
 from training.loop.state import Progress
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation, criterion
-
-LAST = "last"  # the folder of the state that --resume reads
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,6 +43,8 @@ class Trainer:
     validation: Validation | None  # None where no rows are held out
     journal: Journal
     progress: Progress
+    interruption: Interruption = field(default_factory=Interruption)
+    _saved_step: int = -1
 
     @property
     def best(self) -> Path:
@@ -55,12 +57,16 @@ class Trainer:
         return bool(self.model.accelerator.is_main_process)
 
     def train(self) -> Progress:
-        """Take all remaining steps; returns the progress at the end."""
+        """Take all remaining steps; returns the progress at the end.
+
+        Raises `Interrupted` after a signal, once the state is saved.
+        """
         start, earlier = perf_counter(), self.progress.seconds
-        with self.journal.shown():
+        with self.journal.shown(), self.interruption.noted():
             if not self.progress.step:
                 self._validate_untrained()
             while not self._is_finished():
+                self._stop_if_interrupted()
                 step, place = self.progress.step, self.length.place(self.progress)
                 if self.batches.refresh_is_due(step):
                     self.batches.refresh(step, *self.model.vectors(self.journal.encoded))
@@ -71,7 +77,25 @@ class Trainer:
                     self._validate()
                     self.progress.seconds = earlier + perf_counter() - start
                     self._save()
+            self._stop_if_interrupted()
         return self.progress
+
+    def _stop_if_interrupted(self) -> None:
+        """Save the state and raise `Interrupted` if any process has received a signal."""
+        number = self._signal()
+        if not number:
+            return
+        if self._saved_step != self.progress.step:
+            self._save()
+        raise Interrupted(number)
+
+    def _signal(self) -> int:
+        """The signal that any process has received, 0 for none; the same in all processes."""
+        number, accelerator = self.interruption.number, self.model.accelerator
+        if accelerator.num_processes == 1:
+            return number
+        received = torch.tensor([number], device=accelerator.device)
+        return int(accelerator.gather(received).max())
 
     def _is_finished(self) -> bool:
         patience = self.recipe.validation.patience
@@ -172,3 +196,4 @@ class Trainer:
                 trained=trained,
             )
         self.model.accelerator.wait_for_everyone()
+        self._saved_step = self.progress.step

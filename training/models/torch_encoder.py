@@ -5,7 +5,6 @@ Shapes: n texts, t tokens, d dimensions.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,11 @@ import numpy as np
 
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.types import Floats, Role
+from training.models.encoder_location import MODULES, find_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_PACKAGE = "package:"
-_MARKER = "modules.json"  # the file that makes a folder a sentence-transformers model
 _NGRAMS = "training.models.ngrams.CharacterNgrams"
 _PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
@@ -71,15 +69,18 @@ def load_encoder(
     folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling. Prompts
     default to the model's configuration. Raises `InvalidInput` where `name` cannot be loaded.
     """
+    location = find_encoder(name)
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise MissingExtra("sentence-transformers", extra="export") from error
-    location = locate(name)
     try:
         with without_progress_bars():
             model = SentenceTransformer(
-                location, device="cpu", trust_remote_code=_is_safe_to_trust(Path(location))
+                location.name,
+                device="cpu",
+                trust_remote_code=_is_safe_to_trust(Path(location.name)),
+                local_files_only=location.offline,
             ).eval()
     except Exception as error:  # the libraries below raise OSError, ValueError and many others
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
@@ -114,30 +115,13 @@ def without_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def locate(name: str) -> str:
-    """The folder that `package:NAME` stands for; a folder or hub name unchanged."""
-    if not name.startswith(_PACKAGE):
-        return name
-    package = name.removeprefix(_PACKAGE)
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InvalidInput(
-            f"package {package!r} is not installed: pip install {package}"
-        ) from error
-    for file in files:
-        if file.name == _MARKER:
-            return str(Path(str(file.locate())).parent)
-    raise InvalidInput(f"package {package!r} contains no folder with a {_MARKER}")
-
-
 def _is_safe_to_trust(folder: Path) -> bool:
     """Whether the only foreign module of a folder is `CharacterNgrams`, and it contains no code.
 
     sentence-transformers loads no class but its own unless it is told to trust the folder.
     """
     try:
-        modules = json.loads((folder / _MARKER).read_bytes())
+        modules = json.loads((folder / MODULES).read_bytes())
         foreign = {m["type"] for m in modules if not m["type"].startswith("sentence_transformers.")}
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -28,7 +28,7 @@ from service.core.bundle.bundle import (
     QueryEncoder,
 )
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import EncoderFacts, Manifest, PredictorFacts
+from service.core.bundle.manifest import EncoderFacts, LearnedFacts, Manifest, PredictorFacts
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
 from service.core.files.checksums import file_facts
@@ -67,6 +67,7 @@ class BundleContent:
     log_chain: str | None = None  # of a snapshot: the log's chain at this write, hexadecimal
     novel: NovelFiles | None = None
     query_encoder: QueryEncoder | None = None
+    learned: LearnedFacts | None = None
 
     @classmethod
     def like(
@@ -103,6 +104,7 @@ class BundleContent:
             index=facts.index.parameters(),
             metrics=metrics,
             query_encoder=bundle.query_encoder,
+            learned=facts.learned,
         )
 
 
@@ -179,6 +181,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         log_chain=content.log_chain,
         novel=novel,
         query_encoder=content.query_encoder.facts if content.query_encoder else None,
+        learned=content.learned,
     )
 
 

@@ -142,6 +142,17 @@ class NovelFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class LearnedFacts:
+    """What the training data holds of a label log already: the events of `log` up to `version`.
+
+    The service replays them nevertheless, since a data set has no metadata of labels.
+    """
+
+    log: str
+    version: int
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
     """The content of `manifest.json`, except its own checksum."""
 
@@ -161,6 +172,7 @@ class Manifest:
     log_chain: str | None = None  # of a snapshot: the log's chain at its version, hexadecimal
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
+    learned: LearnedFacts | None = None  # None: the training data has nothing of a label log
 
 
 _ADAPTER = TypeAdapter(Manifest)

@@ -50,7 +50,8 @@ def test_export_names_what_is_missing_or_unknown(refused: Refused, tmp_path: Pat
     assert "int4" in refused(export, "bundle", *places, "--quantize", "int4")
     assert "annoy" in refused(export, "bundle", *places, "--library", "annoy")
     assert refused(export, "bundle", *places, "--m", "1") == "m must lie in 4..256"
-    assert refused(export, "bundle", *places) == f"{tmp_path / 'data'}: is not a folder"
+    known = ("--encoder", Path(__file__).parents[3] / "deploy/demo/encoder", *places[2:])
+    assert refused(export, "bundle", *known) == f"{tmp_path / 'data'}: is not a folder"
     assert not (tmp_path / "out").exists()
 
 

@@ -9,12 +9,14 @@ from cyclopts import App
 from service.command_line import open_console
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.commands.data.describe import describe
+from training.commands.data.log import log
 from training.commands.data.pairs import pairs
 from training.commands.data.writing import Out, size_line, write
 from training.datasets import BUILTIN, load_builtin
 
 app = App(name="data", help="Write data sets, and describe them.")
 app.command(pairs)
+app.command(log)
 app.command(describe)
 
 

@@ -6,6 +6,8 @@
     propensity  {"a": positive number, "b": positive number}
     fields      ["title"] or ["title", "content"]: the fields that a text is joined from
     source      any text; may be empty or absent
+    learned     {"log": id, "version": number}: the events of a label log that the data holds, which
+                `data log` wrote; absent in other data sets
 
 A public folder has no such file. Then the caller's values and defaults hold; nothing is guessed
 from a name.
@@ -13,12 +15,13 @@ from a name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidData, InvalidInput
 from training.datasets.dataset import DEFAULT_PROPENSITY, Dataset, Propensity, check_fields
 
@@ -35,6 +38,7 @@ class Description:
     propensity: Propensity = DEFAULT_PROPENSITY
     fields: tuple[str, ...] = ("title", "content")
     source: str = ""
+    learned: LearnedFacts | None = None
 
 
 def read_description(folder: Path) -> Description:
@@ -54,12 +58,13 @@ def read_description(folder: Path) -> Description:
         propensity=_propensity(content, path),
         fields=_fields(content, path),
         source=_string(content, "source", path, default=""),
+        learned=_learned(content, path),
     )
 
 
 def description_bytes(dataset: Dataset) -> bytes:
     """The content of a file that `read_description` reads back equal."""
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": dataset.name,
@@ -67,6 +72,8 @@ def description_bytes(dataset: Dataset) -> bytes:
         "fields": list(dataset.fields),
         "source": dataset.source,
     }
+    if dataset.learned is not None:
+        content["learned"] = asdict(dataset.learned)
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
@@ -97,6 +104,18 @@ def _propensity(content: dict[str, Any], path: Path) -> Propensity:
         return Propensity(a=value["a"], b=value["b"])
     except InvalidInput as error:
         raise InvalidData(path, str(error)) from error
+
+
+def _learned(content: dict[str, Any], path: Path) -> LearnedFacts | None:
+    value = content.get("learned")
+    if value is None:
+        return None
+    try:
+        return LearnedFacts(**value)
+    except (TypeError, ValueError) as error:
+        raise InvalidData(
+            path, 'must be {"log": text, "version": number}', field="learned"
+        ) from error
 
 
 def _fields(content: dict[str, Any], path: Path) -> tuple[str, ...]:

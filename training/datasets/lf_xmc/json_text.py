@@ -76,6 +76,7 @@ def read(folder: Path, description: Description) -> Dataset:
         label_metadata=labels.metadata,
         metadata=metadata,
         source=description.source,
+        learned=description.learned,
     )
 
 

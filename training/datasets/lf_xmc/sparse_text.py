@@ -54,6 +54,7 @@ def read(folder: Path, description: Description) -> Dataset:
         propensity=description.propensity,
         fields=description.fields,
         source=description.source,
+        learned=description.learned,
     )
 
 

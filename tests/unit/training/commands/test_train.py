@@ -78,6 +78,16 @@ def test_a_second_stage_begins_with_the_encoder_of_the_first(
     assert "is not a run of rae-moby" in capfd.readouterr().err
 
 
+def test_there_must_be_something_to_resume(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path, model=model)
+    command = ["train", str(recipe), "--data", str(data), "--out", str(tmp_path / "run")]
+    assert run(app, [*command, "--resume"]) == 2
+    assert "there is nothing to resume; check --out" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -103,6 +113,6 @@ def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read at its import
     assert train(*changes) == 2
 
-    error = capsys.readouterr().err
+    error = capsys.readouterr().err.splitlines()[-1]  # behind the lines that say what is done
     assert error.startswith("error: ")
     assert message in error

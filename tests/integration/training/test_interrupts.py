@@ -1,0 +1,75 @@
+"""Signals to a training process: its state is saved, and the command that it prints goes on."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.support.tiny.training import tiny_dataset, write_recipe, write_tiny_checkpoint
+from tests.support.waiting import wait_for
+from training.datasets import lf_xmc
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ENDLESS = ("optimizer.steps=1000000", "validation.every=1000000")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """A run that would take hours, and has its first check at its end."""
+    model = write_tiny_checkpoint(tmp_path / "model")
+    lf_xmc.write(tiny_dataset(), tmp_path / "data")
+    places = ("--data", tmp_path / "data", "--out", tmp_path / "my run")
+    recipe = write_recipe(tmp_path, model=model)
+    return [*map(str, ("train", recipe, *places)), "--set", *ENDLESS]
+
+
+def interrupted(arguments: Sequence[str], run: Path, number: int) -> tuple[int, str]:
+    """Run the command, send the signal after a new step, and return status and last line."""
+    log = run.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "training", *arguments],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "COLUMNS": "300"},
+        )
+    before = steps(run)
+    wait_for(lambda: process.poll() is not None or steps(run) > before)
+    process.send_signal(number)
+    status = process.wait(120)
+    return status, log.read_text().splitlines()[-1]
+
+
+def steps(run: Path) -> int:
+    """The newest step in the run's journal."""
+    file = run / "metrics.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return max((orjson.loads(line)["step"] for line in lines), default=0)
+
+
+def saved_step(run: Path) -> int:
+    return int(orjson.loads((run / "last/state.json").read_bytes())["progress"]["step"])
+
+
+def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
+    command: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    status, said = interrupted(command, run, signal.SIGINT)
+    assert status == 130
+    first = saved_step(run)
+    assert f"SIGINT: {run}/last has the state of step {first}. Go on with: " in said
+    assert (run / "best/modules.json").is_file()
+
+    program, *arguments = shlex.split(said.partition("Go on with: ")[2])
+    assert (program, arguments[:2]) == ("python", ["-m", "training"])
+    status, said = interrupted(arguments[2:], run, signal.SIGTERM)
+    assert status == 143
+    assert saved_step(run) > first
+    assert said.startswith("SIGTERM: ") and said.endswith(" --resume")

@@ -1,0 +1,66 @@
+"""A label log beside a tiny bundle, and the data set that both make."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.bundle.bundle import Bundle
+from service.core.changes import Change
+from service.core.label_log import LabelLog, open_log
+from service.core.replay import new_event
+from tests.support.changes import ENCODER
+from training.datasets.dataset import Dataset
+from training.datasets.learned.build import LearnedOptions, learned_dataset
+from training.datasets.learned.history import History, read_history
+from training.datasets.learned.moment import Moment
+
+Learn = Callable[..., Dataset]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LabelLog]:
+    with closing(open_log(tmp_path / "state")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(log: LabelLog, trigram_bundle: Bundle) -> Callable[..., History]:
+    """`history(*changes, bundle=...)` writes the changes and reads the log with a bundle."""
+
+    def read(*changes: Change, bundle: Bundle = trigram_bundle, **options: Any) -> History:
+        with log.exclusive() as appending:
+            events = [new_event(change) for change in changes]
+            appending.append(events, encoder=ENCODER.fingerprint)
+        given = {"held": None, "since": Moment(), "recent_from": None}
+        return read_history(bundle, log, **{**given, **options})
+
+    return read
+
+
+@pytest.fixture
+def learn(history: Callable[..., History]) -> Learn:
+    """`learn(*changes, data=..., since=...)` returns the data set of all changes so far."""
+
+    def learned(
+        *changes: Change,
+        data: Dataset | None = None,
+        since: Moment | None = None,
+        recent_from: Moment | None = None,
+        test_fraction: float = 0.0,
+        **options: Any,
+    ) -> Dataset:
+        held = options.pop("held", data.learned if data is not None else None)
+        read = history(
+            *changes, held=held, since=since or Moment(), recent_from=recent_from, **options
+        )
+        chosen = LearnedOptions(
+            everything=since is None,
+            recent_is_test=recent_from is not None,
+            test_fraction=test_fraction,
+        )
+        return learned_dataset(read, data, options=chosen, name="learned")
+
+    return learned

@@ -1,0 +1,222 @@
+"""What was served becomes a data set: pairs with weights, labels, and the test split."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.manifest import LearnedFacts
+from service.core.changes import Change
+from service.core.errors import InvalidInput
+from service.core.label_log import LabelLog
+from service.core.memory.snapshot import write_snapshot
+from service.core.types import NewLabel
+from tests.support.changes import click, delete, put
+from tests.support.tiny.bundles import INSTANCES, LABELS
+from tests.support.tiny.export import tiny_dataset
+from tests.support.views import described_rows
+from training.datasets.dataset import Dataset, Split
+from training.datasets.learned.history import History
+from training.datasets.learned.moment import Moment
+from training.datasets.train_test_split import is_test
+
+Learn = Callable[..., Dataset]
+KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("boat for one",))
+
+
+def pairs(split: Split, dataset: Dataset) -> dict[tuple[str, str], float]:
+    """The weight of each (query, label id)."""
+    entries = split.labels_of.tocoo()
+    return {
+        (split.instances.texts[row], dataset.labels.uids[column]): float(weight)
+        for row, column, weight in zip(entries.row, entries.col, entries.data, strict=True)
+    }
+
+
+def train(dataset: Dataset) -> dict[tuple[str, str], float]:
+    return pairs(dataset.train, dataset)
+
+
+BEFORE = {(query, label): 1.0 for query, labels in INSTANCES.items() for label in labels}
+
+
+def test_an_empty_log_leaves_the_bundles_rows_with_labels(learn: Learn) -> None:
+    learned = learn()
+    assert train(learned) == BEFORE
+    assert learned.labels.uids == tuple(LABELS)
+    assert learned.labels.texts == tuple(LABELS.values())
+
+
+def test_clicks_of_a_pair_are_its_weight_on_top_of_the_training_row(learn: Learn) -> None:
+    learned = learn(
+        click(1, "cook outdoors", "stove", "lamp"),
+        click(2, "cook outdoors", "stove"),
+        click(3, "a new query", "tent"),
+    )
+    assert train(learned) == BEFORE | {
+        ("cook outdoors", "stove"): 3.0,
+        ("cook outdoors", "lamp"): 1.0,
+        ("a new query", "tent"): 1.0,
+    }
+
+
+def test_a_posted_label_brings_its_queries_which_weigh_one_until_they_are_clicked(
+    learn: Learn,
+) -> None:
+    boats = NewLabel(id="kayak", text="kayak", queries=("boat for one", "paddling"))
+    learned = learn(put(1, KAYAK), put(2, boats), click(3, "paddling", "kayak"))
+    learned = learn(click(4, "paddling", "kayak"))
+    assert learned.labels.uids == (*LABELS, "kayak")
+    assert learned.labels.texts[-1] == "kayak"
+    assert train(learned) == BEFORE | {("boat for one", "kayak"): 1.0, ("paddling", "kayak"): 2.0}
+
+
+def test_a_deleted_label_takes_its_pairs_along_and_starts_anew(learn: Learn) -> None:
+    kept = {pair: weight for pair, weight in BEFORE.items() if pair[1] != "boots"}
+    learned = learn(click(1, "mud", "boots"), delete(2, "boots"))
+    assert train(learned) == kept
+    assert "boots" not in learned.labels.uids
+    posted_again = put(3, NewLabel(id="boots", text="rubber boots"))
+    learned = learn(posted_again, click(4, "rain", "boots"))
+    assert train(learned) == kept | {("rain", "boots"): 1.0}
+
+
+def random_changes(count: int) -> list[Change]:
+    rng = np.random.default_rng(3)
+    ids, queries = [*LABELS, "n1", "n2", "n3"], [*INSTANCES, "q1", "q2", "q3", "q4"]
+    changes: list[Change] = []
+    for sequence in range(1, count + 1):
+        label, kind = str(rng.choice(ids)), rng.random()
+        query = str(rng.choice(queries))
+        if kind < 0.3:
+            posted = (query,) if kind < 0.2 else ()
+            changes.append(put(sequence, NewLabel(id=label, text=f"text {label}", queries=posted)))
+        elif kind < 0.45:
+            changes.append(delete(sequence, label))
+        else:
+            changes.append(click(sequence, query, label, str(rng.choice(ids))))
+    return changes
+
+
+def served_pairs(history: History) -> set[tuple[str, str]]:
+    rows = described_rows(history.view)
+    return {(text, label) for kind, text, ids in rows if kind.value == "instance" for label in ids}
+
+
+@pytest.mark.parametrize("snapshot_at", [None, 40])
+def test_the_pairs_are_those_that_are_served(
+    snapshot_at: int | None,
+    history: Callable[..., History],
+    learn: Learn,
+    log: LabelLog,
+    trigram_bundle: Bundle,
+    tmp_path: Path,
+) -> None:
+    changes, bundle = random_changes(120), trigram_bundle
+    if snapshot_at is not None:
+        view = history(*changes[:snapshot_at]).view
+        write_snapshot(view, tmp_path / "s", name="s", log=log.id, progress=lambda rows: None)
+        bundle, changes = open_bundle(tmp_path / "s"), changes[snapshot_at:]
+    read = history(*changes, bundle=bundle)
+    learned = learn(bundle=bundle)
+    assert set(train(learned)) == served_pairs(read)
+    assert set(learned.labels.uids) == {
+        read.view.labels.id_at(column)
+        for column in range(read.view.labels.columns)
+        if not read.view.labels.is_deleted(np.array([column], np.int32))[0]
+    }
+
+
+def test_a_snapshot_counts_the_clicks_before_it_from_the_log(
+    history: Callable[..., History], learn: Learn, log: LabelLog, tmp_path: Path
+) -> None:
+    clicks = [click(sequence, "a query", "tent") for sequence in (1, 2)]
+    view = history(*clicks).view
+    write_snapshot(view, tmp_path / "s", name="s", log=log.id, progress=lambda rows: None)
+    learned = learn(click(3, "a query", "tent"), bundle=open_bundle(tmp_path / "s"))
+    assert train(learned) == BEFORE | {("a query", "tent"): 3.0}
+
+
+# The data set that the bundle was made from -------------------------------------------------------
+
+
+def with_test(dataset: Dataset, *queries: str) -> Dataset:
+    """The data set with some of its training rows as test rows under other texts."""
+    rows = np.arange(len(queries))
+    texts = replace(dataset.train.instances, uids=queries, texts=queries)
+    test = replace(
+        dataset.train,
+        instances=texts,
+        labels_of=dataset.train.labels_of[rows],
+        filtered=dataset.train.filtered[rows],
+    )
+    return replace(dataset, test=test)
+
+
+def test_weights_test_rows_and_uids_of_the_data_are_carried_over(learn: Learn) -> None:
+    data = with_test(tiny_dataset(), "jogging")
+    data.train.labels_of.data[:] = 2.5
+    learned = learn(
+        click(1, "cook outdoors", "stove"), click(2, "jogging", "shoes", "boots"), data=data
+    )
+    assert train(learned) == dict.fromkeys(BEFORE, 2.5) | {("cook outdoors", "stove"): 3.5}
+    assert pairs(learned.test, learned) == {("jogging", "shoes"): 2.0, ("jogging", "boots"): 1.0}
+
+
+def test_clicks_that_the_training_data_holds_are_not_counted_twice(
+    learn: Learn, log: LabelLog
+) -> None:
+    first = learn(click(1, "cook outdoors", "stove"), put(2, KAYAK), data=tiny_dataset())
+    assert first.learned == LearnedFacts(log=log.id, version=2)
+    assert train(learn(data=tiny_dataset())) == train(first)
+    again = learn(click(3, "cook outdoors", "stove"), held=first.learned)
+    assert train(again)["cook outdoors", "stove"] == 2.0  # the bundle's row and the third event
+
+
+def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None:
+    data = tiny_dataset()
+    texts = replace(data.train.instances, texts=("other", *data.train.instances.texts[1:]))
+    with pytest.raises(InvalidInput, match=r"query 'shoes for running'.*leave --data out"):
+        learn(data=replace(data, train=replace(data.train, instances=texts)))
+
+
+# Moments ------------------------------------------------------------------------------------------
+
+
+def test_since_adds_only_what_was_learned_later(learn: Learn) -> None:
+    changes = [
+        put(1, KAYAK),
+        put(2, NewLabel(id="raft", text="raft")),
+        click(3, "early", "tent"),
+        click(4, "late", "tent", "raft"),
+        click(5, "early", "lamp"),
+        delete(6, "boots"),
+    ]
+    learned = learn(*changes, since=Moment(sequence=4))
+    kept = {pair: weight for pair, weight in BEFORE.items() if pair[1] != "boots"}
+    new = [("late", "tent"), ("late", "raft"), ("early", "lamp")]
+    assert train(learned) == kept | dict.fromkeys(new, 1.0)
+    assert learned.labels.uids == (*(label for label in LABELS if label != "boots"), "raft")
+
+
+def test_recent_queries_are_the_test_split(learn: Learn) -> None:
+    changes = [
+        click(1, "early", "tent"),
+        click(2, "late", "tent"),
+        click(3, "early", "lamp"),
+        click(4, "cook outdoors", "lamp"),
+    ]
+    learned = learn(*changes, recent_from=Moment(sequence=2))
+    assert pairs(learned.test, learned) == {("late", "tent"): 1.0}
+    assert train(learned)["early", "lamp"] == train(learned)["cook outdoors", "lamp"] == 1.0
+
+
+def test_a_hash_splits_the_queries_otherwise(learn: Learn) -> None:
+    learned = learn(test_fraction=0.5)
+    texts = {query for query, labels in INSTANCES.items() if labels}
+    test = {text for text in texts if is_test(text, fraction=0.5, seed=0)}
+    assert set(learned.test.instances.texts) == test
+    assert set(learned.train.instances.texts) == texts - test

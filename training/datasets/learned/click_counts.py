@@ -1,0 +1,71 @@
+"""What the events of a label log say beside the memory that they make: weights, times, counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
+from training.datasets.learned.moment import Moment
+
+Weights = defaultdict[str, defaultdict[str, float]]  # label id -> query -> weight of its clicks
+
+
+def _no_clicks() -> Weights:
+    return defaultdict(lambda: defaultdict(float))
+
+
+@dataclass(kw_only=True, eq=False)
+class ClickCounts:
+    """Clicks by label and query, counted from `since` on and since the label's last deletion.
+
+    `new_clicks` has only those after event `held`: the training data of the bundle has counted the
+    others. `posted` are the labels that were written from `since` on. `recent` are the queries of
+    which no event is earlier than `recent_from`; none without it. `labels`, `deletions` and
+    `events` count the writes of all times.
+    """
+
+    since: Moment
+    recent_from: Moment | None
+    held: int = 0
+    clicks: Weights = field(default_factory=_no_clicks)
+    new_clicks: Weights = field(default_factory=_no_clicks)
+    posted: set[str] = field(default_factory=set)
+    recent: set[str] = field(default_factory=set)
+    labels: int = 0
+    deletions: int = 0
+    instances: int = 0
+    _earlier: set[str] = field(default_factory=set)
+
+    def add(self, change: Change, row: Any, *, weight: float) -> None:
+        """Count a change of the log's `row`; `weight` is that of a click."""
+        if isinstance(change, PutInstance):
+            self.instances += 1
+            query = change.instance.query
+            self._see((query,), row)
+            if self.since.is_reached(row):
+                for label in set(change.instance.labels):
+                    self.clicks[label][query] += weight
+                    if row.sequence > self.held:
+                        self.new_clicks[label][query] += weight
+        elif isinstance(change, PutLabel):
+            self.labels += 1
+            self._see(change.label.queries, row)
+            if self.since.is_reached(row):
+                self.posted.add(change.label.id)
+        elif isinstance(change, DeleteLabel):
+            self.deletions += 1
+            # A label that is posted again starts without its old clicks, as in the memory.
+            self.posted.discard(change.id)
+            self.clicks.pop(change.id, None)
+            self.new_clicks.pop(change.id, None)
+
+    def _see(self, queries: Collection[str], row: Any) -> None:
+        if self.recent_from is None:
+            return
+        if not self.recent_from.is_reached(row):
+            self._earlier.update(queries)
+        else:  # events are read in order, so an earlier one has been seen already
+            self.recent.update(query for query in queries if query not in self._earlier)

@@ -1,0 +1,38 @@
+"""The pairs (query, label) that were learned live, with their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from service.core.types import Label
+from training.datasets.learned.history import History
+
+Pair = tuple[str, int]  # query, column of the memory
+
+
+def live_pairs(
+    history: History, labels: Sequence[Label], known: Collection[Pair], *, everything: bool
+) -> dict[Pair, float]:
+    """Return the weights that are added to those of the training rows, whose pairs are `known`.
+
+    A clicked pair weighs the sum of its clicks. A pair without counted clicks (a query that was
+    posted with its label, or a click in a snapshot of another log) weighs 1 if it is not known.
+    Unless `everything` is wanted, only what was written from `ClickCounts.since` on is returned.
+    """
+    counts = history.counts
+    weights: dict[Pair, float] = {}
+    for query, click in history.view.ownership.clicks.items():
+        for column in click.columns:
+            label = history.view.labels.at(column)
+            counted = counts.clicks if label.novel else counts.new_clicks
+            weight = counted[label.id].get(query, 0.0)
+            if not weight and everything and (query, column) not in known:
+                weight = 1.0
+            if weight:
+                weights[query, column] = weight
+    for label in labels:
+        if everything or label.id in counts.posted:
+            for query in label.queries:
+                if (query, label.index) not in known:
+                    weights.setdefault((query, label.index), 1.0)
+    return weights

