@@ -233,7 +233,7 @@ def test_a_log_that_is_damaged_under_the_service(
         assert_writes_succeed(service, 0, 1)
         with closing(sqlite3.connect(state / FILE)) as other:
             other.execute("INSERT INTO events SELECT 2, kind, body, vectors, encoder, checksum,"
-                          " written FROM events")  # fmt: skip
+                          " written, chain FROM events")  # fmt: skip
             other.commit()
         wait_for(lambda: not service.engine.ready())
         [cause] = causes(caplog, "the label log is damaged")
