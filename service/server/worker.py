@@ -34,6 +34,10 @@ MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
 # lock several times, and beside threads that compute in Python it would wait for Python's 5 ms each
 # time.
 SWITCH_SECONDS = 0.001
+# How many more objects than before make the garbage collector look at the young ones; after how
+# many times it looks at the middle, and at all. With Python's 700, 10 and 10 a large answer made it
+# walk over all objects time and again, and it keeps the interpreter's lock for tens of milliseconds.
+COLLECTIONS = (10_000, 20, 100)
 KILLING_SECONDS = 1  # of them, for what ends once all child processes are killed
 
 log = logging.getLogger("keymatch")
@@ -61,6 +65,7 @@ class Worker:
         # some 50 ms, in which nothing is answered.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTIONS)
         sys.setswitchinterval(SWITCH_SECONDS)
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)

@@ -58,7 +58,8 @@ class TaskQueue:
     requests wait longer than small ones by nature, and must not take the places of these.
 
     One thread at a time builds evidence: it is the interpreter's work, in which a second thread
-    would gain nothing, and small requests would wait until either has finished.
+    would gain nothing, and small requests would wait until either has finished. Where small ones
+    came meanwhile, the evidence of large requests then rests for as long as it took.
 
     On the processor, threads share what waits evenly. A GPU computes for one thread at a time, so
     that one takes all that has come in while the last batch ran.
@@ -82,6 +83,8 @@ class TaskQueue:
             for _ in range(2)
         )
         self._explaining = False  # whether a thread builds evidence
+        self._rests_until = 0.0  # by `monotonic`, the evidence of large requests
+        self._small_came = False  # since evidence was begun
         self._query_seconds = 0.0  # that a plain query takes one thread, in the mean
         self._errands: deque[Errand] = deque()
         self._closed = False
@@ -122,6 +125,7 @@ class TaskQueue:
                 if not other:
                     other.served = 0
             lane.put(request)
+            self._small_came |= lane is self._small
             self._changed.notify(-(-request.cost // self._task_cost))
 
     def withdraw(self, request: QueryRequest, error: KeymatchError) -> None:
@@ -149,7 +153,7 @@ class TaskQueue:
                     return self._take(lane)
                 if self._closed and not self._small and not self._large:
                     return None
-                self._changed.wait()
+                self._changed.wait(self._rest_left())
 
     def finish(self, batch: Batch, *, seconds: float) -> None:
         """Note that a batch, which took so many seconds, runs no longer."""
@@ -157,6 +161,8 @@ class TaskQueue:
             batch.lane.running -= batch.cost
             if batch.evidence:
                 self._explaining = False
+                if batch.lane is self._large and self._small_came:
+                    self._rests_until = monotonic() + seconds
                 self._changed.notify()
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
@@ -173,8 +179,15 @@ class TaskQueue:
         return min(lanes, key=lambda lane: lane.served, default=None)
 
     def _waits(self, lane: Lane) -> bool:
-        """Whether a lane's next task must wait until another thread has built its evidence."""
-        return self._explaining and lane.evidence_next
+        """Whether a lane's next task must wait until evidence was built, or has rested."""
+        if not lane.evidence_next:
+            return False
+        return self._explaining or (lane is self._large and self._rest_left() is not None)
+
+    def _rest_left(self) -> float | None:
+        """For how many seconds the evidence of large requests still rests, None where not."""
+        left = self._rests_until - monotonic()
+        return left if left > 0 else None
 
     def _take(self, lane: Lane) -> Batch:
         # What waits is shared among the threads: one that took all of it would let the others idle.
@@ -187,5 +200,6 @@ class TaskQueue:
             per_second=per_second,
         )
         batch = Batch(lane=lane, tasks=tasks, dropped=dropped)
-        self._explaining |= batch.evidence
+        if batch.evidence:
+            self._explaining, self._small_came = True, False
         return batch

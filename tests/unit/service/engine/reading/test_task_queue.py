@@ -250,9 +250,32 @@ def test_one_thread_at_a_time_builds_evidence(monkeypatch: pytest.MonkeyPatch) -
     waiting.join(0.2)
     assert not second
     desk.queue.finish(first, seconds=0.03)
+    waiting.join(0.2)
+    assert not second  # a small request came meanwhile, so evidence rests for as long as it took
+    desk.now += 0.031
     waiting.join(30)
     assert taken(second[0]) == [explained]
     desk.loop.close()
+
+
+def test_evidence_does_not_rest_where_no_small_request_came(desk: QueueDesk) -> None:
+    desk.put(1)
+    desk.take()
+    explained = desk.put(3, options=EXPLAINED)
+    for _ in range(3):
+        first = begin(desk)
+        assert taken(first) == [explained]
+        desk.queue.finish(first, seconds=0.03)
+
+
+def test_small_requests_with_evidence_do_not_rest(desk: QueueDesk) -> None:
+    few = PredictOptions(explain=True)
+    first = desk.put(1, options=few)
+    batch = begin(desk)
+    second = desk.put(1, options=few)
+    assert taken(batch) == [first]
+    desk.queue.finish(batch, seconds=0.03)
+    assert taken(begin(desk)) == [second]
 
 
 def test_large_requests_without_evidence_use_all_threads(desk: QueueDesk) -> None:
