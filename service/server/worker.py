@@ -36,7 +36,7 @@ MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
 SWITCH_SECONDS = 0.001
 # How many more objects than before make the garbage collector look at the young ones; after how
 # many times it looks at the middle, and at all. With Python's 700, 10 and 10 a large answer made it
-# walk over all objects time and again, and it keeps the interpreter's lock for tens of milliseconds.
+# walk over all objects time and again, with the interpreter's lock for tens of milliseconds.
 COLLECTIONS = (10_000, 20, 100)
 KILLING_SECONDS = 1  # of them, for what ends once all child processes are killed
 
