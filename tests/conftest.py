@@ -1,7 +1,7 @@
 """Fixtures for all tests; `tests.support` is importable from here on."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,15 @@ settings.load_profile("keymatch")
 def _one_thread_a_search() -> None:
     """As in the service: threads that wait for each other make tiny searches slow and varying."""
     search_in_one_thread()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_accelerator() -> Iterator[None]:
+    """Accelerate keeps the precision of a process's first run, and refuses another one's."""
+    yield
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

@@ -262,9 +262,15 @@ class Client:
         if label is None:
             assert_problem(shown, 404)
             return
+        document = shown.json()
+        clicked = document.pop("clicked")
         if label["version"] is None:
-            label["version"] = shown.json().get("version")
-        assert shown.json() == label
+            label["version"] = document.get("version")
+        assert document == label
+        own = self.ledger.expected.queries_clicked_for(label_id)
+        assert clicked["total"] >= len(own)
+        if clicked["total"] == len(clicked["newest"]):  # otherwise some are not shown
+            assert own <= set(clicked["newest"])
 
     # Chance ------------------------------------------------------------------------------
 

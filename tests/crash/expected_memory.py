@@ -82,6 +82,10 @@ class ExpectedMemory:
             return None
         return {**form, "novel": label_id not in self.base, "version": self.versions[label_id]}
 
+    def queries_clicked_for(self, label_id: str) -> set[str]:
+        """The queries of this client whose clicks name the label."""
+        return {query for query, labels in self.clicks.items() if label_id in labels}
+
     def apply(self, change: Change) -> tuple[str, Fact | None]:
         """Apply a change; returns the status that the client must be answered, and the event."""
         if isinstance(change, Put):

@@ -98,5 +98,5 @@ def _fit(dataset: Dataset, start: str, data: Path, out: Path, *, minutes: float,
     if fitting.interrupted is None:
         return 0
     words = ["python", "-m", "training", "fit", "--data", str(data), "--from", str(out), "--out"]
-    console.print(f"To go on from it: {shlex.join(words)} OTHER")
+    console.print(f"To go on from it: {shlex.join(words)} OTHER", soft_wrap=True)
     return fitting.interrupted.status
