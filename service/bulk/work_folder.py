@@ -1,4 +1,4 @@
-"""What is done of an interrupted run: parts of the answers beside the file that they become.
+"""The work folder of a run: the answered parts lie beside the output file until it is complete.
 
 `.OUT.predict/` holds `job.json`, the facts that all parts have in common, and `000000.part`, ... ,
 each of which appears whole and synced to the disk. Another call with the same facts goes on with

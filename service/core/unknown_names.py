@@ -1,4 +1,4 @@
-"""What is said of a name that is not known: those that are, and the one that was probably meant."""
+"""The message for an unknown name: it lists the known names and the most similar one."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def require_kept(connection: sa.Connection, after: int, *, place: str) -> Link:
 def require_link(connection: sa.Connection, known: Link, *, knows: str, place: str) -> None:
     """Raise `LogReplaced` unless the log holds the event `known`.
 
-    `knows` says who knows it, for example "the bundle b holds". Raises `LogCut` if it was cut.
+    `knows` is part of the message, for example "the bundle b holds": it names where the event is
+    known from. Raises `LogCut` if the event was cut.
     """
     last = last_link(connection, place=place)
     if last.sequence < known.sequence:

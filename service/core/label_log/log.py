@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from service.core.errors import LogCut, LogError, LogReplaced
 from service.core.label_log.appending import Appending
 from service.core.label_log.database import Database, as_log_errors
@@ -58,18 +60,12 @@ class LabelLog:
 
     def last_sequence(self) -> int:
         """Return the number of the newest event at this moment, 0 for an empty log."""
-        with (
-            as_log_errors(self._database, action="read"),
-            self._database.engine.connect() as reader,
-        ):
+        with self._reader() as reader:
             return last_link(reader, place=self.place).sequence
 
     def cut(self) -> int:
         """Return the number of the newest event that was cut from the beginning, 0 for none."""
-        with (
-            as_log_errors(self._database, action="read"),
-            self._database.engine.connect() as reader,
-        ):
+        with self._reader() as reader:
             return cut_link(reader, place=self.place).sequence
 
     def link_at(self, sequence: int) -> Link:
@@ -79,21 +75,16 @@ class LabelLog:
         """
         if self._newest is not None and self._newest.sequence == sequence:
             return self._newest
-        with (
-            as_log_errors(self._database, action="read"),
-            self._database.engine.connect() as reader,
-        ):
+        with self._reader() as reader:
             return link_at(reader, sequence, place=self.place)
 
     def require(self, link: Link, *, knows: str) -> None:
         """Raise `LogReplaced` unless the log holds this event.
 
-        `knows` says who knows it, for example "the bundle x holds".
+        `knows` is part of the message, for example "the bundle x holds": it names where the event
+        is known from.
         """
-        with (
-            as_log_errors(self._database, action="read"),
-            self._database.engine.connect() as reader,
-        ):
+        with self._reader() as reader:
             require_link(reader, link, knows=knows, place=self.place)
 
     @property
@@ -103,10 +94,7 @@ class LabelLog:
 
     def newest(self, kind: str) -> Event | None:
         """Return the newest event of a kind, None if there is none."""
-        with (
-            as_log_errors(self._database, action="read"),
-            self._database.engine.connect() as reader,
-        ):
+        with self._reader() as reader:
             row = newest_of(reader, kind)
         return None if row is None else event_of(row, place=self.place)
 
@@ -130,6 +118,15 @@ class LabelLog:
             if newest is not None:
                 self._know(Link(sequence=newest.sequence, chain=newest.chain))
 
+    @contextmanager
+    def _reader(self) -> Iterator[sa.Connection]:
+        """Open a connection to read; raises the database's errors as `LogError`."""
+        with (
+            as_log_errors(self._database, action="read"),
+            self._database.engine.connect() as reader,
+        ):
+            yield reader
+
     def _know(self, link: Link) -> None:
         if self._newest is None or link.sequence > self._newest.sequence:
             self._newest = link
@@ -138,10 +135,7 @@ class LabelLog:
         """Yield the rows of the same events, unverified; raises `LogCorrupt` only at a gap."""
 
         def fetch(last: int) -> Sequence[Row]:
-            with (
-                as_log_errors(self._database, action="read"),
-                self._database.engine.connect() as reader,
-            ):
+            with self._reader() as reader:
                 return page_after(reader, last, until, place=self.place)
 
         return gapless_rows(fetch, after=after, place=self.place)

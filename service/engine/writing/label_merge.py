@@ -1,4 +1,4 @@
-"""Changing a part of a label: what is given is merged into the label as it is at that moment.
+"""PATCH of a label: the given fields are merged into the newest state of the label.
 
 The merged label is written as a whole, as if it had been posted, so log, replay and snapshots know
 of no merging. It is made, and its texts are encoded, from the newest view; the writer, who holds

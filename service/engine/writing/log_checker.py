@@ -28,7 +28,7 @@ class LogChecker:
     def __init__(self, label_log: LabelLog, *, pause: float, found: Callable[[str], None]) -> None:
         """Start the thread; a `pause` of 0 starts none.
 
-        After each walk `found` is called with what is damaged, empty where all is whole.
+        After each complete walk `found` is called with the error that was met, empty for none.
         """
         self._log, self._pause, self._found = label_log, pause, found
         self._closing = threading.Event()

@@ -192,7 +192,7 @@ class Writer:
         try:
             return self._group_commit.write(jobs)
         except KeymatchError as error:
-            # What is refused because of damage says nothing about whether the log can be written.
+            # A write that is refused because of damage did not try whether the log can be written.
             if isinstance(error, LogError) and not self.log_damaged:
                 self._health.note(unwritable=str(error))
             outcome: Outcome = error
