@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from service.bulk.table_file import ending_of, read_columns
 from service.core.errors import InvalidConfig, InvalidData
+from service.core.tables.columns import ending_of, read_columns
+from service.core.tables.separated import DelimiterOption, delimiter_character
 from service.http.request_models.texts import text_type
 from service.settings import Limits
 
@@ -63,20 +64,30 @@ class QueryFile:
     """The query column of a table, or the lines of a text file; can be read several times."""
 
     def __init__(
-        self, path: Path, column: str | None, *, limits: Limits, on_bad_row: OnBadRow
+        self,
+        path: Path,
+        column: str | None,
+        *,
+        limits: Limits,
+        on_bad_row: OnBadRow,
+        delimiter: DelimiterOption | None = None,
     ) -> None:
         """Use `path`, which is opened when it is read; raises `InvalidConfig` without a column.
+
+        `delimiter` is for csv files, by default that of the header.
 
         On a row whose query cannot be answered, reading stops with `InvalidData`, or goes on.
         """
         if column is None and ending_of(path) != ".txt":
             raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
         self.path, self._column = path, column or ONLY_COLUMN
+        self._delimiter = delimiter_character(delimiter)
         self._rule, self._on_bad_row = QueryRule(limits), on_bad_row
 
     def __iter__(self) -> Iterator[FileQuery]:
         """Yield the query of each row, in the file's order."""
-        for line, (value,) in read_columns(self.path, [self._column]):
+        rows = read_columns(self.path, [self._column], delimiter=self._delimiter)
+        for line, (value,) in rows:
             query = self._rule.check(value)
             if query.problem and self._on_bad_row == "stop":
                 advice = "correct the row, or pass --on-bad-row skip to leave it unanswered"

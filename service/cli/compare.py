@@ -19,6 +19,7 @@ from service.comparison.query_labels import read_queries
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig, InvalidData
 from service.core.files.atomic import refuse_existing, write_file
+from service.core.tables.separated import DelimiterOption, delimiter_character
 from service.settings import Limits, load_settings
 
 LEAST_TOP_K = 5  # for P@5
@@ -31,6 +32,7 @@ def compare(
     out: Path,
     query: str | None = None,
     labels: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    delimiter: DelimiterOption | None = None,
     top_k: int = 10,
 ) -> int:
     """Compare the answers of two bundles to the same queries.
@@ -52,6 +54,8 @@ def compare(
         The column of the queries; not needed for a .txt file.
     labels
         Columns of known labels: an id or a text, or a list of them. Rows of one query add up.
+    delimiter
+        What parts the fields of a .csv file; default: whichever fits its header line.
     top_k
         How many keywords of each are compared, at least 5.
     """
@@ -61,7 +65,13 @@ def compare(
     _require_allowed(top_k, settings.limits)
     _require_writable(out)
     names = _names(bundle)
-    known = read_queries(queries, query=query, labels=labels, limits=settings.limits)
+    known = read_queries(
+        queries,
+        query=query,
+        labels=labels,
+        limits=settings.limits,
+        delimiter=delimiter_character(delimiter),
+    )
     with reported(2 * len(known), "answers") as report:
         left, right = (
             rankings_of(folder, list(known), k=top_k, settings=settings.engine, progress=report)

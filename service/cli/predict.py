@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +14,10 @@ from service.bulk.progress import reported
 from service.bulk.query_file import OnBadRow, QueryFile, Survey
 from service.bulk.run import BulkRun, rows_of_part
 from service.bulk.work_folder import Job, WorkFolder
-from service.command_line import open_console
+from service.command_line import Interrupted, open_console
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
+from service.core.tables.separated import DelimiterOption
 from service.core.types import PredictOptions
 from service.http.request_models import RequestModels
 from service.settings import STATE_VARIABLE, EngineSettings, Limits, load_settings
@@ -36,13 +34,13 @@ def predict(
     depth: int | None = None,
     memorization: float | None = None,
     explain: bool = False,
+    delimiter: DelimiterOption | None = None,
     on_bad_row: OnBadRow = "stop",
     config: Path | None = None,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
 
-    Called again with the same arguments, an interrupted run goes on where it stopped. A service may
-    run on the same state meanwhile.
+    Called again, an interrupted run goes on where it stopped. A service may run meanwhile.
 
     Parameters
     ----------
@@ -65,6 +63,8 @@ def predict(
         Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
     explain
         Add metadata and evidence to each keyword; for .jsonl.
+    delimiter
+        What parts the fields of a .csv file; default: whichever fits its header line.
     on_bad_row
         Stop at a query that is empty or too long, before anything is answered, or skip it.
     config
@@ -76,9 +76,10 @@ def predict(
     )
     _require_allowed(options, settings.limits)
     form = format_of(out, explain=explain)
-    queries = QueryFile(input, query, limits=settings.limits, on_bad_row=on_bad_row)
-    folder = WorkFolder(out)
-    with folder.opened():
+    queries = QueryFile(
+        input, query, limits=settings.limits, on_bad_row=on_bad_row, delimiter=delimiter
+    )
+    with (folder := WorkFolder(out)).opened():
         log = None if state is None else find_log(state, bundle)
         run = _opened(folder, queries, options, bundle=bundle, log=log, settings=settings.engine)
         return _answer(run, folder, form)
@@ -137,30 +138,20 @@ def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
     if before:
         _say(f"{out}: goes on after {before:,} of {run.rows:,} queries")
     try:
-        with _stop_signals(), reported(run.rows, "queries", done=before) as report:
+        with reported(run.rows, "queries", done=before) as report:
             run.answer(folder, form, report)
             folder.finish(run.parts, form)
-    except KeyboardInterrupt:
+    except Interrupted as end:
         _say(
-            f"interrupted: {run.rows_done(folder):,} of {run.rows:,} queries are answered and kept;"
+            f"{end}: {run.rows_done(folder):,} of {run.rows:,} queries are answered and kept;"
             " the same command goes on there"
         )
-        return 1
+        return end.status
     skipped = run.survey.skipped
     left = f", {skipped:,} of them skipped" if skipped else ""
     version = run.loaded.memory.view.version
     _say(f"{out}: {run.rows:,} queries{left}; bundle {run.loaded.name}, version {version}")
     return 0
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _say_if_another_is_served(log: LogPlace | None, bundle: Path) -> None:

@@ -7,26 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from service.bulk.query_file import ONLY_COLUMN, QueryRule
-from service.bulk.table_file import ending_of, read_columns
 from service.core.errors import InvalidConfig, InvalidData
+from service.core.tables.columns import ending_of, read_columns
 from service.settings import Limits
 
 KnownLabels = dict[str, tuple[str, ...]]  # query -> ids or texts of its labels, without repetition
 
 
 def read_queries(
-    path: Path, *, query: str | None, labels: Sequence[str], limits: Limits
+    path: Path,
+    *,
+    query: str | None,
+    labels: Sequence[str],
+    limits: Limits,
+    delimiter: str | None = None,
 ) -> KnownLabels:
     """Read the queries of a file in their order; rows of one query add up.
 
     `labels` name columns; a cell holds the id or the text of a label, a list of them, or nothing.
-    Raises `InvalidData` for a query that `POST /predict` would refuse, and for a file without one.
+    `delimiter` is for csv files. Raises `InvalidData` for a query that `POST /predict` would
+    refuse, and for a file without one.
     """
     if query is None and (labels or ending_of(path) != ".txt"):
         raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
     column, rule = query or ONLY_COLUMN, QueryRule(limits)
     known: dict[str, dict[str, None]] = {}
-    for line, (value, *cells) in read_columns(path, [column, *labels]):
+    rows = read_columns(path, [column, *labels], delimiter=delimiter)
+    for line, (value, *cells) in rows:
         checked = rule.check(value)
         if checked.problem:
             message = f"{checked.problem}; correct or remove the row"

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 
 from service.core.errors import InvalidData, MissingExtra
+from service.core.files.lines import numbered_lines
 from training.datasets.dataset import Dataset, Propensity, Split, Texts, pairs_matrix
-from training.datasets.lines import numbered_lines
 from training.datasets.sparse_rows import SparseRows
 
 TEST_SHARE = 5  # one root in five is a test row, by hash

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
+from service.core.files.bad_rows import CountedBadRows, OnBadRow, stop
 from service.core.types import Bools, Doubles
-from training.datasets.bad_rows import CountedBadRows, OnBadRow, stop
 from training.datasets.dataset import (
     DEFAULT_PROPENSITY,
     Dataset,
@@ -118,9 +118,11 @@ def from_table(
         raise InvalidInput("a half-life needs a column of times: --time", field="half_life")
     pairs, rejected = _read(Path(path), columns, delimiter=delimiter, on_bad=on_bad)
     test = _test_rows(pairs, options, by_time=columns.time is not None)
-    values = relevance(pairs.summed(options.half_life), scale=options.relevance)
+    weights = pairs.summed(options.half_life)
     same = pairs.same_text()
     filtered = csr_matrix(same.shape, dtype=bool) if options.keep_exact else same
+    _refuse_unusable(pairs.path, weights, filtered)
+    values = relevance(weights, scale=options.relevance)
     queries = tuple(pairs.queries)
     dataset = Dataset(
         name=name if name is not None else pairs.path.name.split(".")[0],
@@ -155,6 +157,18 @@ def _read(
     return pairs, bad.count
 
 
+def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> None:
+    """Raise `InvalidData` for weights that cannot be stored, and where every pair is filtered."""
+    if weights.data.max(initial=0) > np.finfo(np.float32).max:
+        raise InvalidData(path, "the weights of a pair add up to a number that is too large")
+    if (weights != 0).multiply(filtered).nnz == weights.nnz:
+        raise InvalidData(
+            path,
+            "in every row the keyword equals the query, so that no pair is left to learn from;"
+            " name another column, or pass --keep-exact",
+        )
+
+
 def _test_rows(pairs: _Pairs, options: PairOptions, *, by_time: bool) -> Bools:
     """Which queries go to test [Q]; `InvalidData` if one side is empty against the options."""
     queries, fraction = tuple(pairs.queries), options.test_fraction
@@ -165,7 +179,8 @@ def _test_rows(pairs: _Pairs, options: PairOptions, *, by_time: bool) -> Bools:
     if test.all() or (fraction and not test.any()):
         side = "train" if test.all() else "test"
         message = f"the split leaves {side} empty: {len(queries)} queries, fraction {fraction}"
-        raise InvalidData(pairs.path, f"{message}; choose another fraction or seed")
+        advice = "choose another fraction or seed, or no test split by --test-fraction 0"
+        raise InvalidData(pairs.path, f"{message}; {advice}")
     return test
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.core.errors import InvalidData
+from service.core.files.lines import find
 from training.datasets.dataset import Dataset
-from training.datasets.lines import find
 
 TRAIN_FILES = ("trn.json", "train_raw_texts.txt", "trn_X_Y.txt")
 

@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on(
     _, said = first.communicate(timeout=60)
     if stop == signal.SIGTERM:
         assert "the same command goes on there" in said.splitlines()[-1]
-    assert first.returncode == (1 if stop == signal.SIGTERM else -stop)
+    assert first.returncode == (143 if stop == signal.SIGTERM else -stop)
     assert not (tmp_path / "out.jsonl").exists()
 
     other = refused(app, *predict("--explain", top_k=999))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from service.core.files.bad_rows import OnBadRow, stop
 from training.datasets import pairs
-from training.datasets.bad_rows import OnBadRow, stop
 from training.datasets.dataset import Dataset
 from training.datasets.pairs import PairOptions, TableData
 from training.datasets.tables.rows import Columns

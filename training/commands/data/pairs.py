@@ -12,12 +12,13 @@ from cyclopts import Parameter
 
 from service.command_line import open_console
 from service.core.files.atomic import refuse_existing, refuse_unwritable, write_file
+from service.core.files.bad_rows import Rejects, stop
+from service.core.tables.columns import delimiter_of
+from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.writing import Out, size_line, write
 from training.commands.options import FLAT
-from training.datasets.bad_rows import Rejects, stop
 from training.datasets.pairs import PairOptions, TableFacts, from_table
-from training.datasets.tables.rows import Columns, delimiter_of
-from training.datasets.tables.separated import DELIMITERS
+from training.datasets.tables.rows import Columns
 
 SHOWN = 10  # bad rows that are printed; the file has all
 
@@ -34,13 +35,8 @@ class Reading:
         Stop at the first bad row, or skip bad rows and list them in OUT.rejects.csv.
     """
 
-    delimiter: Literal[",", ";", "tab", "|"] | None = None
+    delimiter: DelimiterOption | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
-
-    @property
-    def character(self) -> str | None:
-        """The delimiter as it stands in the file."""
-        return "\t" if self.delimiter == "tab" else self.delimiter
 
 
 def pairs(
@@ -62,7 +58,7 @@ def pairs(
     refuse_existing(out)
     refuse_unwritable(out)
     rejects = Rejects() if reading.on_bad_row == "skip" else None
-    delimiter = delimiter_of(input, columns, given=reading.character)
+    delimiter = delimiter_of(input, columns.names(), given=delimiter_character(reading.delimiter))
     table = from_table(
         input,
         columns,

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData
+from service.core.files.lines import find, numbered_lines
 from training.datasets.dataset import pairs_matrix
-from training.datasets.lines import find, numbered_lines
 
 TRAIN = "filter_labels_train.txt"
 TEST = "filter_labels_test.txt"

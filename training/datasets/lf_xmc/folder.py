@@ -13,10 +13,10 @@ from typing import Literal
 
 from service.core.errors import InvalidData
 from service.core.files.atomic import new_folder
+from service.core.files.lines import find, write_lines
 from training.datasets.dataset import Dataset, Propensity, check_fields
 from training.datasets.lf_xmc import filter_pairs, json_text, sparse_text
 from training.datasets.lf_xmc.description import FILE, description_bytes, read_description
-from training.datasets.lines import find, write_lines
 
 Layout = Literal["json", "sparse"]
 

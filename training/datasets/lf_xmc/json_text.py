@@ -21,10 +21,10 @@ import orjson
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData
+from service.core.files.lines import find, json_rows, write_lines
 from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.lf_xmc import filter_pairs
 from training.datasets.lf_xmc.description import Description
-from training.datasets.lines import find, json_rows, write_lines
 from training.datasets.sparse_rows import SparseRows, is_relevance
 from training.datasets.text_rows import TextRows
 

@@ -17,10 +17,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
+from service.core.files.lines import find, numbered_lines, write_lines
 from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.lf_xmc import filter_pairs
 from training.datasets.lf_xmc.description import Description
-from training.datasets.lines import find, numbered_lines, write_lines
 from training.datasets.sparse_rows import SparseRows, is_relevance
 from training.datasets.text_rows import TextRows
 

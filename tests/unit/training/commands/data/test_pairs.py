@@ -92,7 +92,9 @@ def test_a_delimiter_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[
     table.write_text("query|keyword\na, b|c\n")
     given = ("--test-fraction", "0", "--delimiter")
     assert pairs(table, tmp_path / "one", *given, ";") == 2
-    assert "query: is missing; the columns are query|keyword" in capsys.readouterr().err
+    assert (
+        "query: there is no such column; the columns are query|keyword" in capsys.readouterr().err
+    )
     assert pairs(table, tmp_path / "two", *given, "|") == 0
     assert lf_xmc.read(tmp_path / "two").train.instances.texts == ("a, b",)
     lines = tmp_path / "t.jsonl"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidData, MissingExtra
+from service.core.files.bad_rows import Rejects
 from tests.support.tiny.tables import (
     FORMATS,
     HEADER,
@@ -15,7 +16,6 @@ from tests.support.tiny.tables import (
     table,
     write_table,
 )
-from training.datasets.bad_rows import Rejects
 from training.datasets.train_test_split import is_test
 
 BAD_ROWS = [
@@ -31,13 +31,13 @@ BAD_ROWS = [
     ("csv", 'q,k,w\n"a\nb",c,1\n"d\ne",,1\n', ":4: k: is empty"),
     ("csv", 'q,k,w\na,b,1\n"a,b,1\nc,d,1\n', ":3: not a valid row"),
     ("csv", 'q,k,w\n"a"x,b,1\n', ":2: not a valid row"),
-    ("csv", "q,w\na,1\n", ":1: k: is missing; the columns are q, w"),
+    ("csv", "q,w\na,1\n", ":1: k: there is no such column; the columns are q, w"),
     ("csv", "q,k,k,w\na,b,c,1\n", ":1: k: occurs more than once; the columns are q, k, k, w"),
     ("csv", "q,k,w\n", ": holds no rows"),
-    ("csv", "", ": holds no rows"),
+    ("csv", "", ": is empty; expected a header line"),
     ("tsv", "q\tk\tw\na\tb\n", ":2: 2 fields, but the header has 3"),
     ("jsonl", '{"q": "a", "k": "b", "w": 1}\n{', ":2: not valid JSON"),
-    ("jsonl", '{"q": "a", "w": 1}\n', ":1: k: is missing; the columns are q, w"),
+    ("jsonl", '{"q": "a", "w": 1}\n', ":1: k: there is no such column; the columns are q, w"),
     ("jsonl", '{"q": "a", "k": 3, "w": 1}\n', ":1: k: must be a text, not int"),
     ("jsonl", '{"q": "a", "k": "b", "w": true}\n', ":1: w: True is not a positive"),
     ("jsonl", '{"q": "a", "k": "b", "w": null}\n', ":1: w: None is not a positive"),
@@ -110,7 +110,9 @@ def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
     path = write_table(tmp_path, "parquet", rows, HEADER)
     with pytest.raises(InvalidData, match=r"table\.parquet:2: k: is empty"):
         from_table(path, query="q", label="k")
-    with pytest.raises(InvalidData, match=r"x: is missing; the columns are q, k, w, id"):
+    with pytest.raises(
+        InvalidData, match=r"x: there is no such column; the columns are q, k, w, id"
+    ):
         from_table(path, query="x", label="k")
 
 

@@ -24,11 +24,13 @@ class CountedBadRows:
     """Passes bad rows on, and counts them."""
 
     def __init__(self, on_bad: OnBadRow) -> None:
+        """Pass each error to `on_bad`."""
         self._on_bad = on_bad
         self.count = 0
         self.first = ""  # the message about the first one
 
     def __call__(self, error: InvalidData) -> None:
+        """Count the error, and pass it on."""
         self.first = self.first or str(error)
         self.count += 1
         self._on_bad(error)
@@ -42,6 +44,7 @@ class RejectedRow(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
+        """The row as `LINE: COLUMN: REASON`."""
         return f"{self.line}: {self.column + ': ' if self.column else ''}{self.reason}"
 
 
@@ -49,13 +52,16 @@ class Rejects:
     """Collects bad rows, as an `OnBadRow` that never raises."""
 
     def __init__(self) -> None:
+        """No row was rejected yet."""
         self.rows: list[RejectedRow] = []
 
     def __call__(self, error: InvalidData) -> None:
+        """Keep what the error says."""
         # Without the exception itself, which would keep its traceback's frames alive.
         self.rows.append(RejectedRow(error.line or 0, error.field, error.reason))
 
     def __len__(self) -> int:
+        """How many rows were rejected."""
         return len(self.rows)
 
     def as_csv(self) -> bytes:

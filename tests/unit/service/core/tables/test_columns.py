@@ -7,8 +7,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from service.bulk.table_file import read_columns
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
+from service.core.files.bad_rows import Rejects
+from service.core.tables.columns import read_columns
 
 ROWS = [["ice axe", "1"], ['he said \u2028 "hi"', "2"]]
 LF_ONLY = '{"n": "1", "q": "ice axe"}\n\n{"q": "he said \u2028 \\"hi\\"", "n": "2"}\n'
@@ -55,6 +56,11 @@ def test_a_text_file_has_one_column(tmp_path: Path) -> None:
         ("t.jsonl", b'{"q": 1}\n[]\n', ":2: expected a JSON object, not list"),
         ("t.jsonl", b'{"q": 1}\n{\n', ":2: not valid JSON"),
         ("t.jsonl", b'{"b": 1}\n', ":1: q: there is no such column; the columns are b"),
+        ("t.csv", b"q,b\nx,1,2\n", "a field that holds the delimiter must be quoted"),
+        ("t.csv", b"q,b\rx,1\r", ":1: not a valid row: new-line character"),
+        ("t.csv", b"\nq,b\nx,1\n", ":1: is blank; expected a header line"),
+        ("t.csv", b"q,b\nx\0,1\n", ":2: holds a NUL character"),
+        ("t.csv", "q,b\nx,1\n".encode("utf-16-le"), ":1: holds a NUL character"),
         ("t.csv.gz", b"no gzip", ":1: the gzip stream is damaged"),
         ("t.parquet", b"no parquet", "cannot be read as parquet"),
         ("t.xlsx", b"", "unknown ending; expected a .csv"),
@@ -68,6 +74,26 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, said:
         list(read_columns(path, ["q"]))
     assert str(objection.value).startswith(str(path))
     assert said in str(objection.value)
+
+
+def test_a_csv_is_read_by_the_delimiter_that_gives_the_wanted_columns(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("q;a,b;c,d,e\nx;1;2\n")  # more commas than semicolons
+    assert list(read_columns(path, ["q"])) == [(2, ["x"])]
+    path.write_text("q|other;q\nx|1;2\n")
+    assert list(read_columns(path, ["q"], delimiter="|")) == [(2, ["x"])]
+    with pytest.raises(InvalidInput, match=r"t\.tsv is no \.csv file"):
+        read_columns(tmp_path / "t.tsv", ["q"], delimiter="|")
+
+
+def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
+    contents = {"t.jsonl": b'{"q": "a"}\n\n[]\n{"q": "b"}\n', "t.txt": b"a\n\xff\n\xff\nb\n"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        rejects = Rejects()
+        rows = list(read_columns(tmp_path / name, ["q"], on_bad=rejects))
+        assert rows == [(1, ["a"]), (4, ["b"])]
+        assert rejects.rows[-1].line == 3
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

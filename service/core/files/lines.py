@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from service.core.errors import InvalidData
-from training.datasets.bad_rows import OnBadRow, stop
+from service.core.files.bad_rows import OnBadRow, stop
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -43,31 +43,40 @@ def numbered_lines(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, s
                 yield number, _text(raw, path=path, line=number, on_bad=on_bad)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidData(
-            path, "the gzip stream is damaged or cut short", line=number + 1
+            path, "the gzip stream is damaged or cut short; copy the file again", line=number + 1
         ) from error
     except OSError as error:
-        raise InvalidData(path, error.strerror or str(error)) from error
+        raise InvalidData(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def json_rows(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(
+    path: Path, on_bad: OnBadRow = stop, *, skip_blank: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of a file with one JSON object on each line.
 
-    `on_bad` is called for any other line, which is then left out.
+    `on_bad` is called for any other line, which is then left out. Blank lines are left out without
+    a word if `skip_blank`.
     """
     damaged: list[InvalidData] = []
     for line, text in numbered_lines(path, damaged.append):
         if damaged:
             on_bad(damaged.pop())
             continue
+        if skip_blank and not text.strip():
+            continue
         try:
             row = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            on_bad(InvalidData(path, f"not valid JSON: {error}", line=line))
+            on_bad(
+                InvalidData(
+                    path, f"not valid JSON: {error}; expected one JSON object a line", line=line
+                )
+            )
             continue
         if isinstance(row, dict):
             yield line, row
         else:
-            message = f"expected a JSON object, not {type(row).__name__}"
+            message = f"expected a JSON object, not {type(row).__name__}: one a line"
             on_bad(InvalidData(path, message, line=line))
 
 
@@ -82,7 +91,7 @@ def _text(raw: bytes, *, path: Path, line: int, on_bad: OnBadRow) -> str:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         where = f"byte {error.start + 1} of the line"
-        on_bad(InvalidData(path, f"not valid UTF-8 at {where}", line=line))
+        on_bad(InvalidData(path, f"not valid UTF-8 at {where}; save the file as UTF-8", line=line))
         text = raw.decode(encoding, errors="replace")
     return text.removesuffix("\n").removesuffix("\r")
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidData
-from training.datasets.bad_rows import Rejects, stop
-from training.datasets.tables.separated import read_csv, sniff_delimiter
+from service.core.files.bad_rows import Rejects, stop
+from service.core.tables.separated import read_csv, sniff_delimiter
 
 
 def rows(path: Path, content: bytes, *, delimiter: str = ",", **given: Any) -> list[Any]:
@@ -55,7 +55,7 @@ def test_a_quoted_field_of_several_lines_is_rejected_as_a_whole(tmp_path: Path) 
     content = b'q,k\n"a\nb\xe9\nc",x\nd,e\n'
     assert rows(tmp_path / "t.csv", content, on_bad=rejects) == [(5, ["d", "e"])]
     assert [(row.line, row.reason) for row in rejects.rows] == [
-        (3, "not valid UTF-8 at byte 2 of the line")
+        (3, "not valid UTF-8 at byte 2 of the line; save the file as UTF-8")
     ]
 
 
