@@ -52,7 +52,13 @@ class KeywordAnswer(TypedDict):
 
     id: str
     text: str
-    score: Annotated[float, Field(description="0 to 1; keywords are sorted by it, then by id.")]
+    score: Annotated[
+        float,
+        Field(
+            description="0 to 1, or more where votes have weights; keywords are sorted by it, then"
+            " by id."
+        ),
+    ]
     novel: Novel
     metadata: NotRequired[Metadata]
     evidence: NotRequired[
@@ -202,6 +208,15 @@ class ClicksAnswer(TypedDict):
     total: int
     newest: Annotated[
         list[str], Field(description=f"At most {NEWEST_QUERIES} queries, the newest first.")
+    ]
+    weights: NotRequired[
+        Annotated[
+            dict[str, float],
+            Field(
+                description="The weights of those of `newest` whose click does not weigh 1;"
+                " missing where each weighs 1."
+            ),
+        ]
     ]
 
 

@@ -9,16 +9,19 @@ What is wrong is said in pydantic's words; of an unknown field, also which field
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+import orjson
 from annotated_types import MaxLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from service.core.errors import InvalidFields, echoed
 from service.core.unknown_names import is_unknown
+from service.http.large.body_parts import body_parts
 from service.http.large.body_values import most_values
 from service.http.problems import SHOWN_FIELDS
 
@@ -56,6 +59,21 @@ class BoundedModel(Generic[Model]):
                 document = {**document, name: self._validated(name, model, entries, document)}
         return self._valid(document)
 
+    def validate_json(self, content: bytes) -> Model:
+        """As `validate`, of a document that is still JSON; its entries are parsed one by one.
+
+        Raises `InvalidFields`, or `orjson.JSONDecodeError` with the place in the whole content.
+        """
+        if self._entries is not None:
+            name, model = self._entries
+            with suppress(orjson.JSONDecodeError):  # whose place is that in an entry
+                parts = body_parts(content, name, known=self._fields, most=self._longest[name])
+                if parts is not None:
+                    fields = self._cut(parts.fields)
+                    entries = self._validated(name, model, parts.parsed_entries(), fields)
+                    return self._valid({**fields, name: entries})
+        return self.validate(orjson.loads(content))
+
     def _valid(self, document: Any) -> Model:
         try:
             return self._model.model_validate(document)
@@ -66,7 +84,7 @@ class BoundedModel(Generic[Model]):
         self,
         name: str,
         model: BoundedModel[BaseModel],
-        entries: list[Any],
+        entries: Iterable[Any],
         document: Mapping[str, Any],
     ) -> list[Any]:
         """The entries of a list; raises `InvalidFields` for those that are wrong and the rest."""
@@ -114,7 +132,7 @@ def _unknown(name: str, model: type[BaseModel]) -> str:
 
 
 def _each(
-    name: str, model: BoundedModel[BaseModel], entries: list[Any]
+    name: str, model: BoundedModel[BaseModel], entries: Iterable[Any]
 ) -> tuple[list[Any], list[tuple[str, str]]]:
     """The valid entries, and the errors of the others; it stops once there are `MOST` errors."""
     valid: list[Any] = []

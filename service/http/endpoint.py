@@ -152,6 +152,7 @@ class EndpointRoute(Route):
                 if reason:
                     self._telemetry.rejected.labels(reason).inc()
                 response = problems.from_error(error)
+                problems.forget_frames(error)
             await response(scope, receive, send)
         finally:
             hold.release()

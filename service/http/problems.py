@@ -124,6 +124,18 @@ def from_error(error: KeymatchError) -> Response:
     return problem_response(error_document(error), _headers(error))
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error that was answered, and of those that led to it.
+
+    A write's error is also the result of its job, which frames of the traceback hold. Such a cycle
+    keeps a large request until the garbage collector frees many of them at once, and stops all
+    threads for 100 ms to do so.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def error_document(error: Exception, *, whole: str = "body") -> Problem:
     """What a client is told about `error`; a message that must not be sent is logged instead.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 from pydantic import BaseModel
@@ -58,15 +58,11 @@ def validated(model: BoundedModel[Model], content: bytes, *, what: str) -> Model
 
     What has more than `SMALL_BYTES` is for another thread than the event loop's.
     """
-    if len(content) > SMALL_BYTES:
-        model.most_values.require(content, what=what)
-    return model.validate(parse_json(content, what=what))
-
-
-def parse_json(content: bytes, *, what: str) -> Any:
-    """The JSON document in `content`; raises `MalformedRequest`, whose message names `what`."""
     try:
-        return orjson.loads(content)
+        if len(content) <= SMALL_BYTES:
+            return model.validate(orjson.loads(content))
+        model.most_values.require(content, what=what)
+        return model.validate_json(content)
     except orjson.JSONDecodeError as error:
         raise MalformedRequest(
             f"the {what} is not JSON in UTF-8: {error.msg} at byte {error.pos}"

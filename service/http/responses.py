@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 from starlette.types import Receive, Scope, Send
 
@@ -13,6 +14,7 @@ from service.core.memory.view import View
 from service.core.types import Answer, Evidence, Keyword, Label, Prediction
 from service.engine.writing.written import Written, WrittenLabel
 from service.http.answers import (
+    ClicksAnswer,
     EvidenceAnswer,
     KeywordAnswer,
     LabelAnswer,
@@ -149,11 +151,19 @@ def stream_end(line: int, problem: Problem) -> StreamEnd:
 def shown_label(view: View, label_id: str) -> ShownLabelAnswer:
     """The answer of GET /labels/{label_id}; raises `UnknownLabel`."""
     label = view.labels.require(label_id)
-    clicked = view.ownership.queries_for(label.index)
-    return {
-        **label_answer(label),
-        "clicked": {"total": len(clicked), "newest": list(clicked.newest)},
+    return {**label_answer(label), "clicked": _clicks(view, label.index)}
+
+
+def _clicks(view: View, column: int) -> ClicksAnswer:
+    clicked = view.ownership.queries_for(column)
+    answer: ClicksAnswer = {"total": len(clicked), "newest": list(clicked.newest)}
+    weights = {
+        # As it was posted: the shortest number that is the same float32.
+        query: float(str(np.float32(weight)))
+        for query in clicked.newest
+        if (weight := view.ownership.weights_of(query).get(column)) is not None
     }
+    return {**answer, "weights": weights} if weights else answer
 
 
 def label_answer(label: Label) -> LabelAnswer:

@@ -149,7 +149,9 @@ def _plan(
     try:
         written = job.operation.plan(commit, encoded_items)
     except KeymatchError as error:
-        return error
+        # The frames hold the job, whose future will hold the error: a cycle that would keep a large
+        # request until the garbage collector stops all threads to free many of them.
+        return error.with_traceback(None)
     if request:
         appending.remember(
             AnsweredRequest(

@@ -134,6 +134,7 @@ class LabelStream(Response):
             label = await self._label(line)
         except KeymatchError as error:
             problem = problems.error_document(error, whole="line")
+            problems.forget_frames(error)
         size = len(line.content or b"")
         return Entry(line=line.number, size=size, held=line.held, label=label, problem=problem)
 
@@ -174,6 +175,7 @@ class LabelStream(Response):
             written = await self._write([entry.label for entry in batch if entry.label])
         except Exception as error:  # also after a defect every line must be answered
             failure = self._failure(error)
+            problems.forget_frames(error)
             return [line_refusal(entry.line, entry.problem or failure) for entry in batch], failure
         written_labels = iter(written.labels)
         return [

@@ -118,3 +118,38 @@ def test_answers_name_fields_and_echo_no_value() -> None:
     assert many["detail"].startswith("more than 100 field(s)")
     assert len(many["errors"]) == problems.SHOWN_FIELDS
     assert len(answer({"queries": ["a"], "x" * 100_000: 1})) < 1000
+
+
+@pytest.mark.parametrize(
+    ("model", "document"),
+    [
+        (MODELS.labels, LABELS),
+        (MODELS.labels, {"labels": []}),
+        (MODELS.labels, {"labels": [{"text": "a"}] * 2_000}),
+        (MODELS.labels, {"labels": [{"text": "a"}, {"text": " "}, 1], "more": 1}),
+        (MODELS.labels, {"labels": [{"text": "a", "metadata": {"a": [1, {"b": 2}]}}]}),
+        (MODELS.instances, {"instances": [{"query": "a", "labels": ["b", 1]}]}),
+        (MODELS.predict, {"queries": ["a"], "top_k": 2}),
+        (MODELS.labels, [1]),
+    ],
+)
+def test_json_is_validated_as_the_document_in_it(model: type[BaseModel], document: Any) -> None:
+    bounded = BoundedModel(model)
+    content = orjson.dumps(document)
+    try:
+        expected: Any = bounded.validate(document)
+    except InvalidFields as error:
+        with pytest.raises(InvalidFields) as refused:
+            bounded.validate_json(content)
+        assert refused.value.fields == error.fields
+    else:
+        assert bounded.validate_json(content) == expected
+
+
+def test_malformed_json_is_refused_with_its_place_in_the_whole() -> None:
+    content = b'{"labels": [{"text": "a"}, {"text": "\\ud800"}]}'
+    with pytest.raises(orjson.JSONDecodeError) as refused:
+        BoundedModel(MODELS.labels).validate_json(content)
+    with pytest.raises(orjson.JSONDecodeError) as whole:
+        orjson.loads(content)
+    assert refused.value.pos == whole.value.pos
