@@ -62,15 +62,16 @@ class Shapes:
             )
             yield PutLabel(sequence=sequence, label=label, vectors=self._vectors(1 + queries))
 
-    def clicks(self, *, characters: int = 20) -> Iterator[Change]:
-        """New queries that were clicked for a first label."""
+    def clicks(self, *, characters: int = 20, weight: float = 1.0) -> Iterator[Change]:
+        """New queries that were clicked for a first label, with this weight."""
         yield PutLabel(
             sequence=1, label=NewLabel(id="clicked", text="clicked"), vectors=self._vectors(1)
         )
         sequence = 1
         while True:
             sequence += 1
-            instance = NewInstance(query=self._text(characters), labels=("clicked",))
+            query = self._text(characters)
+            instance = NewInstance(query=query, labels=("clicked",), weight=weight)
             yield PutInstance(sequence=sequence, instance=instance, vectors=self._vectors(1))
 
     def _text(self, characters: int) -> str:
@@ -87,6 +88,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "labels with 10 queries": ("labels", {"queries": 10}),
     "labels with 20 metadata entries": ("labels", {"entries": 20}),
     "clicks of 20 characters": ("clicks", {}),
+    "clicks of 20 characters with a weight": ("clicks", {"weight": 2.0}),
 }
 
 

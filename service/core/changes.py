@@ -8,12 +8,15 @@ log; the memory applies both alike. A new kind of write is a new class here and 
 |---------------|----------------|--------------------------------------|------------------|
 | `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`  | [1 + queries, d] |
 | `DeleteLabel` | `label.delete` | `id`                                 | none             |
-| `PutInstance` | `instance.put` | `query`, `labels` (ids)              | [1, d]           |
+| `PutInstance` | `instance.put` | `query`, `labels` (ids), `weight`    | [1, d]           |
 | `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
+
+An instance's `weight` is left out where it is 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
@@ -77,11 +80,12 @@ class DeleteLabel:
 class PutInstance:
     """Add a query with the labels that it was clicked for; vectors [1, d] of the query.
 
-    Unknown labels get no vote: another bundle may have been opened since the write was logged.
+    Unknown labels get no vote: another bundle may have been opened since the write was logged. A
+    label that was clicked for the query before gets the weight of this click.
     """
 
     kind: ClassVar[str] = "instance.put"
-    summary: ClassVar[tuple[str, ...]] = ("query", "labels")
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight")
 
     sequence: int
     instance: NewInstance
@@ -89,12 +93,20 @@ class PutInstance:
 
     def body(self) -> Mapping[str, Any]:
         """What the label log stores beside the vectors."""
-        return asdict(self.instance)
+        body = asdict(self.instance)
+        if self.instance.weight == 1.0:
+            del body["weight"]  # so logs without weights are the same as before there were any
+        return body
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
-        instance = NewInstance(query=event.body["query"], labels=tuple(event.body["labels"]))
+        weight = float(event.body.get("weight", 1.0))
+        if not 0 < weight < math.inf:
+            raise ValueError(f"a click weighs {weight}, which is no positive number")
+        instance = NewInstance(
+            query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight
+        )
         return cls(sequence=event.sequence, instance=instance, vectors=vectors_of(instance))
 
 

@@ -107,10 +107,20 @@ class NewLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewInstance:
-    """A query as a client posts it, with the ids of the labels that were clicked for it."""
+    """A query as a client posts it, with the ids of the labels that were clicked for it.
+
+    `weight` is how relevant these labels are to the query: 1 is as relevant as the average label of
+    a trained query.
+    """
 
     query: str
     labels: tuple[str, ...]
+    weight: float = 1.0
+
+    @property
+    def vote_weight(self) -> float:
+        """The weight as the values hold it: rounded to a float32."""
+        return float(np.float32(self.weight))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

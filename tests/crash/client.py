@@ -4,6 +4,7 @@ import http.client
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from time import sleep
 from typing import Any
 
@@ -116,12 +117,16 @@ class Client:
         if not held:
             return
         clicks = [
-            Click(query=query, labels=tuple(self._some(held, self._random.randint(1, 3))))
+            Click(
+                query=query,
+                labels=tuple(self._some(held, self._random.randint(1, 3))),
+                weight=self._random.choice((1.0, 1.0, 0.3, 4.0)),
+            )
             for query in {
                 f"{self.ledger.owner} {self._text()}" for _ in range(self._random.choice((1, 3)))
             }
         ]
-        instances = [{"query": click.query, "labels": click.labels} for click in clicks]
+        instances = [asdict(click) for click in clicks]
         self._write("POST", "/instances", clicks, {"instances": instances})
 
     def _write(
@@ -267,10 +272,7 @@ class Client:
         if label["version"] is None:
             label["version"] = document.get("version")
         assert document == label
-        own = self.ledger.expected.queries_clicked_for(label_id)
-        assert clicked["total"] >= len(own)
-        if clicked["total"] == len(clicked["newest"]):  # otherwise some are not shown
-            assert own <= set(clicked["newest"])
+        self.ledger.expected.require_clicks(label_id, clicked)
 
     # Chance ------------------------------------------------------------------------------
 

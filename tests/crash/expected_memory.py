@@ -24,6 +24,7 @@ class Delete:
 class Click:
     query: str
     labels: tuple[str, ...]
+    weight: float = 1.0
 
 
 Change = Put | Delete | Click
@@ -48,15 +49,16 @@ class Fact:
 
 @dataclass(kw_only=True)
 class ExpectedMemory:
-    """Labels by id, their versions (None where only the log knows it yet), and labels by query.
+    """Labels by id, their versions (None where only the log knows it yet), and clicks by query.
 
-    `base` are the bundle's labels that were never deleted.
+    A click is the weights of its labels, by id; the last one counts. `base` are the bundle's
+    labels that were never deleted.
     """
 
     forms: dict[str, Form]
     versions: dict[str, int | None]
     base: set[str]
-    clicks: dict[str, frozenset[str]] = field(default_factory=dict)
+    clicks: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, base: Mapping[str, str]) -> "ExpectedMemory":
@@ -82,9 +84,16 @@ class ExpectedMemory:
             return None
         return {**form, "novel": label_id not in self.base, "version": self.versions[label_id]}
 
-    def queries_clicked_for(self, label_id: str) -> set[str]:
-        """The queries of this client whose clicks name the label."""
-        return {query for query, labels in self.clicks.items() if label_id in labels}
+    def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
+        """Fail unless GET /labels/{id} shows this client's clicks of the label with their weights.
+
+        There may be others beside them.
+        """
+        own = {query: ids[label_id] for query, ids in self.clicks.items() if label_id in ids}
+        assert clicked["total"] >= len(own)
+        if clicked["total"] == len(clicked["newest"]):  # otherwise some are not shown
+            shown = dict.fromkeys(clicked["newest"], 1.0) | clicked.get("weights", {})
+            assert own.items() <= shown.items()
 
     def apply(self, change: Change) -> tuple[str, Fact | None]:
         """Apply a change; returns the status that the client must be answered, and the event."""
@@ -105,15 +114,20 @@ class ExpectedMemory:
     def _delete(self, label_id: str) -> tuple[str, Fact | None]:
         del self.forms[label_id], self.versions[label_id]
         self.base.discard(label_id)
-        self.clicks = {
-            query: voted - {label_id} for query, voted in self.clicks.items() if voted - {label_id}
+        remaining = {
+            query: {voted: weight for voted, weight in weights.items() if voted != label_id}
+            for query, weights in self.clicks.items()
         }
+        self.clicks = {query: weights for query, weights in remaining.items() if weights}
         return "deleted", Fact(kind=DeleteLabel.kind, body={"id": label_id})
 
     def _click(self, click: Click) -> tuple[str, Fact | None]:
-        known = self.clicks.get(click.query, frozenset())
-        self.clicks[click.query] = known | set(click.labels)
-        if known.issuperset(click.labels):
+        known = self.clicks.get(click.query, {})
+        weights = {**known, **dict.fromkeys(click.labels, click.weight)}
+        if weights == known:
             return "accepted", None
-        body = {"query": click.query, "labels": list(click.labels)}
+        self.clicks[click.query] = weights
+        body: dict[str, Any] = {"query": click.query, "labels": list(click.labels)}
+        if click.weight != 1.0:
+            body["weight"] = click.weight
         return "accepted", Fact(kind=PutInstance.kind, body=body)

@@ -17,7 +17,7 @@ from service.core.encoding.encoder import OnnxEncoder, encode, open_query_encode
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Label, Role
 from tests.golden import write_bundle
-from tests.golden.write_bundle import FIXTURES, LOG, PROMPTS, Fixture
+from tests.golden.write_bundle import CLICK, FIXTURES, LOG, PROMPTS, Fixture
 
 TOLERANCE = 1e-5
 
@@ -84,6 +84,17 @@ def test_its_query_encoder_has_the_facts_that_were_written(bundle: Bundle, golde
         ours = OnnxEncoder(bundle.folder, facts)
         [query] = encode(open_query_encoder(bundle, ours), ["a light tent"], role=Role.QUERY)
         assert query @ encode(ours, ["a light tent"], role=Role.QUERY)[0] < 0.99
+
+
+def test_its_click_votes_with_the_weight_that_it_was_posted_with(
+    bundle: Bundle, golden: Fixture
+) -> None:
+    row = list(bundle.instance_texts).index(CLICK.query)
+    columns, _, weights = KnowledgeMemory(bundle).view.weighted_votes(np.array([row]))
+    assert sorted(bundle.label_ids[column] for column in columns.tolist()) == ["mühle", "stove"]
+    assert (None if weights is None else weights.tolist()) == (
+        None if golden.weight == 1.0 else [2.5, 2.5]
+    )
 
 
 def test_its_classifiers_are_those_of_labels_that_no_write_changed(bundle: Bundle) -> None:

@@ -7,7 +7,7 @@ each is a snapshot, taken after every kind of write, of a bundle with prompts an
 combiner and classifiers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,10 +41,14 @@ NOVEL_LABEL = ((Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool"))
 
 @dataclass(frozen=True, kw_only=True)
 class Fixture:
-    """One golden bundle, and the file with its answers; `query_encoder` is a seed."""
+    """One golden bundle, and the file with its answers; `query_encoder` is a seed.
+
+    `weight` is that of its click.
+    """
 
     name: str
     query_encoder: int | None = None
+    weight: float = 1.0
 
     @property
     def folder(self) -> Path:
@@ -58,6 +62,7 @@ class Fixture:
 FIXTURES = (
     Fixture(name="bundle-v1"),  # written before snapshots remembered which instances were clicks
     Fixture(name="bundle-v1-query-encoder", query_encoder=1),
+    Fixture(name="bundle-v1-weights", query_encoder=1, weight=2.5),
 )
 
 
@@ -81,13 +86,14 @@ def write(fixture: Fixture) -> None:
             query_encoder=fixture.query_encoder,
             **PROMPTS,
         )
-        write_snapshot(after_writes(open_bundle(source)), fixture.folder, name="golden", log=LOG)
+        view = after_writes(open_bundle(source), click=replace(CLICK, weight=fixture.weight))
+        write_snapshot(view, fixture.folder, name="golden", log=LOG)
     bundle = open_bundle(fixture.folder)
     recorded = {"predictions": predictions(bundle), "novel_label": novel_label(bundle)}
     fixture.answers.write_bytes(orjson.dumps(recorded, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def after_writes(bundle: Bundle) -> View:
+def after_writes(bundle: Bundle, *, click: NewInstance) -> View:
     """The memory after a new label, a replaced label, an instance and a deleted label."""
     representer = representer_of(bundle)
 
@@ -101,7 +107,7 @@ def after_writes(bundle: Bundle) -> View:
         [
             PutLabel(sequence=1, label=MILL, vectors=label_rows(MILL)),
             PutLabel(sequence=2, label=TENT, vectors=label_rows(TENT)),
-            PutInstance(sequence=3, instance=CLICK, vectors=rows((Role.QUERY, CLICK.query))),
+            PutInstance(sequence=3, instance=click, vectors=rows((Role.QUERY, click.query))),
             DeleteLabel(sequence=4, id="boots"),
         ]
     )

@@ -28,9 +28,9 @@ def delete(sequence: int, label_id: str) -> DeleteLabel:
     return DeleteLabel(sequence=sequence, id=label_id)
 
 
-def click(sequence: int, query: str, *labels: str) -> PutInstance:
+def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutInstance:
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
-    instance = NewInstance(query=query, labels=labels)
+    instance = NewInstance(query=query, labels=labels, weight=weight)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
 
 

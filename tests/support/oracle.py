@@ -16,12 +16,13 @@ from tests.support.tiny.bundles import Catalogue
 
 @dataclass(frozen=True, kw_only=True)
 class OracleRow:
-    """One row of the memory, with the labels that it votes for."""
+    """One row of the memory, with the labels that it votes for; those without a weight weigh 1."""
 
     kind: RowKind
     text: str
     vector: Floats  # [d], as stored: fp16, read as fp32
     voted: tuple[str, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,12 +58,18 @@ class Oracle:
         clicks = {query: _without(row, label_id) for query, row in self.clicks.items()}
         self.clicks = {query: row for query, row in clicks.items() if row is not None}
 
-    def click(self, query: str, *labels: str) -> None:
-        """Let the query's row vote for all present labels that were ever clicked for it."""
-        before = self.clicks[query].voted if query in self.clicks else ()
-        voted = tuple(sorted({*before, *(label for label in labels if label in self.labels)}))
-        if voted:
-            self.clicks[query] = self._row(RowKind.INSTANCE, query, voted)
+    def click(self, query: str, *labels: str, weight: float = 1.0) -> None:
+        """Let the query's row vote for all present labels that were ever clicked for it.
+
+        Each weighs what it weighed when it was clicked last.
+        """
+        present = [label for label in labels if label in self.labels]
+        known = self.clicks.get(query)
+        before = {label: known.weights.get(label, 1.0) for label in known.voted} if known else {}
+        weights = before | dict.fromkeys(present, weight)
+        if weights:
+            row = self._row(RowKind.INSTANCE, query, tuple(sorted(weights)))
+            self.clicks[query] = replace(row, weights=weights)
 
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """All rows that a search may return, of one kind or of both."""
@@ -73,6 +80,15 @@ class Oracle:
     def row_counts(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
         """How many rows have each description: kind, text, and the ids that they vote for."""
         return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
+
+    def click_weights(self) -> dict[tuple[str, str], float]:
+        """The weights that are not 1, by query and label id."""
+        return {
+            (query, label): weight
+            for query, row in self.clicks.items()
+            for label, weight in row.weights.items()
+            if label in row.voted and weight != 1.0
+        }
 
     def similarities(self, query: str, kind: RowKind | None = None) -> Floats:
         """Inner products with all rows of a kind, descending."""
@@ -97,7 +113,13 @@ class Oracle:
         ids = sorted(self.labels)
         block = {RowKind.INSTANCE: memorization, RowKind.LABEL: 1.0 - memorization}
         values = np.array(
-            [[block[row.kind] * (label_id in row.voted) for label_id in ids] for row in rows]
+            [
+                [
+                    block[row.kind] * (label_id in row.voted) * row.weights.get(label_id, 1.0)
+                    for label_id in ids
+                ]
+                for row in rows
+            ]
         )  # [R, L]
         return dict(zip(ids, (weights @ values).tolist(), strict=True))
 

@@ -40,6 +40,21 @@ def described_rows(view: View) -> list[Row]:
     ]
 
 
+def vote_weights(view: View) -> dict[tuple[str, str], float]:
+    """The weights of votes of alive rows that are not 1, by the row's text and the label's id."""
+    rows = alive_rows(view)
+    columns, counts, weights = view.weighted_votes(rows)
+    if weights is None:
+        return {}
+    return {
+        (view.text(row), view.labels.id_at(column)): weight
+        for row, column, weight in zip(
+            np.repeat(rows, counts).tolist(), columns.tolist(), weights.tolist(), strict=True
+        )
+        if weight != 1.0
+    }
+
+
 def row_counts(view: View) -> Counter[Row]:
     """How many alive rows have each description, whatever their order."""
     return Counter(described_rows(view))

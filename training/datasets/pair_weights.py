@@ -1,16 +1,20 @@
 """What the rows of a table weigh, and how relevant that makes a pair.
 
+Pairs are stored with their relevance. `with_relevance` reads stored weights on another scale.
+
 Shapes: R rows of the table, Q queries, L labels.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.types import Doubles, Floats
+from training.datasets.dataset import Dataset
 from training.datasets.sparse_rows import LARGEST, SMALLEST
 
 DAY = 86_400.0  # seconds
@@ -40,6 +44,15 @@ def relevance(summed: csr_matrix, *, scale: Relevance) -> csr_matrix:
         scaled.data = np.log1p(scaled.data)
     scaled.data = np.clip(scaled.data, SMALLEST, LARGEST)
     return scaled.astype(np.float32)
+
+
+def with_relevance(dataset: Dataset, scale: Relevance | None) -> Dataset:
+    """The data set with the relevance of its training pairs on a scale; None: as they are."""
+    if scale is None or scale == "given":
+        return dataset
+    train = dataset.train
+    scaled = relevance(train.labels_of, scale=scale)
+    return replace(dataset, train=replace(train, labels_of=scaled))
 
 
 def vote_weights(labels_of: csr_matrix) -> Floats | None:

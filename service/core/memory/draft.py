@@ -18,9 +18,9 @@ from service.core.memory.compaction import FAN_OUT, plan_merges
 from service.core.memory.label_table import LabelTable
 from service.core.memory.live_rows import LiveRows, NewRow
 from service.core.memory.pending_rows import PendingRows
-from service.core.memory.row_ownership import Click, voteless_bundle_instances
+from service.core.memory.row_ownership import Click, Weights, voteless_bundle_instances
 from service.core.memory.view import View
-from service.core.types import Label, RowKind
+from service.core.types import Floats, Label, RowKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,10 @@ class Draft:
     def votes_of(self, query: str) -> tuple[int, ...]:
         """Return the columns that a posted query votes for after all changes so far."""
         return self._ownership.votes_of(query)
+
+    def weights_of(self, query: str) -> Weights:
+        """Return the weights of these votes that are not 1, by column."""
+        return self._ownership.weights_of(query)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in the order of the log."""
@@ -136,14 +140,20 @@ class Draft:
 
     @_apply.register
     def _put_instance(self, change: PutInstance) -> None:
-        """Keep one row per query, as in the training data: a popular query must not fill b."""
-        query = change.instance.query
-        known = self._ownership.clicks.get(query)
-        clicked = {self._labels.column(label_id) for label_id in change.instance.labels}
-        columns = {column for column in clicked if column is not None}
+        """Keep one row per query, as in the training data: a popular query must not fill b.
+
+        A label that is clicked again has the weight of the last click.
+        """
+        query, weight = change.instance.query, change.instance.vote_weight
+        known, weights_before = self._ownership.clicks.get(query), self.weights_of(query)
+        found = {self._labels.column(label_id) for label_id in change.instance.labels}
+        columns = {column for column in found if column is not None}
+        weights = {voted: old for voted, old in weights_before.items() if voted not in columns}
+        if weight != 1.0:
+            weights |= dict.fromkeys(columns, weight)
         if known is not None:
             columns |= set(known.columns)
-            if columns == set(known.columns):
+            if columns == set(known.columns) and weights == weights_before:
                 return
             self._pending.tombstone([known.row])
         if not columns:
@@ -155,9 +165,11 @@ class Draft:
                 text=query,
                 votes=np.array(votes, np.int32),
                 vector=change.vectors[0],
+                weights=_weights_of_votes(votes, weights),
             )
         )
-        self._ownership = self._ownership.with_click(query, Click(row=row, columns=votes))
+        click = Click(row=row, columns=votes)
+        self._ownership = self._ownership.with_click(query, click, weights)
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
         """Append a label row for the text and an instance row for each query."""
@@ -172,6 +184,13 @@ class Draft:
 
     def _tombstone_rows_of_label(self, column: int) -> None:
         self._pending.tombstone(self._ownership.rows_of_label(column, self._view.bundle))
+
+
+def _weights_of_votes(votes: Sequence[int], weights: Weights) -> Floats | None:
+    """The weights [n] of votes for these columns, None where each weighs 1."""
+    if not weights:
+        return None
+    return np.array([weights.get(column, 1.0) for column in votes], np.float32)
 
 
 def _with_full_blocks_planned(view: View, fan_out: int) -> View:

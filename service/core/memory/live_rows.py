@@ -22,21 +22,33 @@ from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Ro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewRow:
-    """A row to append: its text, the columns of V that it votes for, and its key, a vector [d]."""
+    """A row to append: its text, the columns of V that it votes for, and its key, a vector [d].
+
+    `weights` are those of the votes, None where each weighs 1.
+    """
 
     kind: RowKind
     text: str
     votes: Indices
     vector: Halves
+    weights: Floats | None = None
 
     @property
     def size(self) -> int:
         """Bytes of main memory."""
-        return bytes_of_row(self.text, votes=len(self.votes), dimension=len(self.vector))
+        return bytes_of_row(
+            self.text,
+            votes=len(self.votes),
+            dimension=len(self.vector),
+            weighted=self.weights is not None,
+        )
 
 
 class LiveStore:
-    """Storage of one block of rows: keys, kinds, votes and texts, each at the same position."""
+    """Storage of one block of rows: keys, kinds, votes and texts, each at the same position.
+
+    `weights` holds those of the few rows whose votes do not all weigh 1, by position.
+    """
 
     def __init__(self, *, capacity: int, dimension: int, device: ScanDevice | None = None) -> None:
         """Reserve `capacity` rows with keys of `dimension`, which `device` searches if given."""
@@ -48,6 +60,7 @@ class LiveStore:
         )
         self.is_instance: Bools = np.zeros(capacity, bool)
         self.votes: list[Indices] = []
+        self.weights: dict[int, Floats] = {}
         self.texts: list[str] = []
 
     def write(self, start: int, rows: Sequence[NewRow]) -> None:
@@ -58,8 +71,16 @@ class LiveStore:
         """
         self.is_instance[start : start + len(rows)] = [row.kind is RowKind.INSTANCE for row in rows]
         self.votes[start:] = [row.votes for row in rows]
+        self._write_weights(start, rows)
         self.texts[start:] = [row.text for row in rows]
         self.vectors.write(start, np.stack([row.vector for row in rows]))
+
+    def _write_weights(self, start: int, rows: Sequence[NewRow]) -> None:
+        for place, row in enumerate(rows, start):
+            if row.weights is not None:
+                self.weights[place] = row.weights
+            elif self.weights:
+                self.weights.pop(place, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +137,19 @@ class LiveRows:
         """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         pieces = [self.store.votes[row - self.first] for row in rows.tolist()]
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], np.int64)
+
+    def vote_weights(self, rows: Rows) -> Floats | None:
+        """Return the weights [n] of the votes of `rows` [b], None where each weighs 1."""
+        weights = self.store.weights
+        if not weights:
+            return None
+        places = (rows - self.first).tolist()
+        if not any(place in weights for place in places):
+            return None
+        votes = self.store.votes
+        return np.concatenate(
+            [weights.get(place, np.ones(len(votes[place]), np.float32)) for place in places]
+        )
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""

@@ -19,11 +19,15 @@ BYTES_A_QUERY = 8  # a label's, beside its row: the text is the row's
 BYTES_AN_ENTRY = 130  # of metadata: its objects
 BYTES_A_VOTE = 4
 BYTES_A_NUMBER = 2  # of a key, fp16
+BYTES_OF_WEIGHTS = 1_400  # of a click: their objects, and its entries in the maps of weights
+BYTES_A_WEIGHT = 4
 
 
-def bytes_of_row(text: str, *, votes: int, dimension: int) -> int:
-    """The bytes of one row: its key of `dimension`, its text, and its votes."""
-    return BYTES_A_ROW + BYTES_A_NUMBER * dimension + BYTES_A_VOTE * votes + len(text.encode())
+def bytes_of_row(text: str, *, votes: int, dimension: int, weighted: bool = False) -> int:
+    """The bytes of one row: its key of `dimension`, its text, its votes and their weights."""
+    weights = BYTES_OF_WEIGHTS + BYTES_A_WEIGHT * votes if weighted else 0
+    key = BYTES_A_NUMBER * dimension
+    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + weights
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:
@@ -39,7 +43,12 @@ def bytes_of_label(label: Label | NewLabel) -> int:
 def bytes_of_item(item: Item, *, dimension: int) -> int:
     """The bytes of what is posted: a label with its rows, or an instance's row."""
     if isinstance(item, NewInstance):
-        return bytes_of_row(item.query, votes=len(item.labels), dimension=dimension)
+        return bytes_of_row(
+            item.query,
+            votes=len(item.labels),
+            dimension=dimension,
+            weighted=item.vote_weight != 1.0,
+        )
     texts = (item.text, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
     return rows + bytes_of_label(item)

@@ -73,6 +73,10 @@ class Part(Protocol):
         """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         ...
 
+    def vote_weights(self, rows: Rows) -> Floats | None:
+        """Return the weights [n] of the votes of `rows` [b], None where each weighs 1."""
+        ...
+
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
         ...
@@ -115,6 +119,15 @@ def alive_places(alive: Bits | None, size: int) -> Rows:
     if alive is None:
         return np.arange(size)
     return np.flatnonzero(np.unpackbits(alive, bitorder="little", count=size))
+
+
+def joined_weights(pieces: Sequence[tuple[Floats | None, int]]) -> Floats | None:
+    """Join the weights of pieces of so many votes each; None where every vote weighs 1."""
+    if all(weights is None for weights, _ in pieces):
+        return None
+    return np.concatenate(
+        [np.ones(votes, np.float32) if weights is None else weights for weights, votes in pieces]
+    )
 
 
 def gather(indptr: NDArray[np.int64], indices: Indices, places: Rows) -> Votes:

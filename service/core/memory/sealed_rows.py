@@ -18,7 +18,9 @@ from service.core.memory.part import (
     Votes,
     alive_places,
     count_dead,
+    entries_of,
     gather,
+    joined_weights,
     set_tombstones,
 )
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
@@ -43,6 +45,7 @@ class SealedRows:
     indptr: NDArray[np.int64]  # [n + 1], with `indices` the rows of V in CSR form
     indices: Indices
     texts: tuple[str, ...]
+    weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     stored_bytes: int = 0
     alive: Bits | None = None
     dead_rows: int = 0
@@ -107,6 +110,13 @@ class SealedRows:
         """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
         return gather(self.indptr, self.indices, self._places(rows))
 
+    def vote_weights(self, rows: Rows) -> Floats | None:
+        """Return the weights [n] of the votes of `rows` [b], None where each weighs 1."""
+        if self.weights is None:
+            return None
+        entries, _ = entries_of(self.indptr, self._places(rows))
+        return self.weights[entries]
+
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
         return self.texts[int(self._places(np.array([row]))[0])]
@@ -159,25 +169,43 @@ def seal(
     No part may reach beyond the plan. Raises `ValueError` if a row of the plan is in none of
     `parts`.
     """
-    pieces = list(_pieces(plan.rows, parts))
+    pieces = [(part, rows) for part, rows in _pieces(plan.rows, parts) if len(rows)]
     if sum(len(piece) for _, piece in pieces) != len(plan.rows):
         raise ValueError("the parts do not hold all rows of the plan")
-    votes = [part.votes(rows) for part, rows in pieces if len(rows)]
+    votes = [part.votes(rows) for part, rows in pieces]
     counts = np.concatenate([np.zeros(1, np.int64), *(counts for _, counts in votes)])
+    indptr = np.cumsum(counts)
     texts = tuple(text for part, rows in pieces for text in part.texts_of(rows))
+    weights = joined_weights(
+        [
+            (part.vote_weights(rows), len(columns))
+            for (part, rows), (columns, _) in zip(pieces, votes, strict=True)
+        ]
+    )
     sealed = SealedRows(
         plan=plan,
         segment=segment,
         instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
-        indptr=np.cumsum(counts),
+        indptr=indptr,
         indices=_joined([columns for columns, _ in votes], np.int32),
         texts=texts,
+        weights=weights,
         stored_bytes=sum(
-            bytes_of_row(text, votes=count, dimension=dimension)
-            for text, count in zip(texts, counts[1:].tolist(), strict=True)
+            bytes_of_row(text, votes=count, dimension=dimension, weighted=weighted)
+            for text, count, weighted in zip(
+                texts, counts[1:].tolist(), _weighted(weights, indptr), strict=True
+            )
         ),
     )
     return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
+
+
+def _weighted(weights: Floats | None, indptr: NDArray[np.int64]) -> list[bool]:
+    """Which rows [n] have a vote that does not weigh 1."""
+    if weights is None:
+        return [False] * (len(indptr) - 1)
+    others = np.concatenate([np.zeros(1, np.int64), np.cumsum(weights != 1.0)])
+    return [bool(weighted) for weighted in others[indptr[1:]] > others[indptr[:-1]]]
 
 
 def _pieces(rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[Part, Rows]]:

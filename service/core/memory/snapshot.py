@@ -43,7 +43,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     """Return all that a view holds as the content of a bundle."""
     rows, columns = view.alive_rows(), _columns(view)
     instances = rows[view.is_instance(rows)]
-    votes, counts, vote_weights = view.weighted_votes(instances)
+    votes, counts, weights = view.weighted_votes(instances)
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
@@ -61,7 +61,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     )
     return replace(
         content,
-        vote_weights=vote_weights,
+        vote_weights=None if weights is None or (weights == 1.0).all() else weights,
         clicks=np.array(
             sorted(new_row[click.row] for click in view.ownership.clicks.values()), np.int64
         ),

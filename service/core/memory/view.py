@@ -19,7 +19,14 @@ from service.core.index.exact import exact_search, nearest, pad
 from service.core.index.protocol import RowFilter
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
-from service.core.memory.part import Part, Votes, WeightedVotes, alive_places, entries_of
+from service.core.memory.part import (
+    Part,
+    Votes,
+    WeightedVotes,
+    alive_places,
+    entries_of,
+    joined_weights,
+)
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.sealed_rows import SealedRows
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
@@ -138,7 +145,7 @@ class View:
     def weighted_votes(self, rows: Rows) -> WeightedVotes:
         """Return what `votes` does, and the weight of each vote [n], None where all weigh 1.
 
-        Only votes of the bundle's instances have weights; all others weigh 1.
+        Only votes of instances have weights; those of labels weigh 1.
         """
         instances = np.flatnonzero(rows < self.bundle.instances)
         labels = np.flatnonzero((rows >= self.bundle.instances) & (rows < self.base_rows))
@@ -152,34 +159,39 @@ class View:
                 np.ones(len(labels), np.int64),
             ),
         ]
-        votes += [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
+        of_bundle = self.bundle.vote_weights
+        found = [None if of_bundle is None else of_bundle[entries], None]
+        for part, places in self._by_part(rows):
+            votes.append((places, *part.votes(rows[places])))
+            found.append(part.vote_weights(rows[places]))
         key_of_vote, columns, in_order = _in_row_order(votes)
-        weights = None
-        if self.bundle.vote_weights is not None:
-            weights = np.ones(len(columns), np.float32)
-            weights[: len(entries)] = self.bundle.vote_weights[entries]
-            weights = weights[in_order]
+        weights = _weights_in_order(votes, found, in_order)
         if len(self.labels.deleted):
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
             weights = None if weights is None else weights[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows)), weights
 
-    def learned_votes(self, rows: Rows) -> Votes:
+    def learned_votes(self, rows: Rows) -> WeightedVotes:
         """Return the votes of those of `rows` [b] that were learned since the bundle.
 
-        Returns the columns [n] that they vote for, row after row, and the count of each such row.
-        Votes for deleted labels are among them.
+        Returns the columns [n] that they vote for, row after row, the count of each such row, and
+        the weight of each vote [n], None where all weigh 1. Votes for deleted labels are among
+        them.
         """
-        votes = [(places, *part.votes(rows[places])) for part, places in self._by_part(rows)]
+        votes: list[tuple[Rows, Indices, Rows]] = []
+        found: list[Floats | None] = []
+        for part, places in self._by_part(rows):
+            votes.append((places, *part.votes(rows[places])))
+            found.append(part.vote_weights(rows[places]))
         if not votes:
-            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+            return np.zeros(0, np.int32), np.zeros(0, np.int64), None
         if len(votes) == 1:
-            return votes[0][1:]
-        _, columns, _ = _in_row_order(votes)
+            return *votes[0][1:], found[0]
+        _, columns, in_order = _in_row_order(votes)
         places = np.concatenate([places for places, _, _ in votes])
         counts = np.concatenate([counts for _, _, counts in votes])
-        return columns, counts[np.argsort(places)]
+        return columns, counts[np.argsort(places)], _weights_in_order(votes, found, in_order)
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
@@ -235,3 +247,15 @@ def _in_row_order(votes: Sequence[tuple[Rows, Indices, Rows]]) -> tuple[Rows, In
     columns = np.concatenate([columns for _, columns, _ in votes])
     in_order = np.argsort(row_of_vote, kind="stable")
     return row_of_vote[in_order], columns[in_order], in_order
+
+
+def _weights_in_order(
+    votes: Sequence[tuple[Rows, Indices, Rows]],
+    found: Sequence[Floats | None],
+    in_order: Rows,
+) -> Floats | None:
+    """Join the weights `found` for the `votes` of parts, in the order of the rows [n]."""
+    weights = joined_weights(
+        [(of_part, len(columns)) for of_part, (_, columns, _) in zip(found, votes, strict=True)]
+    )
+    return None if weights is None else weights[in_order]

@@ -39,7 +39,7 @@ from service.core.types import Doubles, Floats, PredictOptions, Rows
 LIBRARY = Path(__file__).with_name("libvotes.so")
 _ROOM_FOR_TIES = 32  # labels beyond top_k that a first call has room for
 _OUT_OF_MEMORY = -1
-_NOTHING_LEARNED = (b"", b"", 0, b"", 0)
+_NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
 
 log = logging.getLogger("keymatch")
 
@@ -161,14 +161,14 @@ class CompiledRanker:
 
         Raises `OSError` if it was not built, and `AttributeError` if another version was.
         """
-        self._best = ctypes.PyDLL(str(LIBRARY)).best_weighted_labels
+        self._best = ctypes.PyDLL(str(LIBRARY)).best_voted_labels
         self._best.restype = ctypes.c_int64
         pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._best.argtypes = [
             *(pointer, pointer, integer),  # values; rows, b
             *(pointer, real, real),  # exponentials and their sum, lambda
             *(pointer, pointer, integer),  # learned rows: votes of each, kinds, how many rows
-            *(pointer, integer),  # columns that learned rows vote for
+            *(pointer, pointer, integer),  # columns that these vote for, weights of votes or NULL
             *(pointer, integer),  # deleted columns
             *(integer, integer),  # top_k, room
             *(pointer, pointer, pointer),  # written: columns, scores, weights
@@ -249,18 +249,20 @@ def in_order(
     return [column for _, _, column in candidates], [-score for score, _, _ in candidates]
 
 
-def _learned(view: View, rows: Rows) -> tuple[bytes | int, ...]:
+def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
     """The arguments that describe those of `rows` [b] that were learned since the bundle."""
     if not view.parts:
         return _NOTHING_LEARNED
     rows = rows[rows >= view.base_rows]
-    columns, counts = view.learned_votes(rows)
+    columns, counts, weights = view.learned_votes(rows)
     kinds = view.is_instance(rows)
     return (
         _bytes(counts, np.int64),
         _bytes(kinds, np.bool_),
         len(rows),
-        *_sized(columns, np.int32),
+        _bytes(columns, np.int32),
+        None if weights is None else _bytes(weights, np.float32),
+        len(columns),
     )
 
 

@@ -29,6 +29,7 @@ typedef struct {
     int64_t keys, entries;
     const int64_t *counts;      /* [keys] */
     const int32_t *indices;     /* [entries] */
+    const float *weights;       /* [entries], or NULL where every vote weighs 1 */
     const uint8_t *is_instance; /* [keys] */
 } Learned;
 
@@ -97,6 +98,7 @@ static int64_t votes_of(const Values *values, const Learned *learned, int64_t ro
     if (count < 0 || count > learned->entries - next->entry)
         return OUT_OF_RANGE;
     *votes = learned->indices + next->entry;
+    *weights = learned->weights == NULL ? NULL : learned->weights + next->entry;
     next->entry += count;
     return count;
 }
@@ -230,16 +232,16 @@ static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
 /* See `CompiledRanker` in ranking.py. Writes the weights [b] of the keys, and at most `room` labels
  * and scores. Returns how many there are, or OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its votes
  * lie outside the matrix. */
-int64_t best_weighted_labels(const Values *values, const int64_t *rows, int64_t b,
-                             const double *exponentials, double total, double memorization,
-                             const int64_t *learned_counts, const uint8_t *learned_is_instance,
-                             int64_t learned_keys, const int32_t *learned_indices,
-                             int64_t learned_entries, const int32_t *deleted,
-                             int64_t deleted_count, int64_t top_k, int64_t room, int32_t *labels,
-                             double *scores, double *weights)
+int64_t best_voted_labels(const Values *values, const int64_t *rows, int64_t b,
+                          const double *exponentials, double total, double memorization,
+                          const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                          int64_t learned_keys, const int32_t *learned_indices,
+                          const float *learned_weights, int64_t learned_entries,
+                          const int32_t *deleted, int64_t deleted_count, int64_t top_k,
+                          int64_t room, int32_t *labels, double *scores, double *weights)
 {
-    Learned learned = {learned_keys, learned_entries, learned_counts, learned_indices,
-                       learned_is_instance};
+    Learned learned = {learned_keys,    learned_entries, learned_counts,
+                       learned_indices, learned_weights, learned_is_instance};
     Softmax softmax = {exponentials, total, memorization};
     Candidates candidates = {.count = 0, .bits = 4};
     int64_t kept, v = count_votes(values, &learned, rows, b);

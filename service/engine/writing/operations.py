@@ -98,9 +98,15 @@ class PutInstances:
 
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
-        """Whether the query votes for all these labels already."""
-        voted = draft.votes_of(instance.query)
-        return all(draft.labels.column(label_id) in voted for label_id in instance.labels)
+        """Whether the query votes for all these labels already, with the weight of the click."""
+        voted, weights = draft.votes_of(instance.query), draft.weights_of(instance.query)
+        weight = instance.vote_weight
+        columns = map(draft.labels.column, instance.labels)
+        return all(
+            column in voted and weights.get(column, 1.0) == weight
+            for column in columns
+            if column is not None  # a known label: the others were refused
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

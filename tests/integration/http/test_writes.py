@@ -30,8 +30,9 @@ def delete(service: LocalService, label_id: str, key: str = "") -> httpx.Respons
     return service.request("DELETE", f"/labels/{label_id}", headers=headers)
 
 
-def click(service: LocalService, query: str, *labels: str) -> httpx.Response:
-    return service.post("/instances", {"instances": [{"query": query, "labels": list(labels)}]})
+def click(service: LocalService, query: str, *labels: str, **more: Any) -> httpx.Response:
+    instance = {"query": query, "labels": list(labels), **more}
+    return service.post("/instances", {"instances": [instance]})
 
 
 def found(service: LocalService, query: str) -> dict[str, dict[str, Any]]:
@@ -153,6 +154,52 @@ def test_unknown_labels_are_named_and_nothing_is_applied(service: LocalService) 
     answer = service.post("/instances", {"instances": instances})
     problem = assert_problem(answer, 422, field="instances.1.labels.1")
     assert "nowhere" in problem["errors"][0]["message"]
+    assert service.get("/info").json()["version"] == 0
+
+
+@pytest.mark.parametrize("weight", [1, 2.5, 1e-300, 1_000])
+def test_a_click_votes_with_its_weight(service: LocalService, weight: float) -> None:
+    of_clicks = []
+    for given in (1.0, weight):
+        assert click(service, "dusk", "lamp", weight=given).json()["accepted"] == 1
+        keyword = found(service, "dusk")["lamp"]
+        weights = {row["text"]: row["weight"] for row in keyword["evidence"]}
+        assert keyword["score"] == pytest.approx(sum(weights.values()))
+        of_clicks.append(weights["dusk"])
+    assert of_clicks[1] == pytest.approx(weight * of_clicks[0], abs=1e-30)
+
+
+def test_the_last_weight_counts_and_is_shown(service: LocalService) -> None:
+    assert click(service, "dusk", "lamp", weight=0.1).json()["version"] == 1
+    assert click(service, "dusk", "lamp", weight=0.1).json()["version"] == 1  # nothing new
+    clicked = service.get("/labels/lamp").json()["clicked"]
+    assert clicked == {"total": 1, "newest": ["dusk"], "weights": {"dusk": 0.1}}
+    click(service, "dusk", "tent", weight=3)
+    assert service.get("/labels/lamp").json()["clicked"] == clicked
+    assert service.get("/labels/tent").json()["clicked"]["weights"] == {"dusk": 3.0}
+    assert click(service, "dusk", "lamp").json()["version"] == 3
+    assert service.get("/labels/lamp").json()["clicked"] == {"total": 1, "newest": ["dusk"]}
+
+
+@pytest.mark.parametrize("weight", [0, -0.0, -1, 1_000.1, 1e308, 10**30, "2", True, None, [1]])
+def test_a_wrong_weight_is_named_and_nothing_is_applied(
+    service: LocalService, weight: object
+) -> None:
+    instances = [
+        {"query": "good", "labels": ["lamp"]},
+        {"query": "bad", "labels": ["lamp"], "weight": weight},
+    ]
+    answer = service.post("/instances", {"instances": instances})
+    assert_problem(answer, 422, field="instances.1.weight")
+    assert service.get("/info").json()["version"] == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_weight_that_is_no_finite_number_is_refused(service: LocalService, number: str) -> None:
+    body = f'{{"instances": [{{"query": "q", "labels": ["lamp"], "weight": {number}}}]}}'
+    headers = {"content-type": "application/json"}
+    answer = service.request("POST", "/instances", content=body, headers=headers)
+    assert answer.status_code in (400, 422)
     assert service.get("/info").json()["version"] == 0
 
 

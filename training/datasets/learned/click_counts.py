@@ -19,7 +19,7 @@ def _no_clicks() -> Weights:
 
 @dataclass(kw_only=True, eq=False)
 class ClickCounts:
-    """Clicks by label and query, counted from `since` on and since the label's last deletion.
+    """Weights of clicks by label and query, added up from `since` and the label's last deletion on.
 
     `new_clicks` has only those after event `held`: the training data of the bundle has counted the
     others. `posted` are the labels that were written from `since` on. `recent` are the queries of
@@ -39,11 +39,11 @@ class ClickCounts:
     instances: int = 0
     _earlier: set[str] = field(default_factory=set)
 
-    def add(self, change: Change, row: Any, *, weight: float) -> None:
-        """Count a change of the log's `row`; `weight` is that of a click."""
+    def add(self, change: Change, row: Any) -> None:
+        """Count a change of the log's `row`; a click counts as much as it weighs."""
         if isinstance(change, PutInstance):
             self.instances += 1
-            query = change.instance.query
+            query, weight = change.instance.query, change.instance.weight
             self._see((query,), row)
             if self.since.is_reached(row):
                 for label in set(change.instance.labels):

@@ -88,7 +88,7 @@ def _replayed(bundle: Bundle, label_log: LabelLog, counts: ClickCounts) -> Histo
 
     for row, event in label_log.verified():
         change = change_of(event, no_vectors)
-        counts.add(change, row, weight=float(event.body.get("weight", 1.0)))
+        counts.add(change, row)
         if isinstance(change, UseBundle):
             served = change.bundle
         if event.sequence > start:

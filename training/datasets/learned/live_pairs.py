@@ -15,19 +15,21 @@ def live_pairs(
 ) -> dict[Pair, float]:
     """Return the weights that are added to those of the training rows, whose pairs are `known`.
 
-    A clicked pair weighs the sum of its clicks. A pair without counted clicks (a query that was
-    posted with its label, or a click in a snapshot of another log) weighs 1 if it is not known.
+    A clicked pair weighs the sum of its clicks. Of pairs without counted clicks those that are not
+    known are added: a query that was posted with its label weighs 1, and a click in a snapshot of
+    another log what it weighs in the memory.
     Unless `everything` is wanted, only what was written from `ClickCounts.since` on is returned.
     """
     counts = history.counts
     weights: dict[Pair, float] = {}
     for query, click in history.view.ownership.clicks.items():
+        in_memory = history.view.ownership.weights_of(query)
         for column in click.columns:
             label = history.view.labels.at(column)
             counted = counts.clicks if label.novel else counts.new_clicks
             weight = counted[label.id].get(query, 0.0)
             if not weight and everything and (query, column) not in known:
-                weight = 1.0
+                weight = in_memory.get(column, 1.0)
             if weight:
                 weights[query, column] = weight
     for label in labels:

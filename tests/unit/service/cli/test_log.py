@@ -20,7 +20,7 @@ BODIES = (
         PutLabel.kind,
         AXE,
     ),
-    (PutInstance.kind, {"query": "steep ice", "labels": ["axe", "rope"]}),
+    (PutInstance.kind, {"query": "steep ice", "labels": ["axe", "rope"], "weight": 2.5}),
     (DeleteLabel.kind, {"id": "axe"}),
     (UseBundle.kind, {"bundle": "moby-2", "configured": "moby"}),
 )
@@ -62,7 +62,7 @@ def test_a_table_shows_number_time_kind_and_subject(
     ]
     assert [(number, kind, what) for number, _, kind, what in rows] == [
         ("1", "label.put", "axe | ice axe ⛏ | climbing, ice"),
-        ("2", "instance.put", "steep ice | axe, rope"),
+        ("2", "instance.put", "steep ice | axe, rope | 2.5"),
         ("3", "label.delete", "axe"),
         ("4", "bundle.use", "moby-2"),
     ]

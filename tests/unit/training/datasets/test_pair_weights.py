@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from training.datasets.pair_weights import DAY, decayed, relevance, vote_weights
+from tests.support.tiny.training import tiny_dataset
+from training.datasets.pair_weights import (
+    DAY,
+    decayed,
+    relevance,
+    vote_weights,
+    with_relevance,
+)
 
 
 def test_a_row_weighs_half_after_each_half_life() -> None:
@@ -21,6 +28,17 @@ def test_relevance(scale: str, expected: float) -> None:
     found = relevance(csr_matrix([[0.0, 3.0]]), scale=scale)
     assert found.dtype == np.float32
     assert found.toarray().tolist() == [[0.0, pytest.approx(expected)]]
+
+
+def test_a_data_set_on_another_scale() -> None:
+    dataset = tiny_dataset()
+    dataset.train.labels_of.data *= 3.0
+    assert with_relevance(dataset, None) is dataset
+    assert with_relevance(dataset, "given") is dataset
+    scaled = with_relevance(dataset, "log")
+    assert scaled.train.labels_of.data == pytest.approx(math.log(4.0))
+    assert set(dataset.train.labels_of.data.tolist()) == {3.0}
+    assert scaled.test is dataset.test
 
 
 def test_no_weight_becomes_zero_or_infinite() -> None:

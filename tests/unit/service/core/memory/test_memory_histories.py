@@ -29,7 +29,14 @@ from tests.support.device.scan_device import HostScanDevice
 from tests.support.oracle import Oracle
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
-from tests.support.views import Row, alive_rows, labels_by_id, plan_values, row_counts
+from tests.support.views import (
+    Row,
+    alive_rows,
+    labels_by_id,
+    plan_values,
+    row_counts,
+    vote_weights,
+)
 
 TAU = 0.1
 QUERIES = ("tent for the trail", "light boots")
@@ -37,6 +44,7 @@ EVERYTHING = 400  # more rows than any history makes
 
 ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
 words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp", "x"])
+weights = st.sampled_from([1.0, 1.0, 0.25, 3.0])
 metadata = st.dictionaries(st.just("bid"), st.sampled_from(["0.10", "0.30"]))
 new_labels = st.builds(
     NewLabel,
@@ -45,6 +53,9 @@ new_labels = st.builds(
     queries=st.lists(words, max_size=4).map(tuple),
     metadata=metadata,
 )
+
+
+Weights = dict[tuple[str, str], float]  # those that are not 1, by query and label id
 
 
 class Histories(RuleBasedStateMachine):
@@ -61,14 +72,15 @@ class Histories(RuleBasedStateMachine):
         self.details: dict[str, tuple[NewLabel, bool]] = {
             label_id: (NewLabel(id=label_id, text=text), False) for label_id, text in LABELS.items()
         }
-        self.kept: list[tuple[View, Counter[Row]]] = []
+        self.kept: list[tuple[View, Counter[Row], Weights]] = []
         self.open(self.bundle)
 
     def teardown(self) -> None:
         """Views never change: at the end each one still holds what it held when it was taken."""
         with self.temporary:
-            for view, expected in self.kept:
+            for view, expected, weights in self.kept:
                 assert row_counts(view) == expected
+                assert vote_weights(view) == weights
 
     def open(self, bundle: Bundle) -> None:
         self.memory = self.fresh(bundle)
@@ -79,7 +91,8 @@ class Histories(RuleBasedStateMachine):
         return KnowledgeMemory(bundle, self.limits, version=bundle.manifest.memory.version)
 
     def keep(self) -> None:
-        self.kept.append((self.memory.view, self.oracle.row_counts()))
+        oracle = self.oracle
+        self.kept.append((self.memory.view, oracle.row_counts(), oracle.click_weights()))
 
     def apply(self, changes: list[Change]) -> None:
         view = self.memory.apply(changes)
@@ -117,10 +130,10 @@ class Histories(RuleBasedStateMachine):
         self.details.pop(label_id, None)
         self.apply([delete(self.next, label_id)])
 
-    @rule(query=words, clicked=st.lists(ids, min_size=1, max_size=3, unique=True))
-    def put_instance(self, query: str, clicked: list[str]) -> None:
-        self.oracle.click(query, *clicked)
-        self.apply([click(self.next, query, *clicked)])
+    @rule(query=words, clicked=st.lists(ids, min_size=1, max_size=3, unique=True), weight=weights)
+    def put_instance(self, query: str, clicked: list[str], weight: float) -> None:
+        self.oracle.click(query, *clicked, weight=weight)
+        self.apply([click(self.next, query, *clicked, weight=weight)])
 
     @property
     def next(self) -> int:
@@ -152,6 +165,7 @@ class Histories(RuleBasedStateMachine):
                 seal(again, self.folder)
         assert again.view.version == self.memory.view.version
         assert row_counts(again.view) == row_counts(self.memory.view)
+        assert vote_weights(again.view) == vote_weights(self.memory.view)
         assert labels_by_id(again.view) == labels_by_id(self.memory.view)
         assert plan_values(again.view) == plan_values(self.memory.view)
         seal(again, self.folder)
@@ -200,8 +214,9 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_view_holds_what_the_oracle_holds(self) -> None:
-        view, expected = self.kept[-1]
+        view, expected, weights = self.kept[-1]
         assert row_counts(view) == expected
+        assert vote_weights(view) == weights
 
     @invariant()
     def dead_and_alive_rows_are_all_rows(self) -> None:

@@ -10,7 +10,7 @@ from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
-from service.core.memory.part import Part
+from service.core.memory.part import Part, joined_weights
 from service.core.memory.sealed_rows import SealedRows, seal
 from service.core.types import RowKind, Rows
 
@@ -20,7 +20,10 @@ KINDS = (None, *RowKind)
 
 
 def block(first: int, seed: int) -> LiveRows:
-    """A full block: rows of both kinds with zero to three votes, a fifth of them dead."""
+    """A full block: rows of both kinds with zero to three votes, a fifth of them dead.
+
+    The votes of some rows have weights.
+    """
     drawn = np.random.default_rng(seed)
     vectors = drawn.standard_normal((BLOCK, DIMENSION))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -30,6 +33,7 @@ def block(first: int, seed: int) -> LiveRows:
             text=f"text {first + place}",
             votes=drawn.integers(0, 50, place % 4).astype(np.int32),
             vector=vectors[place].astype(np.float16),
+            weights=None if place % 5 else drawn.random(place % 4).astype(np.float32),
         )
         for place in range(BLOCK)
     ]
@@ -108,9 +112,18 @@ def contents(parts: list[Part], rows: Rows) -> list[np.ndarray]:
         np.concatenate([part.is_instance(rows_of_part) for part, rows_of_part in pieces]),
         np.concatenate([part.votes(rows_of_part)[0] for part, rows_of_part in pieces]),
         np.concatenate([part.votes(rows_of_part)[1] for part, rows_of_part in pieces]),
+        _weights(pieces),
         np.concatenate([part.vectors(rows_of_part) for part, rows_of_part in pieces]),
         np.array([part.text(row) for part, piece in pieces for row in piece.tolist()]),
     ]
+
+
+def _weights(pieces: list[tuple[Part, Rows]]) -> np.ndarray:
+    weights = joined_weights(
+        [(part.vote_weights(rows), len(part.votes(rows)[0])) for part, rows in pieces]
+    )
+    assert weights is not None
+    return weights
 
 
 def test_a_sealed_part_equals_the_live_parts_that_it_came_from(
@@ -126,6 +139,8 @@ def test_rows_can_be_read_in_any_order(live: list[Part], sealed: SealedRows) -> 
     assert sealed.is_instance(rows).tolist() == live[0].is_instance(rows).tolist()
     for mine, yours in zip(sealed.votes(rows), live[0].votes(rows), strict=True):
         assert mine.tolist() == yours.tolist()
+    assert np.array_equal(sealed.vote_weights(rows), live[0].vote_weights(rows))
+    assert sealed.stored_bytes < live[0].stored_bytes + live[1].stored_bytes  # no dead rows
     assert np.array_equal(sealed.vectors(rows), live[0].vectors(rows))
 
 

@@ -1,4 +1,4 @@
-"""Votes of the bundle's instances may have weights; all other votes weigh 1."""
+"""Votes of the bundle's instances and of clicks may have weights; all other votes weigh 1."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import open_bundle
+from service.core.changes import Change
 from service.core.errors import BundleAltered
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
-from tests.support.changes import ENCODER, click, delete, seal
+from service.core.prediction.predictor import Predictor
+from service.core.types import NewLabel, Prediction, PredictOptions
+from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.tiny.bundles import Catalogue, sign_again
+from tests.support.views import vote_weights
 
 CATALOGUE = Catalogue(
     labels={"tent": "tent", "lamp": "light", "stove": "cooker"},
@@ -62,3 +66,100 @@ def test_weights_must_be_as_many_as_votes(folder: Path) -> None:
     sign_again(folder)
     with pytest.raises(BundleAltered, match=r"weights\.npy has shape \(2,\), expected \(5,\)"):
         open_bundle(folder)
+
+
+# Clicks -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(make_bundle: Callable[..., Path]) -> KnowledgeMemory:
+    """A memory whose bundle has no weights."""
+    return KnowledgeMemory(open_bundle(make_bundle(CATALOGUE, encoder=ENCODER)))
+
+
+def test_a_click_has_a_weight_for_each_of_its_labels_and_the_last_one_counts(
+    plain: KnowledgeMemory,
+) -> None:
+    plain.apply([click(1, "hike", "tent", "lamp", weight=2.5)])
+    assert vote_weights(plain.view) == {("hike", "tent"): 2.5, ("hike", "lamp"): 2.5}
+    plain.apply([click(2, "hike", "stove", "lamp", weight=0.5)])
+    assert vote_weights(plain.view) == {
+        ("hike", "tent"): 2.5, ("hike", "lamp"): 0.5, ("hike", "stove"): 0.5
+    }  # fmt: skip
+    plain.apply([click(3, "hike", "lamp")])
+    assert vote_weights(plain.view) == {("hike", "tent"): 2.5, ("hike", "stove"): 0.5}
+    assert plain.view.live_rows - plain.view.dead_rows == 1
+
+
+def test_a_click_with_the_weight_that_it_has_changes_nothing(plain: KnowledgeMemory) -> None:
+    plain.apply([click(1, "hike", "tent", "lamp", weight=0.1)])  # which is no float32
+    plain.apply([click(2, "hike", "lamp", weight=0.1)])
+    assert (plain.view.live_rows, plain.view.dead_rows) == (1, 0)
+
+
+def test_a_label_that_comes_back_has_no_weight_of_before(plain: KnowledgeMemory) -> None:
+    lamp = NewLabel(id="lamp", text="light")
+    plain.apply([click(1, "hike", "tent", "lamp", weight=4.0), delete(2, "lamp"), put(3, lamp)])
+    plain.apply([click(4, "hike", "lamp")])
+    assert vote_weights(plain.view) == {("hike", "tent"): 4.0}
+    plain.apply([delete(5, "tent"), delete(6, "lamp")])
+    assert plain.draft().weights_of("hike") == {}
+
+
+def test_nothing_is_kept_of_weights_while_every_click_weighs_one(
+    plain: KnowledgeMemory, tmp_path: Path
+) -> None:
+    rows = np.array([7])
+    view = plain.apply([click(1, "hike", "tent", "lamp")])
+    assert view.parts[0].vote_weights(rows) is view.weighted_votes(rows)[2] is None
+    assert view.learned_votes(rows)[2] is None
+    plain_bytes = view.live_bytes
+    assert len(view.ownership.click_weights) == 0
+    write_snapshot(view, tmp_path / "plain", name="s", log="0f" * 16)
+    assert open_bundle(tmp_path / "plain").vote_weights is None
+    assert plain.apply([click(2, "dusk", "lamp", weight=2.0)]).live_bytes > 2 * plain_bytes
+
+
+def test_a_snapshot_has_no_weights_once_all_are_one_again(
+    plain: KnowledgeMemory, tmp_path: Path
+) -> None:
+    plain.apply([click(1, "hike", "tent", weight=2.0), click(2, "hike", "tent")])
+    write_snapshot(plain.view, tmp_path / "s", name="s", log="0f" * 16)
+    assert open_bundle(tmp_path / "s").vote_weights is None
+
+
+def answers(memory: KnowledgeMemory) -> list[tuple[Prediction, ...]]:
+    options = PredictOptions(top_k=9, memorization=0.7, depth=99, explain=True)
+    predictor = Predictor(ENCODER, tau=0.1)
+    return [predictor.predict(memory.view, ["hike"], options).predictions]
+
+
+@pytest.mark.parametrize("of_bundle", [None, WEIGHTS])
+def test_live_sealed_replayed_and_reopened_rows_answer_alike(
+    make_bundle: Callable[..., Path], tmp_path: Path, of_bundle: tuple[float, ...] | None
+) -> None:
+    folder = make_bundle(CATALOGUE, encoder=ENCODER, vote_weights=of_bundle)
+    changes: list[Change] = [
+        click(1, "hike", "tent", weight=0.3),
+        click(2, "hiking", "lamp", weight=3.0),
+        click(3, "hike", "stove", weight=7.0),
+        click(4, "hill", "tent"),
+    ]
+    memory = KnowledgeMemory(open_bundle(folder), MemoryLimits(seal_rows=4, fan_out=2))
+    for change in changes:
+        memory.apply([change])
+    live, weights = answers(memory), vote_weights(memory.view)
+    assert weights["hike", "stove"] == 7.0
+    seal(memory, tmp_path)
+    assert memory.view.sealed_rows == 3
+    replayed = KnowledgeMemory(open_bundle(folder))
+    replayed.apply(changes)
+    write_snapshot(memory.view, tmp_path / "s", name="s", log="0f" * 16)
+    reopened = KnowledgeMemory(open_bundle(tmp_path / "s"), version=4)
+    for other in (memory, replayed, reopened):
+        assert vote_weights(other.view) == weights
+        assert answers(other) == live
+    assert reopened.draft().weights_of("hike") == replayed.draft().weights_of("hike")
+    for other in (replayed, reopened):
+        other.apply([click(5, "hike", "tent", "stove")])
+        assert ("hike", "tent") not in vote_weights(other.view)

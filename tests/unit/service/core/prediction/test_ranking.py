@@ -33,6 +33,7 @@ from service.core.prediction.ranking import (
 from service.core.types import Floats, PredictOptions, RowKind, Rows
 
 TAU = 0.07
+LearnedRow = tuple[RowKind, list[int], list[float] | None]  # kind, votes, weights of the votes
 IDS = [f"label-{number}" for number in range(60, 0, -1)]  # not in order of their columns
 
 compiled_only = pytest.mark.skipif(
@@ -80,14 +81,20 @@ def view_of(
     )
 
 
-def live_rows(first: int, rows: list[tuple[RowKind, list[int]]]) -> LiveRows:
+def live_rows(first: int, rows: list[LearnedRow]) -> LiveRows:
     store = LiveStore(capacity=max(1, len(rows)), dimension=1)
     vector = np.ones(1, np.float16)
     part = LiveRows(store=store, first=first, count=0)
     return part.append(
         [
-            NewRow(kind=kind, text="", votes=np.array(votes, np.int32), vector=vector)
-            for kind, votes in rows
+            NewRow(
+                kind=kind,
+                text="",
+                votes=np.array(votes, np.int32),
+                vector=vector,
+                weights=None if weights is None else np.array(weights, np.float32),
+            )
+            for kind, votes, weights in rows
         ]
     )
 
@@ -122,12 +129,24 @@ def test_weighted_votes_by_hand(ranker: type[Ranker]) -> None:
 
 @rankers
 def test_rows_learned_since_the_bundle_vote_by_their_kind(ranker: type[Ranker]) -> None:
-    learned = live_rows(3, [(RowKind.LABEL, [4]), (RowKind.INSTANCE, [5, 0])])
+    learned = live_rows(3, [(RowKind.LABEL, [4], None), (RowKind.INSTANCE, [5, 0], None)])
     view = view_of([[0]], labels=2, parts=(learned,))
     rows, similarities = np.array([4, 3, 0, 1]), np.zeros(4, np.float32)
     found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.25))
     assert dict(zip(found.columns, found.scores, strict=True)) == pytest.approx(
         {0: 0.0625 + 0.0625 + 0.1875, 5: 0.0625, 4: 0.1875}
+    )
+
+
+@rankers
+def test_weighted_votes_of_rows_learned_since_the_bundle_by_hand(ranker: type[Ranker]) -> None:
+    """As above, with a click that weighs 3 for the label 5 and 1 for the label 0."""
+    learned = live_rows(3, [(RowKind.LABEL, [4], None), (RowKind.INSTANCE, [5, 0], [3.0, 1.0])])
+    view = view_of([[0]], labels=2, parts=(learned,))
+    rows, similarities = np.array([4, 3, 0, 1]), np.zeros(4, np.float32)
+    found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.25))
+    assert dict(zip(found.columns, found.scores, strict=True)) == pytest.approx(
+        {0: 0.0625 + 0.0625 + 0.1875, 5: 3 * 0.0625, 4: 0.1875}
     )
 
 
@@ -175,11 +194,20 @@ def test_votes_outside_the_matrix_are_an_error_and_not_read(indptr: list[int]) -
 
 @st.composite
 def views(draw: st.DrawFn) -> View:
-    """Instances, labels, a sealed part or none, live rows or none, deleted labels, vote weights."""
+    """Instances, labels, a sealed part or none, live rows or none, deleted labels, vote weights.
+
+    Neither, one or both of the bundle's votes and those of learned rows have weights.
+    """
     votes = st.lists(st.integers(0, len(IDS) - 1), max_size=6, unique=True)
     instances = draw(st.lists(votes, max_size=80))
     labels = draw(st.integers(1, len(IDS)))
-    learned = st.lists(st.tuples(st.sampled_from(RowKind), votes), max_size=20)
+    weighted, drawn = draw(st.booleans()), np.random.default_rng(draw(st.integers(0, 2**32)))
+    learned = st.lists(
+        st.tuples(
+            st.sampled_from(RowKind), votes, st.booleans() if weighted else st.just(False)
+        ).map(lambda row: (*row[:2], drawn.random(len(row[1])).tolist() if row[2] else None)),
+        max_size=20,
+    )
     first, parts = len(instances) + labels, []
     if rows := draw(learned):
         live = live_rows(first, rows)

@@ -12,6 +12,7 @@ from service.core.bundle.manifest import LearnedFacts
 from service.core.changes import Change
 from service.core.errors import InvalidInput
 from service.core.label_log import LabelLog
+from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.types import NewLabel
 from tests.support.changes import click, delete, put
@@ -61,6 +62,29 @@ def test_clicks_of_a_pair_are_its_weight_on_top_of_the_training_row(learn: Learn
         ("cook outdoors", "lamp"): 1.0,
         ("a new query", "tent"): 1.0,
     }
+
+
+def test_a_click_counts_as_much_as_it_weighs(learn: Learn) -> None:
+    learned = learn(
+        click(1, "cook outdoors", "stove", "lamp", weight=2.5),
+        click(2, "cook outdoors", "stove", weight=0.25),
+        click(3, "a new query", "tent", weight=4.0),
+    )
+    assert train(learned) == BEFORE | {
+        ("cook outdoors", "stove"): 3.75,
+        ("cook outdoors", "lamp"): 2.5,
+        ("a new query", "tent"): 4.0,
+    }
+
+
+def test_a_click_in_a_snapshot_of_another_log_counts_as_much_as_it_weighs_there(
+    trigram_bundle: Bundle, learn: Learn, tmp_path: Path
+) -> None:
+    memory = KnowledgeMemory(trigram_bundle)
+    memory.apply([click(1, "a query", "tent", "lamp", weight=3.0), click(2, "a query", "lamp")])
+    write_snapshot(memory.view, tmp_path / "s", name="s", log="0f" * 16)
+    learned = learn(bundle=open_bundle(tmp_path / "s"))
+    assert train(learned) == BEFORE | {("a query", "tent"): 3.0, ("a query", "lamp"): 1.0}
 
 
 def test_a_posted_label_brings_its_queries_which_weigh_one_until_they_are_clicked(
