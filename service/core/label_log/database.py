@@ -43,6 +43,10 @@ class Database(Protocol):
         """Raise `LogReplaced` unless a restart would open what is open here."""
         ...
 
+    def reads_back(self, sequence: int, chain: bytes) -> bool:
+        """Whether another connection reads this event; False also where only SQL can tell."""
+        ...
+
     def close(self) -> None:
         """Close all connections."""
         ...

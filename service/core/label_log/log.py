@@ -163,11 +163,13 @@ class LabelLog:
             self._database.require_in_place()  # nothing is written, in nearly all cases
         self._database.require_in_place()  # nothing is acknowledged, in all cases
         if appending.appended:
-            self.require(appending.newest, knows="this process has just written")
-            self._know(appending.newest)
+            newest = appending.newest
+            if not self._database.reads_back(newest.sequence, newest.chain):
+                self.require(newest, knows="this process has just written")
+            self._know(newest)
             self._wrote = True
             if self._database.note is not None:
-                self._database.note.write(self.id, appending.newest)
+                self._database.note.write(self.id, newest)
 
     def shrink(self) -> None:
         """Give the space of events that were cut back to the disk, where the database can."""

@@ -120,6 +120,10 @@ class SqliteDatabase:
         if self._identity is not None:
             self._identity.require_same()
 
+    def reads_back(self, sequence: int, chain: bytes) -> bool:
+        """Whether a connection that wrote nothing reads this event from the files."""
+        return self._identity is not None and self._identity.reads_back(sequence, chain)
+
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()

@@ -118,12 +118,12 @@ def test_what_is_not_found_again_after_the_commit_is_not_acknowledged(
     log: LabelLog, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(log, "a")
-    require = log.require
+    reads_back = log._database.reads_back
 
-    def lost_meanwhile(link: Link, *, knows: str) -> None:
+    def lost_meanwhile(sequence: int, chain: bytes) -> bool:
         place.tamper("DELETE FROM events WHERE sequence = 2")
-        require(link, knows=knows)
+        return reads_back(sequence, chain)
 
-    monkeypatch.setattr(log, "require", lost_meanwhile)
+    monkeypatch.setattr(log._database, "reads_back", lost_meanwhile)
     with pytest.raises(LogReplaced, match="ends at event 1, but this process has just written"):
         append(log, "b")
