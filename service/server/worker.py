@@ -25,6 +25,7 @@ from service.engine.engine import Engine
 from service.http.app import build_app
 from service.logs import configure_logs
 from service.server.connection_guard import ConnectionGuard
+from service.server.heaps import share_heaps
 from service.server.serve_config import ServeConfig
 from service.telemetry import Telemetry
 
@@ -67,6 +68,7 @@ class Worker:
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         sys.setswitchinterval(SWITCH_SECONDS)
+        share_heaps()
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)
         telemetry.allows(config.settings.by_name())
