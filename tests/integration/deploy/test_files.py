@@ -160,6 +160,14 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
+def test_the_builder_gets_every_file_that_the_dockerfile_copies() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE)
+    copied = {source for sources in copies for source in sources.split()}
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert copied == {line[1:] for line in ignored if line.startswith("!")}
+
+
 def test_the_image_has_a_numeric_user_and_requires_api_keys_by_default() -> None:
     final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
