@@ -11,6 +11,7 @@ from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.commands.data.describe import describe
 from training.commands.data.log import log
 from training.commands.data.pairs import pairs
+from training.commands.data.sample import sample
 from training.commands.data.writing import Out, size_line, write
 from training.datasets import BUILTIN, load_builtin
 
@@ -18,6 +19,7 @@ app = App(name="data", help="Write data sets, and describe them.")
 app.command(pairs)
 app.command(log)
 app.command(describe)
+app.command(sample)
 
 
 def builtin_command(name: str) -> Callable[..., None]:

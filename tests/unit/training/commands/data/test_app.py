@@ -51,7 +51,8 @@ def test_errors_of_the_data_are_one_line(
 ) -> None:
     arguments = ["data", "pairs", "--input", str(table), "--query", "q", "--label", "keyword"]
     assert run(app, [*arguments, "--out", str(tmp_path / "out")]) == 2
-    message = f"error: {table}:1: q: is missing; the columns are query, keyword, clicks\n"
+    named = "the columns are query, keyword, clicks (line 1 must name them; delimiter: comma)"
+    message = f"error: {table}:1: q: there is no such column; {named}\n"
     assert capsys.readouterr().err == message
     assert not (tmp_path / "out").exists()
 
