@@ -38,6 +38,7 @@ from service.core.types import Halves
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import Relevance
 
 FORMAT = "keymatch-encoder"
 VERSION = 1
@@ -46,16 +47,26 @@ FILE, CARD = "encoder.json", "README.md"
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorDefaults:
-    """Inference settings stored with an encoder: tau, b (`depth`) and lambda (`memorization`)."""
+    """Inference settings stored with an encoder: tau, b (`depth`) and lambda (`memorization`).
+
+    `relevance` is how the weights of the data's pairs count in the votes; None where it was not
+    chosen.
+    """
 
     tau: float
     depth: int
     memorization: float
+    relevance: Relevance | None = None
 
     @classmethod
     def of(cls, choices: Choices) -> PredictorDefaults:
         """Return the settings that were chosen for a checkpoint on held-out rows."""
-        return cls(tau=choices.tau, depth=choices.depth, memorization=choices.memorization)
+        return cls(
+            tau=choices.tau,
+            depth=choices.depth,
+            memorization=choices.memorization,
+            relevance=choices.relevance,
+        )
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

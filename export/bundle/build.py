@@ -28,7 +28,7 @@ from service.core.index.protocol import RowFilter, Segment
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Role, RowKind
 from training.datasets.dataset import Dataset
-from training.datasets.pair_weights import vote_weights
+from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
 from training.reduction import budget_rows, check_method, reduce
 from training.reduction.memory import WholeMemory
 
@@ -40,14 +40,15 @@ class BundleOptions:
     """Choices for a bundle that neither the encoder nor the data set makes.
 
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
-    and all label keys. `recall` replaces the index's `ef` by the smallest that reaches it; None:
-    keep `ef`.
+    and all label keys. `relevance` is the scale of the weights of its votes. `recall` replaces the
+    index's `ef` by the smallest that reaches it; None: keep `ef`.
     """
 
     predictor: PredictorFacts
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
     reduction: str = "random"
+    relevance: Relevance = "given"
     recall: float | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -94,6 +95,7 @@ def export_bundle(
     continues an interrupted one. Raises `InvalidInput` as `check_options` does.
     """
     check_options(options, dataset, target)
+    dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
     with progress_bars(console) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,9 @@ from service.command_line import open_console
 from service.core.bundle import manifest
 
 if TYPE_CHECKING:
-    from export.exported_encoder import ExportedEncoder
+    from export.bundle.build import BundleOptions
+    from export.exported_encoder import ExportedEncoder, PredictorDefaults
+    from training.datasets.dataset import Dataset
 
 
 # Longer than 40 lines because its docstring is the help of the command.
@@ -49,7 +52,7 @@ def bundle(
         from training.datasets import lf_xmc
         from training.models.encoder_location import find_encoder
     console, parameters = open_console(), index.parameters()
-    folder = Path(find_encoder(encoder).name)
+    folder = Path(find_encoder(encoder, exported=True).name)
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
         checkpoint.refuse_given()
@@ -59,16 +62,42 @@ def bundle(
         predictor=predictor.over(defaults),
         instances=memory.instances,
         reduction=memory.reduction,
+        relevance=memory.relevance or defaults.relevance or "given",
         recall=index.recall,
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
+    for line in _relevance_lines(options, defaults, dataset):
+        console.print(line, soft_wrap=True)
     if exported is None:
         exported = export_checkpoint(
             encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
         )
     export_bundle(exported, dataset, out, options=options, console=console)
     console.print(_summary(out, exported), soft_wrap=True)
+
+
+def _relevance_lines(
+    options: BundleOptions, defaults: PredictorDefaults, dataset: Dataset
+) -> Iterator[str]:
+    """How the memory votes, where the data have weights and something was chosen or overruled."""
+    from training.datasets.pair_weights import vote_weights
+
+    used, chosen = options.relevance, defaults.relevance
+    if (used == "given" and chosen is None) or vote_weights(dataset.train.labels_of) is None:
+        return
+    if chosen is None:
+        yield f"the memory votes with relevance {used}, as --relevance says"
+    elif used == chosen:
+        yield (
+            f"the memory votes with relevance {used}, which `training fit` chose on held-out rows;"
+            " --relevance overrules it"
+        )
+    else:
+        yield (
+            f"the memory votes with relevance {used}, as --relevance says, in place of {chosen},"
+            " which `training fit` chose on held-out rows"
+        )
 
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:

@@ -14,6 +14,7 @@ from service.core.index.libraries import IndexParameters
 if TYPE_CHECKING:  # it needs scipy, which --help must not
     from export.exported_encoder import PredictorDefaults
 
+MOST_DEPTH = 2000  # what the service allows by default
 FLAT = Parameter(name="*")  # the options carry the names of the fields, without the group's
 
 
@@ -75,6 +76,14 @@ class PredictorOptions:
     depth: int | None = None
     memorization: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.tau is not None and not 0 < self.tau < float("inf"):
+            raise InvalidInput(f"--tau must be a finite number above 0, not {self.tau:g}")
+        if self.depth is not None and not 1 <= self.depth <= MOST_DEPTH:
+            raise InvalidInput(f"--depth must lie in 1..{MOST_DEPTH}, not {self.depth}")
+        if self.memorization is not None and not 0 <= self.memorization <= 1:
+            raise InvalidInput(f"--memorization must lie in 0..1, not {self.memorization:g}")
+
     def over(self, defaults: PredictorDefaults) -> PredictorFacts:
         """Return the encoder's defaults, replaced by every option that was given."""
         return PredictorFacts(
@@ -88,7 +97,7 @@ class PredictorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """How many instance keys the bundle keeps. All label keys are kept.
+    """How many instance keys the bundle keeps, and how they vote. All label keys are kept.
 
     Attributes
     ----------
@@ -98,7 +107,12 @@ class MemoryOptions:
         How the instance keys to keep are chosen: random, or another method that
         `python -m training budget` measures. A method may merge several keys into their mean; the
         merged key gets the text of the nearest of them.
+    relevance
+        How the weights of the data's pairs count in the votes: given, as the data have them, binary
+        for equal votes, or log, ln(1 + weight). Default: as `training fit` chose on held-out rows,
+        otherwise given.
     """
 
     instances: float = 1.0
     reduction: str = "random"
+    relevance: Literal["given", "binary", "log"] | None = None

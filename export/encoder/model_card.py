@@ -18,6 +18,7 @@ def render(description: Description) -> str:
     """Return the card in Markdown."""
     facts, predictor = description.encoder, description.predictor
     size = description.files["encoder.onnx"].bytes / 1e6
+    relevance = "" if predictor.relevance is None else f", relevance {predictor.relevance}"
     lines = [
         f"# {facts.name}",
         "",
@@ -30,7 +31,7 @@ def render(description: Description) -> str:
         f"| longest text | {facts.max_tokens} tokens |",
         f"| weights | {facts.quantization}, {size:.1f} MB |",
         f"| inference settings | lambda {predictor.memorization:g}, b {predictor.depth},"
-        f" tau {predictor.tau:g} |",
+        f" tau {predictor.tau:g}{relevance} |",
         f"| fingerprint | `{facts.fingerprint[:16]}` |",
     ]
     queries = description.query_encoder

@@ -1,8 +1,8 @@
-"""Inference settings stored with an encoder: tau, lambda, b, and IRENE's numbers.
+"""Inference settings stored with an encoder: tau, lambda, b, relevance, and IRENE's numbers.
 
 | file            | content                                                         |
 |-----------------|-----------------------------------------------------------------|
-| `keymatch.json` | temperature, lambda and b, chosen on held-out rows               |
+| `keymatch.json` | temperature, lambda, b and relevance, chosen on held-out rows    |
 | `novel.json`    | IRENE's combiner, and its settings for novel labels              |
 
 `export` reads them too, without torch.
@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -23,20 +23,26 @@ from service.core.bundle.manifest import Refinement
 from service.core.config import STRICT
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
+from training.datasets.pair_weights import Relevance
 
 CHOICES, NOVEL = "keymatch.json", "novel.json"
 
 Settings = TypeVar("Settings")
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Choices:
-    """The system that trained the encoder, and the memory's temperature tau, lambda and b."""
+    """The system that trained the encoder, and the memory's temperature tau, lambda and b.
+
+    `relevance` is how the weights of the data's pairs count in the votes of the memory; None where
+    it was not chosen: as the data have them.
+    """
 
     system: str
     tau: float
     memorization: float
     depth: int
+    relevance: Relevance | None = None
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -53,6 +59,11 @@ class NovelChoices:
 UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
 
 
+def as_document(settings: Choices | NovelChoices) -> dict[str, Any]:
+    """The settings as they are written; what was not chosen is left out."""
+    return {name: value for name, value in asdict(settings).items() if value is not None}
+
+
 def write_choices(folder: Path, choices: Choices) -> None:
     """Write the choices into a checkpoint's folder."""
     _write(folder / CHOICES, choices)
@@ -60,7 +71,7 @@ def write_choices(folder: Path, choices: Choices) -> None:
 
 def read_choices(folder: Path) -> Choices | None:
     """The choices of a checkpoint, None where it has none; raises `InvalidData`."""
-    return _read(folder / CHOICES, lambda content: Choices(**orjson.loads(content)), writer="train")
+    return _read(folder / CHOICES, TypeAdapter(Choices).validate_json, writer="train")
 
 
 def write_novel(folder: Path, novel: NovelChoices) -> None:
@@ -74,7 +85,7 @@ def read_novel(folder: Path) -> NovelChoices | None:
 
 
 def _write(path: Path, settings: Choices | NovelChoices) -> None:
-    write_file(path, orjson.dumps(asdict(settings), option=orjson.OPT_INDENT_2) + b"\n")
+    write_file(path, orjson.dumps(as_document(settings), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _read(path: Path, parse: Callable[[bytes], Settings], *, writer: str) -> Settings | None:

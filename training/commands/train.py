@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.command_line import open_console
+from service.command_line import Interrupted, open_console
 from service.core.errors import InvalidData, MissingExtra
 from service.core.files.atomic import refuse_unwritable
-from training.checkpoints.choices import Choices
+from training.checkpoints.choices import Choices, as_document
 from training.checkpoints.run_json import BEST, RUN, read_run_on, write_run
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, saved_step
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
-from training.loop.interruption import Interrupted, Interruption
+from training.hardware import process_of_run
+from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 from training.progress import say
 from training.recipes import recipe as recipes
@@ -96,8 +97,10 @@ def train(
         with interruption.handled():
             command.run(interruption, resume=resume)
     except Interrupted as end:
-        line = command.how_to_go_on(end)
-        open_console(stderr=True).print(line, soft_wrap=True)
+        place, processes = process_of_run()
+        if not place:
+            line = command.how_to_go_on(end, processes=processes)
+            open_console(stderr=True).print(line, soft_wrap=True)
         return end.status
     return 0
 
@@ -138,9 +141,10 @@ class _Command:
         resume = resume and saved_step(out) is not None  # or only the first stage was begun
         _train(chosen, dataset, out, interruption, source=self.recipe, resume=resume)
 
-    def how_to_go_on(self, end: Interrupted) -> str:
-        """What was saved, and the command that continues."""
-        words = ["python", "-m", "training", "train", self.recipe, "--data", str(self.data)]
+    def how_to_go_on(self, end: Interrupted, *, processes: int) -> str:
+        """What was saved, and the command that continues with as many processes."""
+        start = ["torchrun", "--nproc-per-node", str(processes)] if processes > 1 else ["python"]
+        words = [*start, "-m", "training", "train", self.recipe, "--data", str(self.data)]
         words += ["--out", str(self.out), *(["--set", *self.set] if self.set else [])]
         words += [] if self.encoder is None else ["--encoder", self.encoder]
         words += ["--allow-test-rows"] if self.allow_test_rows else []
@@ -208,7 +212,7 @@ def _train(
         "settings": asdict(chosen),
         "dataset": dataset.name,
         "progress": asdict(progress),
-        "choices": asdict(choices),
+        "choices": as_document(choices),
         "hardware": hardware(trainer.model.accelerator),
     }
     write_run(out, facts)

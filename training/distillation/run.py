@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from service.core.types import Floats
-from training.checkpoints.choices import Choices, write_choices
+from training.checkpoints.choices import Choices, as_document, write_choices
 from training.checkpoints.run_json import write_run
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import with_relevance
 from training.datasets.training_pairs import TrainingPairs
 from training.distillation import manifest
 from training.distillation.batches import TextBatches, text_batches
@@ -92,7 +93,7 @@ class DistillationRun:
             "settings": asdict(self.trainer.recipe),
             "dataset": self.dataset.name,
             "progress": asdict(progress),
-            "choices": asdict(self.choices),
+            "choices": as_document(self.choices),
             "hardware": hardware(self.student.accelerator),
         }
 
@@ -129,7 +130,9 @@ def prepare(
         saved=saved,
         folder=folder,
         batches=text_batches(dataset, settings, slices.held_out, vectors.texts),
-        validation=_validation(recipe, dataset, slices, tau=choices.tau),
+        validation=_validation(
+            recipe, with_relevance(dataset, choices.relevance), slices, tau=choices.tau
+        ),
         console=console,
     )
     return DistillationRun(

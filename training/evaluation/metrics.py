@@ -61,9 +61,20 @@ def hits(ranked: NDArray[np.integer], positives: csr_matrix) -> Bools:
     return is_positive & (ranked >= 0)
 
 
-def labels_to_rank(filtered: csr_matrix) -> int:
-    """How many labels to rank a row, so that 100 remain without its filtered ones [N, L]."""
-    return DEEPEST_RANK + int(np.diff(filtered.indptr).max(initial=0))
+def labels_to_rank(filtered: csr_matrix, *, deepest: int = DEEPEST_RANK) -> int:
+    """How many labels to rank a row, so that `deepest` remain without its filtered ones [N, L]."""
+    return deepest + int(np.diff(filtered.indptr).max(initial=0))
+
+
+def unfiltered_positives(positives: csr_matrix, filtered: csr_matrix | None) -> csr_matrix:
+    """Return bool [N, L], the positives that are not filtered."""
+    truth = positives != 0
+    if filtered is not None and filtered.nnz:
+        truth = truth > truth.multiply(filtered)
+    truth = csr_matrix(truth)
+    truth.eliminate_zeros()
+    truth.sort_indices()
+    return truth
 
 
 def without_filtered(ranked: NDArray[np.integer], filtered: csr_matrix) -> NDArray[np.integer]:
@@ -82,13 +93,9 @@ def ranking_outcome(
     Raises `InvalidInput` for shapes that disagree, labels out of range or repeated in a row.
     """
     _check_ranked(ranked, positives)
-    truth = positives != 0
+    truth = unfiltered_positives(positives, filtered)
     if filtered is not None and filtered.nnz:
         ranked = without_filtered(ranked, filtered)
-        truth = truth > truth.multiply(filtered)
-    truth = csr_matrix(truth)
-    truth.eliminate_zeros()
-    truth.sort_indices()
     sizes = np.diff(truth.indptr).astype(np.int64)  # [N]
     labelled = np.flatnonzero(sizes)
     ranked, truth = np.asarray(ranked, dtype=np.int64)[labelled], truth[labelled]

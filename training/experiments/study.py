@@ -24,6 +24,7 @@ from service.core.types import Floats, Role
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
 from training.checkpoints.run_json import BEST, read_run_on
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import with_relevance
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.encode_texts import encode_texts, label_keys
@@ -170,6 +171,7 @@ def open_study(
     folder = None if run is None else run / BEST
     slices = _slices(dataset, run, rows)
     chosen = read_choices(folder) if folder is not None else None
+    dataset = with_relevance(dataset, None if chosen is None else chosen.relevance)
     encode: Callable[..., Floats] = partial(
         encode_texts, load_encoder(str(folder or encoder)), precision=precision
     )

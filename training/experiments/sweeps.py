@@ -6,16 +6,18 @@ Shapes: N training rows, L labels, n test rows, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.types import Floats, Role
+from service.core.types import Floats, Role, Rows
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import Relevance, with_relevance
+from training.evaluation.answers import Answers, best_answers
 from training.evaluation.encode_texts import encode_texts, label_keys
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import (
@@ -80,28 +82,45 @@ class Scoring:
     held_out_rows: int  # on which the choices were made
     memory: OfflineMemory
     queries: Floats  # [n, d], all test rows
+    report: Report = _silent
 
-    def results(self, report: Report = _silent) -> Iterator[Measured]:
-        """Rank and measure the test rows: the chosen way first, then all sweeps."""
-        depth = max(*DEPTHS, self.choices.depth)
-        retrieved = retrieve(
+    @cached_property
+    def retrieved(self) -> RetrievedKeys:
+        """The nearest keys of all test rows, as many as the deepest way needs."""
+        return retrieve(
             self.memory,
             self.queries,
-            depth=depth,
-            progress=lambda done: report("retrieve", done, len(self.queries)),
+            depth=max(*DEPTHS, self.choices.depth),
+            progress=lambda done: self.report("retrieve", done, len(self.queries)),
         )
+
+    def answers(self, rows: Rows, *, encoder: str) -> Answers:
+        """The best labels of some test rows [m], in the chosen way."""
+        choices = self.choices
+        similarities, keys = self.retrieved.voting(choices.memorization, choices.depth)
+        return best_answers(
+            self.memory,
+            (similarities[rows], keys[rows]),
+            self.dataset.test,
+            rows,
+            choices=choices,
+            encoder=encoder,
+        )
+
+    def results(self) -> Iterator[Measured]:
+        """Rank and measure the test rows: the chosen way first, then all sweeps."""
         ways = sweep_ways(self.choices)
         for place, way in enumerate(ways):
             result = measured(
                 self.dataset,
-                self._ranked(way, retrieved),
+                self._ranked(way, self.retrieved),
                 method=way.method,
                 memorization=way.memorization,
                 depth=way.depth,
                 tau=self.choices.tau,
                 chosen=way.chosen,
             )
-            report("rank", place + 1, len(ways))
+            self.report("rank", place + 1, len(ways))
             yield result
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
@@ -168,14 +187,18 @@ def open_scoring(
     folder: Path | None,
     slices: Slices | None = None,
     precision: Precision = "fp32",
+    relevance: Relevance | None = None,
     report: Report = _silent,
 ) -> Scoring:
     """Encode a data set and choose tau, lambda and b; `folder` is a run's, which may hold choices.
 
     Without choices in the folder they are made on `slices`, training rows that the encoder never
-    saw; default: `default_slices`.
+    saw; default: `default_slices`. `relevance` replaces the one in the folder.
     """
     choices = read_choices(folder) if folder is not None else None
+    if relevance is None and choices is not None:
+        relevance = choices.relevance
+    dataset = with_relevance(dataset, relevance)
     train, held, test = dataset.train, slices, dataset.test
     encode = partial(encode_texts, load_encoder(name), precision=precision)
     shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
@@ -186,6 +209,7 @@ def open_scoring(
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
+    choices = replace(choices, relevance=relevance)
     memory = OfflineMemory(
         keys=np.concatenate([instances, labels]).astype(np.float16),
         labels_of=train.labels_of,
@@ -197,6 +221,7 @@ def open_scoring(
         held_out_rows=len(held.held_out) if held is not None else 0,
         memory=memory,
         queries=queries,
+        report=report,
     )
 
 

@@ -10,15 +10,18 @@ from time import perf_counter
 
 from rich.console import Console
 
+from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
+from training.datasets.pair_weights import with_relevance
 from training.fitting.candidates import CANDIDATES, SHARES, Candidate, Situation
 from training.fitting.facts import DataFacts, data_facts
-from training.fitting.memory_need import Transformer, free_bytes
+from training.fitting.free_memory import free_bytes
+from training.fitting.memory_need import Transformer
 from training.fitting.runs import Cost, keep, trained, untrained
 from training.fitting.table import as_facts, table_of, verdict
 from training.fitting.trial import UNTRAINED, Trial, best_of
 from training.fitting.weights import weight_lines
-from training.loop.interruption import Interrupted, Interruption
+from training.loop.interruption import Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.progress import status
 
@@ -72,6 +75,8 @@ class Fitting:
         self.add(first)
         for line in weight_lines(weights):
             self.say(line)
+        # From here on the memory of every candidate votes with the relevance that was chosen.
+        self.dataset = with_relevance(self.dataset, first.choices.relevance)
         return cost
 
     def add(self, trial: Trial) -> None:
@@ -131,6 +136,7 @@ class Fitting:
             self.folder / TRIED / candidate.name,
             splits=[self.seed + split for split in range(facts.splits)],
             seconds=seconds,
+            relevance=self.trials[0].choices.relevance,
             console=self.console,
         )
 
@@ -139,7 +145,7 @@ class Fitting:
         self.console.print(table_of(self.trials, kept=kept))
         self.say(verdict(self.trials, kept))
         facts: Mapping[str, object] = {"fit": as_facts(self.trials)}
-        keep(kept, self.folder, facts=facts)
+        keep(kept, self.folder, untrained=self.trials[0], facts=facts)
         shutil.rmtree(self.folder / TRIED, ignore_errors=True)
         return kept
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import psutil
-
 from training.fitting.facts import DataFacts
 
 LARGEST_SHARE = 0.5  # of the free memory
@@ -38,11 +36,6 @@ class StepMemory:
 
     gradient_cache: bool
     bucket_tokens: int
-
-
-def free_bytes() -> int:
-    """Memory that a process can still take, in bytes."""
-    return int(psutil.virtual_memory().available)
 
 
 def step_memory(

@@ -10,7 +10,8 @@ Shapes: n texts, k of them encoded by this process, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -53,6 +54,12 @@ class Embedder:
         self.module, self.table = module, table
         self._accelerator, self._padding = accelerator, padding
         self._bucket_tokens = bucket_tokens
+
+    def over(self, table: TokenTable) -> Self:
+        """The same encoder over other texts."""
+        other = copy(self)
+        other.table = table
+        return other
 
     @property
     def learns(self) -> bool:

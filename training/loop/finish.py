@@ -13,6 +13,7 @@ from rich.console import Console
 from service.core.types import Floats
 from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
 from training.checkpoints.label_keys import LABEL_KEYS
+from training.datasets.pair_weights import Relevance
 from training.loop.trainer import Trainer
 from training.progress import status
 from training.selection.memory_choices import DEPTHS, choose_on
@@ -21,17 +22,19 @@ from training.systems.system import FinishedTraining
 
 
 def choose_for_inference(
-    trainer: Trainer, *, console: Console
+    trainer: Trainer, *, console: Console, relevance: Relevance | None = None
 ) -> tuple[Choices, FinishedTraining | None]:
     """Choose on the held-out rows, and write the choices into the best checkpoint's folder.
 
-    Returns them with the best checkpoint's vectors, None where no rows are held out.
+    `relevance` is that of the trainer's data, where it was chosen before. Returns the choices with
+    the best checkpoint's vectors, None where no rows are held out.
     """
     start = Choices(
         system=str(trainer.recipe.system["name"]),
         tau=trainer.model.system.memory_tau,
         memorization=UNCHOSEN.memorization,
         depth=trainer.recipe.validation.depth,
+        relevance=relevance,
     )
     finished = None
     if trainer.validation is not None:

@@ -9,7 +9,7 @@ Shapes: n texts of the table, d dimensions.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from service.core.types import Rows
 from training.loop.embedder import Embedder, Inputs
 from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams
+from training.models.tokens import TokenTable
 
 
 class FrozenEncoder(nn.Module):  # type: ignore[misc]
@@ -41,6 +42,13 @@ class FrozenEmbedder(Embedder):
     ) -> None:
         super().__init__(FrozenEncoder(ngrams), **options)
         self._transformer = transformer
+
+    def over(self, table: TokenTable) -> Self:
+        """The same encoder over other texts, which are encoded once, too."""
+        other = super().over(table)
+        other._transformer = self._transformer.over(table)
+        other.__dict__.pop("transformer_vectors", None)  # those of the first texts
+        return other
 
     @cached_property
     def transformer_vectors(self) -> Tensor:

@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM while an encoder is trained: the run ends where its state can be saved.
 
-A second signal ends it at once.
+A second signal ends it at once. Signals within a second count as one: after Ctrl-C `torchrun` sends
+its processes the signal that the terminal has sent them already.
 """
 
 from __future__ import annotations
@@ -10,26 +11,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from service.command_line import SIGNALS, Interrupted
+
+TOGETHER = 1.0  # seconds
 _NOTICE = b"interrupted: what was reached is saved first; once more to stop at once\n"
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal ended the run. No library takes a KeyboardInterrupt for an error of its own."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    @property
-    def status(self) -> int:
-        """The exit status of a command that the signal ended: 130 or 143."""
-        return 128 + self.number
-
-    def __str__(self) -> str:
-        return signal.Signals(self.number).name
 
 
 class Interruption:
@@ -38,6 +26,7 @@ class Interruption:
     def __init__(self) -> None:
         self.number = 0
         self._is_noted = False
+        self._received = 0.0
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -62,7 +51,9 @@ class Interruption:
             self._is_noted = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.number and monotonic() - self._received < TOGETHER:
+            return
         if not self._is_noted or self.number:
             raise Interrupted(number)
-        self.number = number
+        self.number, self._received = number, monotonic()
         os.write(2, _NOTICE)  # a handler must not touch buffers that the block may be writing to

@@ -7,7 +7,7 @@ Shapes: N training instances, L labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from service.core.types import Floats, Rows
+from service.core.types import Floats, Role, Rows
 from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
 from training.loop.optimizers import HEAD, Optimizers
+from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
 from training.systems.system import EncodedBatch, System
@@ -96,6 +97,16 @@ class TrainedModel:
             np.arange(texts), progress=lambda done: progress(done, texts)
         )
         return vectors[: self.instances], vectors[self.instances :]
+
+    def query_vectors(self, queries: Sequence[str], *, max_tokens: int) -> Floats:
+        """The encoder's vectors of further queries, [n, d]; all processes must call it."""
+        table = tokenize(
+            self.encoder.tokenizer,
+            queries,
+            prompt=self.encoder.prompts[Role.QUERY],
+            max_tokens=max_tokens,
+        )
+        return self.embedder.over(table).vectors(np.arange(len(table)))
 
     def memory_keys(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
         """The memory's keys at present: X of the instances [N, d], Z of the labels [L, d]."""

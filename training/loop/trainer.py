@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
+from service.command_line import Interrupted
 from service.core.types import Floats
 from training.batches.order import dropout_seed
 from training.checkpoints.run_json import BEST
 from training.checkpoints.saved_state import LAST
+from training.experiments.sweeps import choices_for
+from training.experiments.untrained import encoded_rows, keep_untrained
 from training.loop import state
 from training.loop.batch_source import Batches
-from training.loop.interruption import Interrupted, Interruption
+from training.loop.interruption import Interruption
 from training.loop.journal import Journal
 from training.loop.length import Length
 from training.loop.model import TrainedModel
@@ -143,19 +147,47 @@ class Trainer:
     def _validate_untrained(self) -> None:
         """Let the encoder compete as it is; the first classifiers of a head are no rival."""
         is_rival = self.recipe.validation.untrained and self.model.system.head is None
-        if self.validation is not None and is_rival:
-            self._validate(mixings=(1.0,))
+        if self.validation is None or not is_rival:
+            return
+        instances, labels = self._compare(self.validation, (1.0,))
+        self._answer_untrained(self.validation, instances, labels)
 
-    def _validate(self, *, mixings: Sequence[float] | None = None) -> None:
-        """Score the held-out rows at each mixing, and keep the checkpoint if it is the best."""
+    def _answer_untrained(self, validation: Validation, instances: Floats, labels: Floats) -> None:
+        """Keep what the untrained memory of [N, d] and [L, d] answers to test rows."""
+        dataset, settings = validation.dataset, self.recipe.encoder
+        encode = partial(self.model.query_vectors, max_tokens=settings.query_tokens)
+        encoded = encoded_rows(dataset, seed=self.recipe.seed, encode=encode)
+        if encoded is None or not self.is_main_process:
+            return
+        rows, queries = encoded
+        keep_untrained(
+            dataset,
+            self.folder,
+            encoder=settings.name,
+            instances=instances,
+            labels=labels,
+            queries=queries,
+            rows=rows,
+            choices=choices_for(dataset, instances, labels, slices=validation.slices),
+        )
+
+    def _validate(self) -> None:
+        """Score the held-out rows, and keep the checkpoint if it is the best; without any, too."""
         if self.validation is None:
             self._keep(mixing=1.0, label_keys=self._label_keys())
-            return
+        else:
+            self._compare(self.validation, self.recipe.validation.mixing)
+
+    def _compare(self, validation: Validation, mixings: Sequence[float]) -> tuple[Floats, Floats]:
+        """Score the held-out rows at each mixing, and keep the checkpoint if it is the best.
+
+        Returns the memory's keys at the last mixing, [N, d] and [L, d].
+        """
         settings, candidates = self.recipe.validation, []
-        for mixing in settings.mixing if mixings is None else mixings:
+        for mixing in mixings:
             with self.model.mixed(mixing):
                 instances, label_keys = self.model.memory_keys(self.journal.encoded)
-            scores = self.validation.scores(instances, label_keys)
+            scores = validation.scores(instances, label_keys)
             candidates.append((criterion(scores, settings.metrics), mixing, scores, label_keys))
         score, mixing, scores, label_keys = max(candidates, key=itemgetter(0))
         self.journal.validated(
@@ -165,6 +197,7 @@ class Trainer:
         if score > self.progress.best_score:
             self.progress.best_score = score
             self._keep(mixing=mixing, label_keys=label_keys)
+        return instances, label_keys
 
     def _label_keys(self) -> Floats | None:
         if self.model.system.head is None:

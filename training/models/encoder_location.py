@@ -16,7 +16,8 @@ from service.core.errors import InvalidInput, MissingExtra
 
 PACKAGE = "package:"
 MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
-_MODELS = (MODULES, "config.json", "encoder.json")  # also a Hugging Face model, an exported encoder
+_MODELS = (MODULES, "config.json")  # also a Hugging Face model
+_EXPORTED = "encoder.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 _DEFAULT_OWNER = "sentence-transformers"  # of a hub name without one
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 6.0
@@ -47,8 +48,8 @@ def locate(name: str) -> str:
     raise InvalidInput(f"package {package!r} contains no folder with a {MODULES}")
 
 
-def find_encoder(name: str) -> Location:
-    """Find an encoder by its folder, `package:NAME` or hub name.
+def find_encoder(name: str, *, exported: bool = False) -> Location:
+    """Find an encoder by its folder, `package:NAME` or hub name; `exported`: also an exported one.
 
     Raises `InvalidInput` for what is none of these, and for a hub name that is not in the cache
     while the hub cannot be reached.
@@ -56,8 +57,16 @@ def find_encoder(name: str) -> Location:
     place = locate(name)
     folder = Path(place)
     if folder.is_dir():
-        if not any((folder / file).is_file() for file in _MODELS):
+        if any((folder / file).is_file() for file in _MODELS):
+            return Location(name=place)
+        if not (folder / _EXPORTED).is_file():
             raise _refused(name, f"the folder has neither {MODULES} nor config.json")
+        if not exported:
+            raise _refused(
+                name,
+                "it is an exported encoder, which serves but cannot be trained or scored; name the"
+                " checkpoint that it was exported from",
+            )
         return Location(name=place)
     if not _HUB_NAME.fullmatch(place):
         raise _refused(

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import chain
 from pathlib import Path
+from unicodedata import category
 
 from jinja2 import Environment, StrictUndefined
 
 from service.core.files.atomic import new_folder
+from training.evaluation.answers import TOP
 from training.report import facts, orderings, significance, tables
 from training.report.facts import Facts
 from training.report.orderings import Ordering
@@ -21,8 +23,10 @@ from training.report.plots import DARK, LIGHT, draw
 from training.report.runs import Run
 from training.report.significance import Comparison
 from training.report.tables import Table
+from training.report.words import WORDS
 
 PAGE = "report.html"
+LONGEST_TEXT = 240  # characters of a query or keyword
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,7 @@ class Section:
     best: Run
     comparisons: tuple[Comparison, ...]
     orderings: tuple[Ordering, ...]
+    judged: tuple[Run, ...]  # the runs with examples
     cards: tuple[Card, ...]
 
     @property
@@ -102,6 +107,7 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
         best=significance.best(runs),
         comparisons=tuple(significance.comparisons(runs)),
         orderings=tuple(orderings.orderings(runs)),
+        judged=tuple(run for run in runs if run.examples is not None),
         cards=tuple(
             Card(
                 name=run.name,
@@ -122,9 +128,12 @@ def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
     environment.filters["png"] = data_uri
     environment.filters["percent"] = tables.percent
     environment.filters["p"] = p_value
+    environment.filters["shown"] = shown_text
     environment.filters["way"] = lambda run: tables.way_of(run, run.chosen)
     source = resources.files("training.report").joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(sections=sections, streams=streams)
+    return environment.from_string(source).render(
+        sections=sections, streams=streams, words=WORDS, top=TOP
+    )
 
 
 def write_page(
@@ -142,6 +151,20 @@ def write_page(
 def data_uri(png: bytes) -> str:
     """A PNG as a data: address."""
     return f"data:image/png;base64,{b64encode(png).decode('ascii')}"
+
+
+def shown_text(text: str) -> str:
+    """A text of the data as the page shows it: not too long, without what HTML does not allow.
+
+    A control character or half of a surrogate pair becomes the replacement character.
+    """
+    cut = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+    return "".join("\ufffd" if is_forbidden(character) else character for character in cut)
+
+
+def is_forbidden(character: str) -> bool:
+    """Whether HTML or UTF-8 has no such character: a control or half of a surrogate pair."""
+    return category(character) in ("Cc", "Cs") and character not in "\t\n"
 
 
 def p_value(p: float | None) -> str:

@@ -15,12 +15,14 @@ from typing import Any
 import orjson
 
 from service.core.errors import InvalidData
+from training.comparisons import comparison as comparisons
 from training.evaluation import results
 from training.report.orderings import orderings
 from training.report.runs import Run, read_runs
 from training.report.tables import duration, percent
 
 NOVEL = "novel"
+ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
 METRICS = ("P@1", "P@5", "R@100", "PSP@5")
 NOVEL_METRICS = ("P@1", "P@5", "R@30")
 
@@ -37,7 +39,7 @@ This page is generated from the `results.json` files of this folder; change them
 """
 
 SIDE_BY_SIDE = """\
-{rows:,} test rows. `python -m training compare {dataset}` trains and scores these systems;
+{rows:,} test rows. `python -m training compare {comparison}` trains and scores these systems;
 `python -m training report --runs training/measured/{dataset}/* --out report` shows all metrics.
 Lambda (memorization), b (depth) and tau (temperature) are chosen on {held_out:,} held-out training
 rows. "Labels alone" is the same encoder without the memory (lambda 0). Peers have no lambda. The
@@ -95,7 +97,11 @@ def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
     yield f"## {dataset}\n"
     held_out = max(run.results.held_out_rows for run in runs)
     yield SIDE_BY_SIDE.format(
-        dataset=dataset, held_out=held_out, rows=len(runs[0].rows), devices=_devices(runs)
+        dataset=dataset,
+        comparison=dataset if dataset in comparisons.names() else ANY_DATA,
+        held_out=held_out,
+        rows=len(runs[0].rows),
+        devices=_devices(runs),
     )
     headings = ("run", "system", "P@1, labels alone", "lambda", "b", "tau", *METRICS, "trained in")
     ordered = sorted(runs, key=lambda run: (run.chosen.metrics["P@1"], run.name))

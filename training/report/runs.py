@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from service.core.errors import InvalidData, InvalidInput
 from training.evaluation import results
+from training.evaluation.examples import Examples, read_examples
 from training.evaluation.results import PER_ROW, Result, Results, place_of_chosen
 
 SEPARATE = "separate"  # the method of Eq. 11, see training/experiments/sweeps.py
@@ -27,6 +28,7 @@ class Run:
 
     folder: Path
     results: Results
+    examples: Examples | None = None  # None for a peer, and for a run that was scored before
 
     @property
     def name(self) -> str:
@@ -108,7 +110,7 @@ def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
         raise InvalidInput("--runs: name at least one folder with results")
     by_dataset: dict[str, list[Run]] = {}
     for folder in folders:
-        run = Run(folder=folder, results=results.read(folder))
+        run = Run(folder=folder, results=results.read(folder), examples=read_examples(folder))
         _check_alone(run)
         by_dataset.setdefault(run.results.dataset, []).append(run)
     for runs in by_dataset.values():

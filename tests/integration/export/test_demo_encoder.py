@@ -42,7 +42,10 @@ def test_it_finds_the_synonyms_of_unseen_words(tmp_path: Path) -> None:
     Measured: P@1 46.0, P@5 33.8. The floors leave room for another processor's int8 arithmetic.
     """
     dataset, exported = sample(moby.load()), open_exported(FOLDER)
-    predictor = PredictorFacts(**vars(exported.description.predictor))
+    defaults = exported.description.predictor
+    predictor = PredictorFacts(
+        tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
+    )
     options = BundleOptions(predictor=predictor)
     export_bundle(exported, dataset, tmp_path / "sample", options=options, console=Console())
     evaluation = open_evaluation(

@@ -31,19 +31,31 @@ def command(tmp_path: Path) -> list[str]:
 
 def interrupted(arguments: Sequence[str], run: Path, number: int) -> tuple[int, str]:
     """Run the command, send the signal after a new step, and return status and last line."""
+    status, lines = ended([sys.executable, "-m", "training", *arguments], run, number)
+    return status, lines[-1]
+
+
+def ended(
+    command: Sequence[str], run: Path, number: int, *, to_all: bool = False
+) -> tuple[int, list[str]]:
+    """Run the command, send the signal after a new step, and return status and lines.
+
+    With `to_all` the processes that the command started get the signal, too, as from a terminal.
+    """
     log = run.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "training", *arguments],
+            command,
             stdout=output,
             stderr=output,
             env={**os.environ, "COLUMNS": "300"},
+            start_new_session=True,
         )
     before = steps(run)
     wait_for(lambda: process.poll() is not None or steps(run) > before)
-    process.send_signal(number)
+    (os.killpg if to_all else os.kill)(process.pid, number)
     status = process.wait(120)
-    return status, log.read_text().splitlines()[-1]
+    return status, log.read_text().splitlines()
 
 
 def steps(run: Path) -> int:
@@ -73,3 +85,26 @@ def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
     assert status == 143
     assert saved_step(run) > first
     assert said.startswith("SIGTERM: ") and said.endswith(" --resume")
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the parent", "from a terminal"])
+def test_two_processes_save_one_state_and_say_so_once(
+    to_all: bool, command: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2", "-m", "training"]
+    status, lines = ended([*launcher, *command], run, signal.SIGINT, to_all=to_all)
+    assert status != 0
+    said = [line for line in lines if "Go on with: " in line]
+    step = saved_step(run)
+    assert len(said) == 1
+    assert f"SIGINT: {run}/last has the state of step {step}. Go on with: torchrun" in said[0]
+    assert step > 0
+
+    _, *arguments = shlex.split(said[0].partition("Go on with: ")[2])
+    assert arguments[:4] == ["--nproc-per-node", "2", "-m", "training"]
+    again = [*launcher[:4], *arguments]
+    status, lines = ended(again, run, signal.SIGTERM, to_all=to_all)
+    assert saved_step(run) > step
+    assert any(line.startswith("SIGTERM: ") and line.endswith(" --resume") for line in lines)

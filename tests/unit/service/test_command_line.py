@@ -1,6 +1,9 @@
 """What commands print: one line for an error, and every text as it is."""
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,24 @@ def test_all_commands_use_that_console() -> None:
         if made.search(path.read_text())
     ]
     assert elsewhere == ["service/command_line.py"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_in_order(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, status: int
+) -> None:
+    app, cleaned = App(name="waiting"), []
+
+    @app.default
+    def wait() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    before = signal.getsignal(number)
+    assert run(app, []) == status
+    assert cleaned and signal.getsignal(number) is before
+    said = "the command was stopped before its output was complete; call it again"
+    assert capsys.readouterr().err == f"error: {number.name}: {said}\n"

@@ -24,6 +24,7 @@ from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import TinyReference, tiny_dataset
 from training.datasets.dataset import Dataset, Texts
+from training.datasets.pair_weights import Relevance
 from training.reduction import METHODS
 
 OPTIONS = BundleOptions(
@@ -93,6 +94,32 @@ def test_the_relevance_of_labels_becomes_the_weight_of_votes(
     bundle = open_bundle(weighted)
     assert bundle.vote_weights is not None
     assert np.split(bundle.vote_weights, bundle.indptr[1:-1])[1].tolist() == [1.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("relevance", "expected"),
+    [("given", [1.5, 0.5]), ("log", [4 / 3, 2 / 3]), ("binary", None)],
+)
+def test_votes_weigh_on_the_chosen_scale(
+    relevance: Relevance,
+    expected: list[float] | None,
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    tmp_path: Path,
+) -> None:
+    """ln(1 + 3) is twice ln(1 + 1)."""
+    labels_of = dataset.train.labels_of.copy()
+    labels_of.data[labels_of.indptr[1]] = 3.0  # the first of two labels
+    data = replace(dataset, train=replace(dataset.train, labels_of=labels_of))
+    options = replace(OPTIONS, relevance=relevance)
+    export_bundle(encoder, data, tmp_path / "bundle", options=options, console=QUIET)
+    bundle = open_bundle(tmp_path / "bundle")
+    if expected is None:
+        assert bundle.vote_weights is None
+    else:
+        assert bundle.vote_weights is not None
+        votes = np.split(bundle.vote_weights, bundle.indptr[1:-1])[1]
+        assert votes == pytest.approx(expected)
 
 
 def test_keys_are_encoded_each_in_its_role(

@@ -84,6 +84,9 @@ def test_what_was_chosen_is_the_default(best: Path) -> None:
     assert predictor_defaults(best) == PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
     write_choices(best, Choices(system="rae", tau=0.05, memorization=0.7, depth=100))
     assert predictor_defaults(best) == PredictorDefaults(tau=0.05, depth=100, memorization=0.7)
+    choices = Choices(system="rae", tau=0.05, memorization=0.7, depth=100, relevance="log")
+    write_choices(best, choices)
+    assert predictor_defaults(best).relevance == "log"
 
 
 def test_the_card_has_settings_origin_and_metrics() -> None:
@@ -91,14 +94,19 @@ def test_the_card_has_settings_origin_and_metrics() -> None:
         format="keymatch-encoder",
         version=1,
         encoder=tiny_facts(),
-        predictor=PredictorDefaults(tau=0.05, depth=100, memorization=0.7),
+        predictor=PredictorDefaults(tau=0.05, depth=100, memorization=0.7, relevance="log"),
         parity={"parity.cosine_mean": 0.99},
         libraries={"torch": "2.13.0"},
         files={"encoder.onnx": FileFacts(bytes=23_000_000, sha256="0")},
         origin=origin(metrics={"P@1": 52.5, "rows": 6000.0}, mixing=0.5),
     )
     card = model_card.render(description)
-    for said in ("lambda 0.7, b 100, tau 0.05", "seed 7", "62 s on a processor", "| P@1 | 52.5 |"):
+    for said in (
+        "lambda 0.7, b 100, tau 0.05, relevance log",
+        "seed 7",
+        "62 s on a processor",
+        "| P@1 | 52.5 |",
+    ):
         assert said in card
     assert "rows |" not in card
     assert "0.5 of the way from the pretrained to the trained ones" in card

@@ -66,6 +66,17 @@ def test_each_entry_is_trained_and_scored_once(
     assert shown == [f"python -m training peer bm25 --data {data} --out {out / 'bm25'}"]
 
 
+def test_fit_is_an_entry_too(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
+    comparison.write_text('[[entries]]\nname = "ours"\nfit = 2.5\n')
+    places = ["--data", str(data), "--out", str(out)]
+    assert run(app, ["compare", str(comparison), *places, "--dry-run"]) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        f"python -m training fit --data {data} --out {out / 'ours'} --minutes 2.5",
+        f"python -m training score --run {out / 'ours'} --data {data} --name ours --precision fp32",
+    ]
+
+
 def test_a_command_that_fails_stops_the_comparison(
     comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,13 +94,15 @@ def test_a_command_that_fails_stops_the_comparison(
     ("document", "message"),
     [
         ("", "entries"),
-        ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder and peer"),
+        ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder, peer and fit"),
         ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
         ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),
         (
             '[[entries]]\nname = "a"\nencoder = "b"\nset = ["x=1"]\n',
             "`set` does not apply to an encoder",
         ),
+        ('[[entries]]\nname = "a"\nfit = 1.0\nset = ["x=1"]\n', "`set` does not apply to fit"),
+        ('[[entries]]\nname = "a"\nfit = 0.0\n', "entries.0.fit"),
         (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
         ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
     ],
@@ -104,7 +117,7 @@ def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path
 def test_unknown_names_are_told_what_there_is(comparison: Path) -> None:
     with pytest.raises(InvalidConfig, match="known are minilm, bm25, rae, rae-no-instances"):
         comparisons.load(str(comparison)).chosen(("dpr",))
-    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby"):
+    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby, own-data"):
         comparisons.load("wikipedia")
 
 

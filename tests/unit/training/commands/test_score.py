@@ -1,5 +1,6 @@
 """Scoring a run and an encoder from the command line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -8,7 +9,10 @@ import pytest
 from service.command_line import run
 from tests.support.tiny.training import RECIPE
 from training.__main__ import app
+from training.checkpoints.choices import read_choices, write_choices
+from training.datasets import lf_xmc
 from training.evaluation import results
+from training.evaluation.examples import read_examples
 from training.selection.memory_choices import MEMORIZATIONS
 
 
@@ -32,6 +36,32 @@ def test_a_run_is_scored_at_what_was_chosen_and_at_all_else(
     untrained = [] if system == "one-versus-all" else [0, 0, 0]
     assert [check.step for check in scored.history] == [*untrained, 2, 2, 2, 4, 4, 4]
     assert scored.training_seconds is not None
+    examples = read_examples(out)
+    assert examples is not None and len(examples.queries) == 16
+    assert (examples.against is not None) == (system == "rae")  # classifiers have no step 0
+
+
+def test_the_untrained_memory_is_kept_in_training_or_measured_when_asked(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, out = tmp_path / "mine.toml", tmp_path / "run"
+    recipe.write_text(RECIPE.format(model=model, system="rae"))
+    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
+    score = ["score", "--run", str(out), "--data", str(data)]
+    assert run(app, score) == 0
+    assert f"against the untrained memory of {model}: " in capsys.readouterr().out
+    kept = read_examples(out)
+
+    (out / "untrained.safetensors").unlink()
+    assert run(app, score) == 0
+    assert "with --untrained they are measured" in capsys.readouterr().out
+
+    assert run(app, [*score, "--untrained"]) == 0
+    again = read_examples(out)
+    assert kept is not None and again is not None
+    assert [query.query for query in again.queries] == [query.query for query in kept.queries]
+    assert again.against is not None and again.against.rows == 16
+    assert (out / "untrained.safetensors").is_file()
 
 
 def test_an_encoder_is_scored_without_a_run(model: Path, data: Path, tmp_path: Path) -> None:
@@ -46,12 +76,40 @@ def test_an_encoder_is_scored_without_a_run(model: Path, data: Path, tmp_path: P
     assert scored.results[0].memorization in MEMORIZATIONS
 
 
+def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, out, weighted = tmp_path / "mine.toml", tmp_path / "run", tmp_path / "weighted"
+    recipe.write_text(RECIPE.format(model=model, system="rae"))
+    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
+    dataset = lf_xmc.read(data)
+    dataset.train.labels_of.data[::2] = 100.0
+    lf_xmc.write(dataset, weighted)
+
+    def figures(folder: Path, *options: str) -> list[dict[str, float]]:
+        command = ["score", "--run", str(out), "--data", str(folder), *options]
+        assert run(app, command) == 0
+        return [result.metrics for result in results.read(out).results]
+
+    equal, given = figures(data), figures(weighted)
+    assert "relevance" not in capsys.readouterr().out
+    assert given != equal
+    assert figures(weighted, "--relevance", "binary") == equal
+    chosen = read_choices(out / "best")
+    assert chosen is not None
+    write_choices(out / "best", replace(chosen, relevance="binary"))
+    assert figures(weighted) == equal
+    assert "votes with relevance binary" in capsys.readouterr().out
+    assert figures(weighted, "--relevance", "given") == given
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "give either --run, or --encoder and --out"),
         (["--encoder", "x"], "give either --run, or --encoder and --out"),
         (["--run", "{tmp}", "--out", "x"], "give either --run, or --encoder and --out"),
+        (["--encoder", "x", "--out", "y", "--untrained"], "--untrained goes with --run"),
         (["--run", "{tmp}"], "run.json: is missing: the run has not finished"),
     ],
 )

@@ -7,9 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from export.encoder.provenance import predictor_defaults, read_origin
 from service.command_line import run
+from tests.support.tiny.training import tiny_dataset
 from training.__main__ import app
+from training.checkpoints.choices import read_choices
 from training.datasets import lf_xmc
+from training.evaluation.examples import read_examples
 from training.fitting.facts import data_facts
 from training.models.torch_encoder import load_encoder
 
@@ -31,6 +35,9 @@ def test_the_kept_run_is_one_as_train_writes_it(fitted: Path, data: Path) -> Non
     assert {path.name for path in fitted.iterdir()} >= {"best", "run.json", "metrics.jsonl"}
     assert not (fitted / "tried").exists()
     assert run(app, ["score", "--data", str(data), "--run", str(fitted)]) == 0
+    examples = read_examples(fitted)
+    assert examples is not None and examples.against is not None
+    assert examples.against.rows == len(examples.queries) == 16
 
 
 def test_it_goes_on_from_a_run(fitted: Path, data: Path, tmp_path: Path, capsys) -> None:
@@ -40,6 +47,35 @@ def test_it_goes_on_from_a_run(fitted: Path, data: Path, tmp_path: Path, capsys)
     assert "no time is left for it" in said
     assert "untrained is kept: nothing else was tried" in said
     assert (tmp_path / "again" / "best" / "modules.json").is_file()
+
+
+@pytest.fixture
+def weighted(tmp_path: Path) -> Path:
+    """The tiny data set; the first label of each row weighs a hundred times the second."""
+    dataset = tiny_dataset()
+    dataset.train.labels_of.data[::2] = 100.0
+    folder = tmp_path / "weighted"
+    lf_xmc.write(dataset, folder)
+    return folder
+
+
+@pytest.mark.parametrize("minutes", ["0.1", "1"])
+def test_the_relevance_that_is_chosen_is_kept(
+    minutes: str,
+    model: Path,
+    weighted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("training.fitting.runs.best_relevance", lambda trials: "binary")
+    folder = tmp_path / "run"
+    command = ["fit", "--data", str(weighted), "--out", str(folder), "--from", str(model)]
+    assert run(app, [*command, "--minutes", minutes]) == 0
+    choices = read_choices(folder / "best")
+    assert choices is not None and choices.relevance == "binary"
+    assert predictor_defaults(folder / "best").relevance == "binary"
+    origin = read_origin(folder / "best")
+    assert origin is not None and origin.dataset == "colours"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
-"""Weights that mislead are noticed on held-out rows, and the user is told what to do."""
+"""Weights that mislead are noticed on held-out rows, and what is kept votes without them."""
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy.sparse import csr_matrix
 
 from training.checkpoints.choices import UNCHOSEN
 from training.evaluation.prediction import OfflineMemory, retrieve
 from training.fitting.trial import measure
-from training.fitting.weights import weight_lines, weight_trials
+from training.fitting.weights import (
+    best_relevance,
+    chosen_with,
+    weight_lines,
+    weight_trials,
+)
 from training.selection.validation import HeldOutRetrieval
 
 CHOICES = replace(UNCHOSEN, memorization=1.0, depth=2)
@@ -42,7 +48,27 @@ def test_misleading_weights_are_told() -> None:
     compared, advice = lines(weight=100.0)
     assert compared.startswith("weights of the memory's votes, mean on the held-out rows: given ")
     assert advice.startswith("binary gains ")
-    assert advice.endswith("`python -m training data pairs --relevance binary` makes such data")
+    assert advice.endswith(
+        "the memory of what is kept votes with relevance binary"
+        " (`export bundle --relevance given` overrules it)"
+    )
+
+
+@pytest.mark.parametrize(("weight", "best"), [(100.0, "binary"), (0.5, "given"), (1.0, None)])
+def test_the_best_relevance(weight: float, best: str | None) -> None:
+    split = held_out(weight=weight)
+    assert best_relevance(weight_trials([split], [measure(split, CHOICES)])) == best
+
+
+def test_settings_are_chosen_for_the_votes_that_are_kept() -> None:
+    split = held_out(weight=100.0)
+    given = measure(split, CHOICES)
+    binary = chosen_with("binary", split, given)
+    assert binary.choices.relevance == "binary"
+    assert binary.metrics["P@1"] > given.metrics["P@1"]
+    kept = chosen_with("given", split, given)
+    assert kept.choices == replace(CHOICES, relevance="given")
+    assert kept.metrics == given.metrics
 
 
 def test_weights_that_do_no_harm_are_compared_only() -> None:

@@ -8,7 +8,13 @@ import orjson
 import pytest
 from safetensors.numpy import load_file
 
-from tests.support.tiny.training import DIMENSION, losses, open_tiny_run, write_recipe
+from tests.support.tiny.training import (
+    DIMENSION,
+    losses,
+    open_tiny_run,
+    tiny_dataset,
+    write_recipe,
+)
 from training.systems.registry import SYSTEMS
 
 
@@ -77,3 +83,14 @@ def test_a_checkpoint_keeps_its_ngrams(model: Path, tmp_path: Path) -> None:
     again = recipes.load("rae-moby", [f"encoder.name={run / 'best'}", "ngrams.buckets=64"])
     ngrams = [part for part in trainable_encoder(again).model if isinstance(part, CharacterNgrams)]
     assert [part.buckets for part in ngrams] == [512], "a checkpoint's table is trained on"
+
+
+@pytest.mark.parametrize("changes", [(), ("encoder.frozen=true", "ngrams.buckets=512")])
+def test_further_queries_have_the_vectors_of_equal_training_texts(
+    changes: Sequence[str], model: Path, tmp_path: Path
+) -> None:
+    trainer = open_tiny_run(write_recipe(tmp_path, model=model), tmp_path / "run", *changes)
+    instances, _ = trainer.model.vectors(lambda done, total: None)
+    texts = tiny_dataset().train.instances.texts[5:9]
+    vectors = trainer.model.query_vectors(texts, max_tokens=32)
+    np.testing.assert_allclose(vectors, instances[5:9], atol=1e-6)

@@ -1,14 +1,22 @@
 """The page: whole in itself, escaped, and without what there is nothing to say of."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from training.evaluation.examples import (
+    AgainstUntrained,
+    ExampleQuery,
+    Examples,
+    ShownAnswer,
+)
 from training.report import page as page_module
 from training.report.facts import choice, facts_of, listed
-from training.report.page import p_value, render, section_of, sections_of
+from training.report.page import LONGEST_TEXT, p_value, render, section_of, sections_of
+from training.report.tables import METRICS
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +168,82 @@ def test_unlike_hardware_is_said(run: Any, peer: Any) -> None:
 def test_settings_are_listed_flat() -> None:
     settings = {"seed": 0, "batch": {"order": "shuffled", "cap": None}, "of": [1, 2]}
     assert list(listed(settings)) == [("seed", "0"), ("batch.order", "shuffled"), ("of", "1, 2")]
+
+
+def test_a_plain_sentence_stands_before_each_name(run: Any) -> None:
+    text = " ".join(Elements(render(sections_of({"colours": [run()]}))).text.split())
+    for metric in (*METRICS, "F1@5"):
+        assert text.index("Of a hundred queries, how many have a right") < text.index(metric)
+    words = page_module.WORDS
+    assert {name for word in words for name in word.names} >= {*METRICS, "F1@5"}
+    for word in words:
+        for name in word.names:
+            if "@" in name:
+                assert text.index(word.meaning) < re.search(rf"{name}(?!\d)", text).start()
+
+
+def judged(run: Any, *, query: str = "warm hat", text: str = "hats") -> Any:
+    """A run with a won and a lost query."""
+    right = (ShownAnswer(text=text, score=0.75, right=True),)
+    wrong = (ShownAnswer(text="tents", score=0.25, right=False),)
+    queries = tuple(
+        ExampleQuery(
+            query=query,
+            expected=(text,),
+            more=3,
+            answers=right if verdict == "won" else wrong,
+            untrained=wrong if verdict == "won" else right,
+            verdict=verdict,
+        )
+        for verdict in ("won", "lost")
+    )
+    against = AgainstUntrained(
+        encoder="base", memorization=0.3, depth=100, tau=0.04, won=1_200, lost=34, same=5
+    )
+    return replace(run(), examples=Examples(seed=7, queries=queries, against=against))
+
+
+def test_queries_to_judge_by(run: Any) -> None:
+    page = render(sections_of({"colours": [judged(run), run("plain")]}))
+    text = " ".join(Elements(page).text.split())
+    assert "Queries to judge by" in headings(page)
+    assert (
+        "rae: of 1,239 test queries, 1,200 won, 34 lost, 5 the same, against the untrained memory"
+        " of base (λ 0.3, b 100, temperature 0.04)."
+    ) in text
+    assert "rae: 2 queries drawn by seed 7" in text
+    assert "warm hat hats and 3 more hats 0.750 ✓ right tents 0.250 won" in text
+    assert "warm hat hats and 3 more tents 0.250 hats 0.750 ✓ right lost" in text
+    assert "plain: of" not in text
+
+
+def test_queries_without_the_untrained_memory(run: Any) -> None:
+    queries = tuple(
+        replace(query, untrained=None, verdict=None) for query in judged(run).examples.queries
+    )
+    one = replace(run(), examples=Examples(seed=0, queries=queries))
+    text = " ".join(Elements(render(sections_of({"colours": [one]}))).text.split())
+    assert "rae: the untrained memory was not measured" in text
+    assert "against it" not in text and "hats 0.750 ✓ right" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("</li><script>alert(1)</script>", "</li><script>alert(1)</script>"),
+        ("x" * 100_000, "x" * LONGEST_TEXT + "…"),
+        ("日本語 שלום 👩‍👩‍👧 é", "日本語 שלום 👩‍👩‍👧 é"),
+        ("a\0b\x1b[31m\x85", "a\ufffdb\ufffd[31m\ufffd"),
+        ("half \ud800 of a pair", "half \ufffd of a pair"),
+        ("\u202eright to left", "\u202eright to left"),
+        ("{{ run }} {% raw %}", "{{ run }} {% raw %}"),
+    ],
+)
+def test_no_text_breaks_the_page(text: str, shown: str, run: Any) -> None:
+    page = render(sections_of({"colours": [judged(run, query=text, text=text)]}))
+    elements = Elements(page)
+    assert page.encode()
+    assert "script" not in elements.tags
+    assert elements.text.count(shown) >= 6
+    assert elements.tags.count("bdi") == 8  # each text keeps its direction to itself
+    assert len(page) < len(render(sections_of({"colours": [judged(run)]}))) + 5_000
