@@ -4,7 +4,7 @@ set = ["optimizer.steps=120"]     # overrides every recipe, so that all train al
 
 [[entries]]
 name = "rae"                      # the name of its folder, and in the report
-recipe = "rae-moby"               # or encoder = "package:NAME", or peer = "bm25"
+recipe = "rae-moby"               # or encoder = "package:NAME", peer = "bm25", fit = 20.0 (minutes)
 set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT, parse
+from service.core.config import STRICT, Positive, parse
 from service.core.errors import InvalidConfig
 from training.recipes import shipped
 
@@ -25,12 +25,16 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
-    """A system of a comparison: exactly one of recipe, encoder and peer is given."""
+    """A system of a comparison: exactly one of recipe, encoder, peer and fit is given.
+
+    `fit` is the time that `python -m training fit` has, in minutes.
+    """
 
     name: Name
     recipe: str | None = None
     encoder: str | None = None
     peer: str | None = None
+    fit: Positive | None = None
     set: tuple[str, ...] = ()
 
 
@@ -64,14 +68,15 @@ def load(name: str) -> Comparison:
     comparison = parse(Comparison, document, source=name)
     seen: set[str] = set()
     for entry in comparison.entries:
-        kinds = (entry.recipe, entry.encoder, entry.peer)
+        kinds = (entry.recipe, entry.encoder, entry.peer, entry.fit)
         if sum(kind is not None for kind in kinds) != 1:
             raise InvalidConfig(
-                f"{name}: {entry.name} needs exactly one of recipe, encoder and peer"
+                f"{name}: {entry.name} needs exactly one of recipe, encoder, peer and fit"
             )
-        if entry.encoder is not None and entry.set:
+        if entry.set and entry.recipe is None and entry.peer is None:
+            kind = "fit" if entry.encoder is None else "an encoder"
             raise InvalidConfig(
-                f"{name}: {entry.name}: the key `set` does not apply to an encoder; remove it"
+                f"{name}: {entry.name}: the key `set` does not apply to {kind}; remove it"
             )
         if entry.name in seen:
             raise InvalidConfig(f"{name}: two entries are named {entry.name}")

