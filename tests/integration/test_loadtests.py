@@ -229,8 +229,8 @@ def test_load_passes_within_its_limits(tiny_bundle_folder: Path) -> None:
 def test_locust_fails_beyond_a_limit(
     loaded: Server, tiny_bundle_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--bundle", str(tiny_bundle_folder), "--users", "3", "--run-time", "1s"]
-    options += ["--max-p50", "0", "--max-p99", "5000"]
+    options = ["--bundle", str(tiny_bundle_folder), "--users", "3", "--run-time", "3s"]
+    options += ["--insert-weight", "0", "--max-p50", "0", "--max-p99", "5000"]
     assert run_locust(loaded.url, options, timeout=60) == 1
     assert "limit exceeded: p50 of /predict" in "".join(capfd.readouterr())
 

@@ -1,0 +1,107 @@
+"""What a new user does first: a messy table becomes a served and measured bundle, by processes."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.support.commands import run
+from tests.support.serving import server_process
+from tests.support.tiny.training import write_tiny_checkpoint
+from training.datasets import lf_xmc
+
+DEMO = Path(__file__).parents[3] / "deploy/demo/encoder"
+KINDS = ("red", "green", "blue", "small", "large", "cheap", "best", "used", "new", "light")
+NOUNS = ("tent", "lamp", "stove", "bottle", "jacket", "rope", "knife", "compass", "map", "torch")
+LONG = "trail running shoes " * 250  # 5,000 characters
+ODD = [
+    ("shoes, red", "boots; red", "2"),  # separators within quotes
+    ("tent\nfor two", "camping", "1.5"),  # a line break within quotes
+    ('15" rim', "wheels", "1"),
+    ("cafe\u0301 cr\u00e8me", "coffee", "3"),  # a combining mark, and a character with an accent
+    ("🏕️ 👩‍👩‍👧", "camping 🏕️", "1"),
+    ("חדר כושר", "fitness", "0.25"),
+    (LONG, "running shoes", "4"),
+]
+EMPTY = [("", "boots", "1"), ("lamp", "", "1"), ("lamp", "light", "")]  # three bad rows
+
+
+def write_messy_table(path: Path) -> int:
+    """A csv with a byte order mark and CRLF; returns its number of rows."""
+    plain = [(f"{kind} {noun}", f"{noun}s", "1") for noun in NOUNS for kind in KINDS]
+    rows = [*plain, *ODD, *plain[:20], *EMPTY, *ODD[:2]]
+    content = io.StringIO()
+    csv.writer(content, lineterminator="\r\n").writerows([("Query", "Keyword", "Clicks"), *rows])
+    path.write_bytes(b"\xef\xbb\xbf" + content.getvalue().encode())
+    return len(rows)
+
+
+def done(*arguments: object) -> str:
+    """What a command printed, which must succeed."""
+    ended = run(*arguments, seconds=240)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stdout
+
+
+def prepared(folder: Path) -> Path:
+    """The first command."""
+    rows = write_messy_table(folder / "clicks.csv")
+    data = folder / "data"
+    columns = ("--query", "Query", "--label", "Keyword", "--weight", "Clicks")
+    table = ("--input", folder / "clicks.csv", "--on-bad-row", "skip")
+    said = done("training", "data", "pairs", *table, *columns, "--out", data)
+    assert f"{rows} rows read" in said
+    assert "22 rows repeat a pair: their weights are added" in said
+    assert "3 rows rejected" in said
+    rejects = (folder / "data.rejects.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in rejects[1:]] == ["Query", "Keyword", "Clicks"]
+    return data
+
+
+def answers(bundle: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The last command: the keywords of each odd query, by a request over HTTP."""
+    queries = [query for query, _, _ in ODD if query != LONG]
+    with server_process(bundle, folder / "state", folder / "stderr") as server:
+        url = f"http://127.0.0.1:{server.port}/predict"
+        answer = httpx.post(url, json={"queries": queries, "top_k": 3}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert server.stop() == 0
+    return {result["query"]: result["keywords"] for result in answer.json()["results"]}
+
+
+def measured(bundle: Path, data: Path, folder: Path) -> dict[str, float]:
+    figures = folder / "figures.json"
+    done("training", "evaluate", "--bundle", bundle, "--data", data, "--json", figures)
+    metrics: dict[str, float] = orjson.loads(figures.read_bytes())["rows"][0]["metrics"]
+    return metrics
+
+
+@pytest.mark.slow
+def test_a_messy_table_is_served_without_training(tmp_path: Path) -> None:
+    data, bundle = prepared(tmp_path), tmp_path / "bundle"
+    done("export", "bundle", "--encoder", DEMO, "--data", data, "--out", bundle)
+    assert measured(bundle, data, tmp_path)["P@1"] > 50  # by chance: 7
+    found = answers(bundle, tmp_path)
+    trained = set(lf_xmc.read(data).train.instances.texts)  # the others are not in the memory
+    known = {query: label for query, label, _ in ODD if " ".join(query.split()) in trained}
+    known.pop(LONG, None)
+    assert len(known) >= 3
+    for query, label in known.items():
+        assert label in [keyword["text"] for keyword in found[query]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_messy_table_is_trained_on_and_served(tmp_path: Path) -> None:
+    data, bundle, fitted = prepared(tmp_path), tmp_path / "bundle", tmp_path / "run"
+    start = write_tiny_checkpoint(tmp_path / "start")
+    places = ("--data", data, "--out", fitted)
+    done("training", "fit", *places, "--from", start, "--minutes", "0.2")
+    done("export", "bundle", "--encoder", fitted / "best", "--data", data, "--out", bundle)
+    assert 0 <= measured(bundle, data, tmp_path)["P@1"] <= 100
+    assert all(keywords for keywords in answers(bundle, tmp_path).values())
