@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,28 +42,32 @@ class JsonAnswer:
 
     def __init__(self, document: Any) -> None:
         """Serialise `document`."""
-        self._body = orjson.dumps(document)
+        self._parts: tuple[bytes, ...] = (orjson.dumps(document),)
+        self.size = len(self._parts[0])  # bytes of the body
 
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-        return len(self._body)
+    @classmethod
+    def of_parts(cls, parts: Iterable[bytes]) -> JsonAnswer:
+        """The answer whose body are these parts; long ones are never joined, which takes time."""
+        answer = cls.__new__(cls)
+        answer._parts = tuple(parts)
+        answer.size = sum(map(len, answer._parts))
+        return answer
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the answer; one of several pieces as fast as the client reads it."""
         headers = [
-            (b"content-length", b"%d" % len(self._body)),
+            (b"content-length", b"%d" % self.size),
             (b"content-type", b"application/json"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        body, place = self._body, PIECE_BYTES
-        if len(body) > PIECE_BYTES:
-            while place < len(body):
-                piece = body[place - PIECE_BYTES : place]
+        if self.size <= PIECE_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(self._parts)})
+            return
+        for part in self._parts:  # an empty one has no piece
+            for place in range(0, len(part), PIECE_BYTES):
+                piece = part[place : place + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                place += PIECE_BYTES
-            body = body[place - PIECE_BYTES :]
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
@@ -106,17 +110,16 @@ def large_predict_answer(
     and `TooManyBytes` if `hold` cannot take them.
     """
     hold.become(require_answer_fits(answer, explain=explain, limit=limit))
-    return JsonAnswer(
-        {
-            "bundle": bundle,
-            "version": answer.version,
-            "results": [
-                orjson.Fragment(orjson.dumps(result_answer(prediction, explain=explain)))
-                for prediction in answer.predictions
-            ],
-            "timing_ms": _timing(answer.seconds),
-        }
-    )
+    return JsonAnswer.of_parts(_large_parts(answer, bundle=bundle, explain=explain))
+
+
+def _large_parts(answer: Answer, *, bundle: str, explain: bool) -> Iterator[bytes]:
+    """The parts of `predict_answer` as JSON, one for each query between others."""
+    yield b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)
+    for number, prediction in enumerate(answer.predictions):
+        yield b"," if number else b""
+        yield orjson.dumps(result_answer(prediction, explain=explain))
+    yield b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds))
 
 
 def labels_answer(written: Written) -> LabelsAnswer:

@@ -1,6 +1,7 @@
 """Large answers of /predict: the same document as small ones, and refused before they are built."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -67,6 +68,17 @@ def test_a_large_answer_is_the_same_document(explain: bool) -> None:
     small = predict_answer(tents, bundle="b", explain=explain)
     large = large_predict_answer(tents, bundle="b", explain=explain, limit=LIMIT, hold=hold())
     assert body(large) == orjson.dumps(small)
+
+
+@pytest.mark.parametrize("queries", [0, 1, 3])
+@pytest.mark.parametrize("keywords", [1, 200])
+def test_a_large_answer_has_a_part_for_each_query(queries: int, keywords: int) -> None:
+    tents = answer(keywords=keywords, metadata={"brand": "acme"})
+    many = replace(tents, predictions=tents.predictions * queries)
+    small = predict_answer(many, bundle='"b"', explain=True)
+    large = large_predict_answer(many, bundle='"b"', explain=True, limit=LIMIT, hold=hold())
+    assert body(large) == orjson.dumps(small)
+    assert large.size == len(body(large))
 
 
 @pytest.mark.parametrize("explain", [False, True])
