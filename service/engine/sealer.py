@@ -14,6 +14,7 @@ from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_source import SegmentSource
 from service.core.memory.view import View
+from service.core.processes.heaps import give_back_free_pages
 from service.core.types import Halves, Rows
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.writing.writer import Writer
@@ -105,6 +106,7 @@ class Sealer:
         if not self._writer.attach(sealed, to=loaded).result():
             return
         self._discard_replaced(plan, key)
+        give_back_free_pages()  # the sealed rows and what they were copied to
         seconds = perf_counter() - start
         self._telemetry.seal_seconds.observe(seconds)
         log.info("sealed", extra={"rows": len(plan.rows), "seconds": round(seconds, 2)})

@@ -21,11 +21,11 @@ from types import FrameType
 from fastapi import FastAPI
 
 from service.core.errors import KeymatchError
+from service.core.processes.heaps import share_heaps
 from service.engine.engine import Engine
 from service.http.app import build_app
 from service.logs import configure_logs
 from service.server.connection_guard import ConnectionGuard
-from service.server.heaps import share_heaps
 from service.server.serve_config import ServeConfig
 from service.telemetry import Telemetry
 

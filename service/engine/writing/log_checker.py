@@ -15,6 +15,7 @@ from time import thread_time
 from service.core.errors import LogCut, LogError
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.maintenance.recover import means_damage
+from service.core.processes.heaps import give_back_free_pages
 
 EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds
 SHARE = 0.02  # of one core, at most
@@ -57,6 +58,7 @@ class LogChecker:
             else:
                 if whole:
                     self._found("")
+            give_back_free_pages()  # rows and pages of the walk, some megabytes
 
     def _walk(self) -> bool:
         """Verify all events; returns false if that was ended early.

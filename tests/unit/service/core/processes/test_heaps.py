@@ -9,7 +9,7 @@ import pytest
 # Many threads allocate at once; prints how many heaps glibc has then.
 MANY_THREADS = """
 import ctypes, re, threading
-from service.server.heaps import share_heaps
+from service.core.processes.heaps import share_heaps
 
 if {shared}:
     assert share_heaps()
@@ -53,3 +53,35 @@ def heaps_of_many_threads(*, shared: bool) -> int:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     return int(done.stdout)
+
+
+# Allocates 100 MB in small blocks and frees all but the last; prints the resident megabytes before
+# and after the free pages were given back.
+FREE_PAGES = """
+import ctypes, re
+from pathlib import Path
+from service.core.processes.heaps import give_back_free_pages
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+blocks = [libc.malloc(10_000) for _ in range(10_000)]
+for block in blocks:
+    ctypes.memset(ctypes.c_void_p(block), 1, 10_000)
+for block in blocks[:-1]:  # the last one keeps the others from the end of the heap
+    libc.free(ctypes.c_void_p(block))
+before = resident()
+assert give_back_free_pages()
+print(before, resident())
+"""
+
+
+def test_free_pages_are_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREE_PAGES], capture_output=True, text=True, check=True
+    )
+    before, after = map(int, done.stdout.split())
+    assert before > after + 80
