@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 FORBIDDEN = {"torch", "transformers", "sentence_transformers", "onnx", "training", "export"}
 SERVE_AND_PREDICT = """
@@ -83,3 +85,16 @@ def test_serving_brings_nothing_of_torch(tiny_bundle_folder: Path, tmp_path: Pat
 def test_importing_a_package_does_nothing() -> None:
     code = "import service.__main__, threading; print(threading.active_count())"
     assert in_a_new_process(code) == "1\n"
+
+
+# What the extra `training` brings, and the extras of the quick start (`make serve`) do not.
+ONLY_TRAINING = (
+    *("torch", "transformers", "sentence_transformers", "accelerate", "psutil", "safetensors"),
+    *("tensorboard", "pyarrow", "matplotlib", "jinja2", "onnx", "onnxscript"),
+)
+
+
+@pytest.mark.parametrize("package", ["training", "export"])
+def test_commands_open_without_the_extra_training(package: str) -> None:
+    hide = "".join(f"sys.modules[{name!r}] = None\n" for name in ONLY_TRAINING)
+    in_a_new_process(f"import sys\n{hide}import {package}.__main__")

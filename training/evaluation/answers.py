@@ -16,8 +16,6 @@ from pathlib import Path
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData
@@ -111,6 +109,8 @@ def verdicts(ours: Bools, theirs: Bools) -> NDArray[np.int64]:
 
 def write_untrained(answers: Answers, dataset: Dataset, run: Path) -> None:
     """Write the untrained encoder's answers into a run's folder."""
+    from safetensors.numpy import save  # of the extra training: `data` works without it
+
     arrays = {"rows": answers.rows, "labels": answers.labels, "scores": answers.scores}
     facts = {
         "encoder": answers.encoder,
@@ -125,6 +125,8 @@ def read_untrained(run: Path, dataset: Dataset) -> Answers | None:
 
     Raises `InvalidData` for a damaged file.
     """
+    from safetensors import SafetensorError, safe_open
+
     path = run / FILE
     if not path.is_file():
         return None
