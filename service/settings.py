@@ -4,9 +4,9 @@
     [engine]     threads, caches and queues
     [server]     address and access
 
-An option on the command line overrides the file, and the file overrides the defaults below. One
-default depends on another value: `engine.threads`, see `load_settings`. service/README.md lists all
-settings with their units.
+An option on the command line overrides the file, and the file overrides the defaults below. Two
+defaults depend on other values: `engine.threads` and `engine.version_waiters`, see `load_settings`.
+service/README.md lists all settings with their units.
 """
 
 import os
@@ -19,6 +19,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Count, Natural, parse, read_toml
+from service.core.errors import InvalidConfig
 from service.core.types import DeviceName
 
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
@@ -26,6 +27,10 @@ API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
 # other's batches.
 GPU_THREADS = 2
 STATE_VARIABLE = "KEYMATCH_STATE"  # replaces --state, which other users of the machine can read
+# A request that waits for a version keeps its connection for as long as its deadline allows, and
+# nothing drops it to make room: most connections must be left to others.
+CONNECTIONS_A_WAITER = 5  # by default
+LEAST_CONNECTIONS_A_WAITER = 2  # whatever is set
 
 
 def available_cores() -> int:
@@ -94,7 +99,8 @@ class EngineSettings:
     - `queue_target_ms`: milliseconds that a queue of queries may stand; while even the shortest
       wait is longer, requests that would wait longer get 429
     - `queue_interval_ms`: milliseconds over which the shortest wait is taken
-    - `version_waiters`: requests waiting for their `min_version`; beyond it 429
+    - `version_waiters`: requests waiting for their `min_version`; beyond it 429. Where no file sets
+      it, `load_settings` takes at most a fifth of `connections`, since each waiter keeps its own
     - `queue_labels`: labels and instances waiting to be encoded, or to be written; beyond it 429
     - `write_share`: share of the cores that encoding posted texts gets at least, however busy they
       are; beyond it queries go first
@@ -117,7 +123,7 @@ class EngineSettings:
     queue_queries: Count = 512
     queue_target_ms: Count = 10
     queue_interval_ms: Count = 50
-    version_waiters: Natural = 1_000
+    version_waiters: Natural = 200
     queue_labels: Count = 10_000
     write_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.15
     write_deadline_ms: Count = 10_000
@@ -192,7 +198,8 @@ def load_settings(
 
     The options `server` and `engine` override its tables of these names.
     Where the file does not set `engine.threads`, it is the number of cores divided by the number of
-    workers, at least 1, and at most `GPU_THREADS` with a GPU. An option that is None is not set.
+    workers, at least 1, and at most `GPU_THREADS` with a GPU; `engine.version_waiters` is lowered
+    with `server.connections`. An option that is None is not set.
     Raises `InvalidConfig` naming the file, the key and what is allowed.
     """
     document = read_toml(path) if path is not None else {}
@@ -201,9 +208,34 @@ def load_settings(
         table = document.get(name, {})
         if given and isinstance(table, dict):
             document = {**document, name: {**table, **given}}
-    settings = parse(Settings, document, source=str(path) if path else "command line")
-    if "threads" in document.get("engine", {}):
-        return settings
+    source = str(path) if path else "command line"
+    settings, set_here = parse(Settings, document, source=source), document.get("engine", {})
+    engine = settings.engine
+    if "threads" not in set_here:
+        engine = replace(engine, threads=_threads(settings))
+    if "version_waiters" not in set_here:
+        engine = replace(engine, version_waiters=_version_waiters(settings))
+    else:
+        _require_few_waiters(settings, source)
+    return replace(settings, engine=engine)
+
+
+def _threads(settings: Settings) -> int:
     cores = max(1, available_cores() // settings.server.workers)
-    threads = cores if settings.engine.device == "cpu" else min(cores, GPU_THREADS)
-    return replace(settings, engine=replace(settings.engine, threads=threads))
+    return cores if settings.engine.device == "cpu" else min(cores, GPU_THREADS)
+
+
+def _version_waiters(settings: Settings) -> int:
+    most = settings.server.connections // CONNECTIONS_A_WAITER
+    return min(settings.engine.version_waiters, most)
+
+
+def _require_few_waiters(settings: Settings, source: str) -> None:
+    waiters = settings.engine.version_waiters
+    most = settings.server.connections // LEAST_CONNECTIONS_A_WAITER
+    if waiters > most:
+        raise InvalidConfig(
+            f"{source}: engine.version_waiters is {waiters}, and may be at most {most}, half of"
+            " server.connections, since each waiter keeps a connection: lower it, or raise"
+            " server.connections"
+        )

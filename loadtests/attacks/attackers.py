@@ -38,10 +38,10 @@ def costly_queries(port: int, ended: Event) -> None:
 
 
 def far_versions(port: int, ended: Event) -> None:
-    """Two hundred clients wait for a version that does not come."""
+    """More clients than there are connections wait for a version that does not come."""
     newest = orjson.loads(Connection(port).ask(get("/info"))[1])["version"]
     body = {"queries": ["patience"], "min_version": newest + 5_000, "deadline_ms": 60_000}
-    _hold_open(port, ended, [post("/predict", body)] * 200)
+    _hold_open(port, ended, [post("/predict", body)] * 1_200)
 
 
 def endless_headers(port: int, ended: Event) -> None:

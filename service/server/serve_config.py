@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.engine.engine import Engine
 from service.http.auth import Access
-from service.settings import Settings
+from service.settings import LEAST_CONNECTIONS_A_WAITER, Settings
 from service.telemetry import Telemetry
 
 
@@ -24,6 +24,14 @@ class ServeConfig:
     state: Path | str
     settings: Settings
     access: Access
+
+    def with_connections(self, most: int) -> ServeConfig:
+        """The same with at most so many connections, of which waiters take at most half."""
+        settings = self.settings
+        waiters = min(settings.engine.version_waiters, most // LEAST_CONNECTIONS_A_WAITER)
+        server = replace(settings.server, connections=min(settings.server.connections, most))
+        engine = replace(settings.engine, version_waiters=waiters)
+        return replace(self, settings=replace(settings, engine=engine, server=server))
 
     def engine(self, telemetry: Telemetry) -> Engine:
         """An engine over bundle and state; not opened yet."""

@@ -71,6 +71,8 @@ class Worker:
         share_heaps()
         stop_requested = _note_stop_signals()
         telemetry = Telemetry(self._metrics)
+        guard = ConnectionGuard(server, telemetry.connections)
+        config = config.with_connections(guard.most)
         telemetry.allows(config.settings.by_name())
         self._engine = engine = config.engine(telemetry)
         _end_in_time(engine, stop_requested, server.shutdown_seconds)
@@ -84,7 +86,7 @@ class Worker:
             telemetry=telemetry,
             failed=_stop,
             draining=stop_requested.is_set,
-            connection_state={"guard": ConnectionGuard(server, telemetry.connections)},
+            connection_state={"guard": guard},
         )
 
 

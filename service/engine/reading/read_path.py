@@ -19,9 +19,11 @@ from service.engine.reading.view_waiters import ViewWaiters
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
 
-# Of labels, which processes on the same log may have written since it was last read here. Many: to
-# wait takes no place in the queue, and to refuse a version that comes would break a promise.
-FULL_QUEUES = 100
+# By how many queues of `queue_labels` a version may lie ahead of the memory. A commit of another
+# process writes at most what its queue holds, and the log is read here within milliseconds of each
+# commit, so two queues are more than an acknowledged write can lie ahead: at the default of 10,000,
+# twenty times the lag of which the alert KeymatchLogLag warns.
+FULL_QUEUES = 2
 
 
 class ReadPath:
@@ -100,7 +102,8 @@ class ReadPath:
         """Wait for a version outside the queue, where nobody waits behind this request."""
         if min_version - self._version() > self._most_in_flight:
             raise InvalidInput(
-                f"the newest version is {self._version()}, and no write under way reaches so far",
+                f"the newest version is {self._version()} here, and writes under way reach at most"
+                f" {self._most_in_flight} further",
                 field="min_version",
             )
         if len(self.waiters) >= self._version_waiters:

@@ -10,7 +10,7 @@ import pytest
 
 from service.server.bounded_connection import MOST_PIPELINED
 from service.server.connection_guard import ConnectionGuard
-from service.settings import ServerSettings
+from service.settings import ServerSettings, load_settings
 from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
 from tests.support.waiting import wait_for
 
@@ -196,6 +196,27 @@ def test_probes_are_answered_when_all_connections_are_at_work(
             status, headers, problem = read_answer(connection)
         assert (status, headers["connection"]) == (503, "close")
         assert problem["type"] == "urn:keymatch:problem:too-many-connections"
+
+
+def test_who_waits_for_a_version_leaves_connections_to_others(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keymatch.toml").write_text("[server]\nconnections = 40\n")
+    settings = load_settings(tmp_path / "keymatch.toml", {})
+    waiters = settings.engine.version_waiters
+    serving = http_service(
+        tiny_bundle_folder, tmp_path / "state", settings.server, version_waiters=waiters
+    )
+    waiting = post("/predict", TENT | {"min_version": 1})
+    with serving as service, ExitStack() as holding:
+        for _ in range(60):
+            connection = holding.enter_context(closing(service.connect()))
+            connection.sendall(waiting)
+        wait_for(lambda: service.metric(f"keymatch_version_waiters {waiters:.1f}"))
+        for _ in range(5):
+            with closing(service.connect()) as connection:
+                connection.sendall(post("/predict", TENT))
+                assert read_answer(connection)[0] == 200
 
 
 def test_requests_sent_before_an_answer_have_a_greatest_number(

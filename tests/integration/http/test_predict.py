@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from service.http.answers import PredictAnswer
+from service.settings import EngineSettings
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, wait_for
@@ -178,9 +179,12 @@ def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None
 def test_a_version_beyond_all_that_can_be_under_way_is_a_422_at_once(
     service: LocalService,
 ) -> None:
-    body = {"queries": ["tent"], "min_version": 2_000_000, "deadline_ms": 60_000}
+    most = 2 * EngineSettings().queue_labels
+    body = {"queries": ["tent"], "min_version": most + 1, "deadline_ms": 60_000}
     problem = assert_problem(service.post("/predict", body), 422)
     assert problem["errors"][0]["field"] == "min_version"
+    waited_for = {"queries": ["tent"], "min_version": most, "deadline_ms": 50}
+    assert_problem(service.post("/predict", waited_for), 504)
 
 
 def test_a_version_that_does_not_come_is_a_504_at_the_deadline(service: LocalService) -> None:

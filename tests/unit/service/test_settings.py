@@ -114,6 +114,26 @@ def test_divided_cores_change_no_other_setting(file: Path) -> None:
     assert engine == EngineSettings(threads=engine.threads, queue_queries=7)
 
 
+@pytest.mark.parametrize(
+    ("connections", "waiters"), [(10_000, 200), (1_000, 200), (100, 20), (4, 0)]
+)
+def test_waiters_for_a_version_take_a_fifth_of_the_connections(
+    file: Path, connections: int, waiters: int
+) -> None:
+    file.write_text(f"[server]\nconnections = {connections}\n")
+    assert load_settings(file, {}).engine.version_waiters == waiters
+
+
+def test_more_waiters_than_half_of_the_connections_are_refused(file: Path) -> None:
+    file.write_text("[engine]\nversion_waiters = 50\n[server]\nconnections = 100\n")
+    assert load_settings(file, {}).engine.version_waiters == 50
+    file.write_text("[engine]\nversion_waiters = 501\n")
+    with pytest.raises(InvalidConfig) as objection:
+        load_settings(file, {})
+    assert "engine.version_waiters is 501, and may be at most 500, half of" in str(objection.value)
+    assert "lower it, or raise server.connections" in str(objection.value)
+
+
 def test_an_option_of_the_engine_stands_above_the_file(file: Path) -> None:
     file.write_text("[engine]\nother_data = true\nqueue_queries = 7\n")
     for option, expected in ((None, True), (False, False)):
