@@ -210,14 +210,14 @@ def load_settings(
             document = {**document, name: {**table, **given}}
     source = str(path) if path else "command line"
     settings, set_here = parse(Settings, document, source=source), document.get("engine", {})
-    engine = settings.engine
+    derived = settings.engine
     if "threads" not in set_here:
-        engine = replace(engine, threads=_threads(settings))
+        derived = replace(derived, threads=_threads(settings))
     if "version_waiters" not in set_here:
-        engine = replace(engine, version_waiters=_version_waiters(settings))
+        derived = replace(derived, version_waiters=_version_waiters(settings))
     else:
         _require_few_waiters(settings, source)
-    return replace(settings, engine=engine)
+    return replace(settings, engine=derived)
 
 
 def _threads(settings: Settings) -> int:

@@ -37,6 +37,8 @@ from service.server.connection_guard import ConnectionGuard
 
 READ_BYTES = 262_144  # that the event loop reads from a socket at once
 MOST_PIPELINED = 64  # requests that wait behind the one in progress
+# Of a header or its trailers. A field of four bytes takes a hundred and more as Python's objects.
+MOST_FIELDS = 256
 PROBES = (b"/health/", b"/metrics")  # paths that are answered when connections are scarce
 
 
@@ -91,7 +93,8 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if self.phase == HEADER or self.phase == BODY:
             self._bytes += self._read
-            if self._bytes > self._bounds.header_bytes + READ_BYTES:
+            most = self._bounds.header_bytes + READ_BYTES
+            if self._bytes > most or len(self.headers) > MOST_FIELDS:
                 self.end(self._too_large())
 
     def on_message_begin(self) -> None:
@@ -106,6 +109,8 @@ class BoundedConnection(HttpToolsProtocol):
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > self._bounds.header_bytes:
                 self._refuse(self._too_large())
+        if len(self.headers) > MOST_FIELDS:
+            self._refuse(self._too_large())
         if self._for_probes and not self.url.startswith(PROBES):
             self._refuse(TooManyConnections("connections are scarce; only probes are answered"))
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -113,6 +118,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.phase, self._bytes, self._heard = BODY, 0, False
         self.deadline = self.loop.time() + self._bounds.body_seconds
         self.start_request()
+        self.headers = []  # the request keeps its own; those of a trailer are counted and dropped
 
     def start_request(self) -> None:
         """Hand a request, whose header is accepted, to the application."""
@@ -126,6 +132,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """A request was received as a whole."""
         super().on_message_complete()
+        self.headers = []
         self.phase, self.deadline = ANSWER, math.inf
         self._await_request()
 
@@ -197,7 +204,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _too_large(self) -> HeaderTooLarge:
         most = self._bounds.header_bytes
-        return HeaderTooLarge(f"the header has more than the {most} bytes that are allowed")
+        return HeaderTooLarge(
+            f"the header has more than the {most} bytes, or the {MOST_FIELDS} fields,"
+            " that are allowed"
+        )
 
     def _refuse(self, error: KeymatchError) -> None:
         self._refusal = error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.server.bounded_connection import MOST_PIPELINED
+from service.server.bounded_connection import MOST_FIELDS, MOST_PIPELINED
 from service.server.connection_guard import ConnectionGuard
 from service.settings import ServerSettings, load_settings
 from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
@@ -73,6 +73,35 @@ def test_a_header_has_a_greatest_length(
         status, headers, problem = read_answer(connection)
     assert (status, headers["connection"]) == (431, "close")
     assert problem["type"] == "urn:keymatch:problem:header-too-large"
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+def test_a_header_has_a_greatest_number_of_fields(
+    serve: Callable[..., HttpService], end: bytes
+) -> None:
+    service = serve()
+    with closing(service.connect()) as connection:
+        connection.sendall(LIVE[:-2] + b"a:b\r\n" * (MOST_FIELDS - 1) + b"\r\n")
+        assert read_answer(connection)[0] == 200
+        connection.sendall(LIVE[:-2] + b"a:b\r\n" * 5_000 + end)
+        status, headers, problem = read_answer(connection)
+    assert (status, headers["connection"]) == (431, "close")
+    assert f"the {MOST_FIELDS} fields" in problem["detail"]
+
+
+def test_a_trailer_adds_nothing_to_its_request(serve: Callable[..., HttpService]) -> None:
+    service = serve()
+    request = HEADER + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailer = b"idempotency-key: one\r\n" + b"a:b\r\n" * 200
+    with closing(service.connect()) as connection:
+        for text in (b"axes", b"rope"):
+            body = b'{"labels": [{"text": "%s"}]}' % text
+            connection.sendall(request + b"%x\r\n%s\r\n0\r\n" % (len(body), body))
+            connection.sendall(trailer + b"\r\n")
+            assert read_answer(connection)[0] == 200
+        connection.sendall(request + b"0\r\n" + b"a:b\r\n" * 5_000)
+        assert ends(connection)
+    assert len(service.client.get("/labels").json()["labels"]) == 2
 
 
 def test_an_endless_header_is_not_held(serve: Callable[..., HttpService]) -> None:
