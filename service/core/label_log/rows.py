@@ -148,7 +148,8 @@ def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
 def event_of(row: Sequence[Any], *, place: str) -> Event:
     """Return the event of a stored row; its vectors are flat.
 
-    Raises `LogCorrupt` for a wrong checksum and for a kind that this version does not know.
+    Raises `LogCorrupt` for a wrong checksum, for a kind that this version does not know, and for
+    content that no version writes, as of a program with a defect.
     """
     sequence, kind, body, vectors, encoder, checksum = row[:6]
     try:
@@ -163,13 +164,13 @@ def event_of(row: Sequence[Any], *, place: str) -> Event:
         raise LogCorrupt(
             f"{place}: event {sequence} is of the kind {kind!r}, which this version does not know"
         )
-    return Event(
-        sequence=sequence,
-        kind=kind,
-        body=orjson.loads(body),
-        vectors=np.frombuffer(vectors, np.float16),
-        encoder=encoder,
-    )
+    try:
+        content, halves = orjson.loads(body), np.frombuffer(vectors, np.float16)
+    except ValueError as error:  # no JSON, or an odd number of bytes
+        raise LogCorrupt(f"{place}: event {sequence} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise LogCorrupt(f"{place}: event {sequence} cannot be read: its body is no JSON object")
+    return Event(sequence=sequence, kind=kind, body=content, vectors=halves, encoder=encoder)
 
 
 def _checksum(*, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
