@@ -2,7 +2,7 @@
 
 In WAL mode readers and the process that appends do not wait for each other; with synchronous=FULL
 a commit that has returned is on disk. On which: SQLite goes on writing to files that were removed
-or replaced, so the identity of database and WAL is compared around each commit (`FileIdentity`).
+or replaced, so the identity of its files is compared around each commit (`FileIdentity`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SqliteDatabase:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def require_in_place(self) -> None:
-        """Raise `LogReplaced` where database or WAL were removed or replaced."""
+        """Raise `LogReplaced` where one of the files was removed or replaced."""
         if self._identity is not None:
             self._identity.require_same()
 
@@ -126,9 +126,9 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close all connections."""
-        self.engine.dispose()
         if self._identity is not None:
             self._identity.close()
+        self.engine.dispose()
 
     def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
         """Return whether the error is SQLITE_BUSY ("database is locked"), after `LOCK_SECONDS`."""

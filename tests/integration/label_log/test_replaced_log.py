@@ -25,12 +25,16 @@ def without_wal(state: Path) -> None:
     (state / "labels.sqlite-wal").unlink()
 
 
+def without_shm(state: Path) -> None:
+    (state / "labels.sqlite-shm").unlink()
+
+
 def replaced_by_a_copy(state: Path) -> None:
     shutil.copy(state / "labels.sqlite", state / "copy")
     (state / "copy").replace(state / "labels.sqlite")
 
 
-@pytest.mark.parametrize("attack", [removed, without_wal, replaced_by_a_copy])
+@pytest.mark.parametrize("attack", [removed, without_wal, without_shm, replaced_by_a_copy])
 def test_no_write_is_acknowledged_that_a_restart_would_not_find(
     start: Callable[..., ServerProcess], tmp_path: Path, attack: Callable[[Path], None]
 ) -> None:
