@@ -111,7 +111,7 @@ class EngineSettings:
     - `cached_queries`: query vectors kept
     - `live_rows`: rows learned since the bundle was written, sealed rows included; beyond it 507
     - `live_bytes`: bytes of main memory, estimated, of these rows and of labels learned since;
-      beyond it 507
+      beyond it 507. Default: what the budget of memory leaves (service/server/memory_budget.py)
     - `other_data`: whether a label log that was begun for other data than the bundle's is replayed
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
       temporary folder
@@ -131,7 +131,7 @@ class EngineSettings:
     snapshot_seconds: Count = 3_600
     cached_queries: Natural = 10_000
     live_rows: Count = 1_000_000
-    live_bytes: Count = 4_294_967_296
+    live_bytes: Count | None = None
     other_data: bool = False
     segments: Path | None = None
     seal_rows: Count = 16_384
@@ -144,6 +144,8 @@ class ServerSettings:
     - `host`: address to listen on
     - `port`: port; 0 takes any free port
     - `workers`: processes that serve, each with its own copy of the live memory and its own queues
+    - `memory_bytes`: bytes of main memory for all workers and their children, which must hold all
+      that the limits allow together. Default: the container's limit, or most of the machine's
     - `allow_anonymous`: whether other addresses than loopback are served without API keys
     - `hosts`: names, without port, by which clients call the service; "*" any. Default: on a
       loopback address its names; else with API keys any, without keys addresses and dotless names
@@ -164,6 +166,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     workers: Count = 1
+    memory_bytes: Count | None = None
     allow_anonymous: bool = False
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()

@@ -62,7 +62,11 @@ LIMITS = (
     "live_rows",
     "live_bytes",
     "held_bytes",
+    "answer_bytes",
+    "stream_answer_bytes",
+    "metadata_bytes",
     "connections",
+    "memory_bytes",
 )
 RELOADS = ("ok", "failed")
 

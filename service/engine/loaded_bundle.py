@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,7 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
 
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:
-    return MemoryLimits(
-        live_rows=settings.live_rows, live_bytes=settings.live_bytes, seal_rows=settings.seal_rows
-    )
+    limits = MemoryLimits(live_rows=settings.live_rows, seal_rows=settings.seal_rows)
+    if settings.live_bytes is None:
+        return limits
+    return replace(limits, live_bytes=settings.live_bytes)

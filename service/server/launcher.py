@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+from dataclasses import replace
 
 import uvicorn
 
+from service.core.bundle import manifest
 from service.core.errors import InvalidConfig, KeymatchError
 from service.logs import configure_logs
 from service.server.connection import ServiceConnection
+from service.server.memory_budget import within_budget
 from service.server.serve_config import ServeConfig
 from service.server.supervisor import supervise
 from service.server.worker import Worker
@@ -32,11 +35,13 @@ log = logging.getLogger("keymatch")
 def launch(config: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT, answer what was accepted, and return the exit status.
 
-    Raises `InvalidConfig` for an address that cannot be listened on, and `BundleError` or
-    `LogError` for a bundle or label log that cannot be served.
+    Raises `InvalidConfig` for an address that cannot be listened on or limits beyond the memory,
+    and `BundleError` or `LogError` for a bundle or label log that cannot be served.
     """
     server = config.settings.server
     configure_logs(access=server.access_log)
+    settings = within_budget(config.settings, manifest.read(config.bundle))
+    config = replace(config, settings=settings)
     if server.workers > 1:
         return supervise(config, _uvicorn_config(server), _listen(server))
     return _run_in_this_process(config)

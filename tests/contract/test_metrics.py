@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import Counter, Histogram
 
-from service.telemetry import RELOADS, ROW_KINDS, STAGES, Telemetry
+from service.settings import Settings
+from service.telemetry import LIMITS, RELOADS, ROW_KINDS, STAGES, Telemetry
 
 README = Path(__file__).parents[2] / "service/README.md"
 CONTRACT = {
@@ -62,6 +63,15 @@ def test_the_code_exports_the_contracts_metrics(exported: dict[str, set[str]]) -
 
 def test_the_readme_documents_the_same_metrics(exported: dict[str, set[str]]) -> None:
     assert documented() == exported
+
+
+def test_the_readme_names_every_limit_that_is_shown() -> None:
+    [row] = [line for line in README.read_text().splitlines() if "keymatch_limit{setting}" in line]
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) == set(LIMITS)
+    assert set(LIMITS) <= Settings().by_name().keys()
+    assert {name for name in Settings().by_name() if name.endswith("_bytes")} - set(LIMITS) == {
+        "body_bytes", "header_bytes"
+    }  # fmt: skip
 
 
 def test_label_values_come_from_the_contracts_sets() -> None:

@@ -103,6 +103,16 @@ def test_an_address_of_another_machine_is_refused(places: tuple[object, ...]) ->
     assert said.startswith("cannot listen on 192.0.2.1 port 0: ")
 
 
+def test_limits_beyond_the_memory_are_refused(places: tuple[object, ...], tmp_path: Path) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text(
+        "[server]\nmemory_bytes = 3_000_000_000\n[engine]\nlive_bytes = 2_000_000_000"
+    )
+    said = complaint(run("service", "serve", *places, *PORT, "--config", config))
+    assert said.startswith("the memory that the settings allow adds up to ")
+    assert "lower engine.live_bytes to at most" in said
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
 def test_strangers_need_keys_or_permission(
     refused: Refused, places: tuple[object, ...], host: str
