@@ -19,13 +19,12 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.measure.saturation import best, measure_saturation
 from loadtests.queries import distinct, read_queries
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from training.experiments.service_process import Server, running_server
 
 GOAL = 3.0  # times HTTP with one query a request
@@ -75,7 +74,7 @@ def bulk(
         Draws the queries.
     """
     texts = distinct(read_queries(bundle), seed=seed)
-    console, start = Console(stderr=True), _start_seconds(bundle)
+    console, start = open_console(stderr=True), _start_seconds(bundle)
     measured: dict[str, list[Rate]] = {}
     with running_server(bundle) as server:
         for number in range(rounds):

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure import traffic, writing
 from loadtests.measure.bare_predictor import BarePredictor
@@ -24,7 +23,7 @@ from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.results import goals, latency_plot
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.encoding.encoder import encode
 from service.core.types import Role
 from training.experiments.service_process import running_server
@@ -77,7 +76,7 @@ def latency(
     seed
         Draws queries and arrivals.
     """
-    console, results = Console(stderr=True), Results()
+    console, results = open_console(stderr=True), Results()
     bare, texts = BarePredictor.open(bundle), read_queries(bundle)
     load = Load(rate=rate, label_rate=label_rate, seconds=seconds, seed=seed)
     queries = distinct(texts, seed=seed)

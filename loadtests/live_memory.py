@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure import sealing, writing
 from loadtests.measure.environment import environment
@@ -20,7 +19,7 @@ from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries
 from loadtests.results import goals
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from training.experiments.service_process import running_server
 
 ROUND_SECONDS = 15.0
@@ -65,7 +64,7 @@ def live_memory(
     seed
         Draws queries, labels and arrivals.
     """
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     texts = distinct(read_queries(bundle), seed=seed)
     console.print(f"predictions during a steady flow of labels, until {sealing.SEALS} seals ...")
     load = Load(rate=rate, label_rate=label_rate, seconds=ROUND_SECONDS, seed=seed)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
-from service.command_line import run
+from service.command_line import open_console, run
 from training.experiments.service_process import ServerFailed, running_server
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -45,14 +44,14 @@ def load(
     user_rate
         Requests a second of each user.
     """
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = open_console()
     options = ["--users", str(users), "--spawn-rate", str(users), "--run-time", f"{seconds}s"]
     options += ["--bundle", str(bundle), "--user-rate", str(user_rate), *locust]
     try:
         with running_server(bundle, options=["--no-access-log"]) as server:
             status = run_locust(server.url, options, timeout=seconds + _GRACE_SECONDS)
     except (ServerFailed, subprocess.TimeoutExpired) as error:
-        console.print(f"FAILED: {error}")
+        console.print(f"FAILED: {error}", soft_wrap=True)
         return 2
     if status == 0:
         console.print("PASSED: within all limits")

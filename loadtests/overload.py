@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.measure.overload import Variant, measure_overload
@@ -22,7 +21,7 @@ from loadtests.queries import distinct, read_queries
 from loadtests.results.goals import saturation_row
 from loadtests.results.overload_rows import overload_rows
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from training.experiments.service_process import Server, running_server
 
 SINGLE = Variant(name="single queries")
@@ -70,7 +69,7 @@ def overload(
     seed
         Draws queries and arrivals.
     """
-    console, rows = Console(stderr=True), list[Row]()
+    console, rows = open_console(stderr=True), list[Row]()
     texts = distinct(read_queries(bundle), seed=seed)
     with running_server(bundle, options=["--no-access-log"]) as server:
         bench = _Bench(

@@ -16,7 +16,6 @@ from time import perf_counter
 
 import numpy as np
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.clients.closed_loop import saturate
 from loadtests.clients.connection import Connection, predict, put_label, require
@@ -25,7 +24,7 @@ from loadtests.measure.environment import environment
 from loadtests.measure.processor_time import with_processor_time
 from loadtests.queries import distinct, read_queries
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from training.experiments.service_process import Server, running_server
 
 SATURATING_CONNECTIONS = 8
@@ -116,7 +115,7 @@ def take_turns(
     sides: Mapping[str, Side], settings: RoundSettings, *, rounds: int, seed: int
 ) -> dict[str, list[Figures]]:
     """Measure the sides in turn; returns each side's figures round by round."""
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     measured: dict[str, list[Figures]] = {name: [] for name in sides}
     for turn in range(-1, rounds):  # the first round warms up
         for name in sides if turn % 2 else reversed(list(sides)):

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure import contention, sealing
 from loadtests.measure.environment import environment
@@ -21,7 +20,7 @@ from loadtests.measure.traffic import Load, warm_up
 from loadtests.queries import distinct, read_queries
 from loadtests.results import goals, write_goals
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 from training.experiments.service_process import Server, running_server
 
@@ -71,7 +70,7 @@ def write_share(
         Draws queries, labels and arrivals.
     """
     manifest.read(bundle)  # before a minute of work: it may be missing
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     texts = distinct(read_queries(bundle), seed=seed)
     load = Load(rate=rate, label_rate=label_rate, seconds=seconds, seed=seed)
     console.print("the first label after readiness ...")

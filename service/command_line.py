@@ -73,12 +73,12 @@ def signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def open_console(*, stderr: bool = False) -> Console:
-    """A console that prints every text as it is.
+def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """A console that prints every text as it is, or nothing if it is `quiet`.
 
     To rich, brackets in a path are markup, and the line number of `x.csv:100:` is an emoji.
     """
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

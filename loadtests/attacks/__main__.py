@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.attacks.attackers import ATTACKS
 from loadtests.attacks.rounds import Round, measure_round
@@ -24,7 +23,7 @@ from loadtests.measure.latency_summary import Summary
 from loadtests.measure.traffic import Load, warm_up
 from loadtests.queries import distinct, read_queries
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 from service.core.errors import InvalidInput
 from training.commands.options import MANY
@@ -69,7 +68,7 @@ def attacks(
     if unknown:
         known = ", ".join(ATTACKS)
         raise InvalidInput(f"no attack is named {', '.join(sorted(unknown))}; there are: {known}")
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     texts = distinct(read_queries(bundle), seed=seed)
     load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
     rows: list[Row] = []

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.gpu import gpu_plot
 from loadtests.gpu.encoding import Encoding, measure_encoding
@@ -24,7 +23,7 @@ from loadtests.measure.environment import environment
 from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 from service.core.bundle.manifest import Manifest
 from service.core.encoding.encoder import OnnxEncoder
@@ -124,7 +123,7 @@ def _served(bundle: Path, load: Load, compared: int) -> tuple[list[Served], list
 
 
 def _say(sentence: str) -> None:
-    Console(stderr=True).print(sentence)
+    open_console(stderr=True).print(sentence)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.opponents.comparison_rows import store_rows, traffic_rows
@@ -25,7 +24,7 @@ from loadtests.opponents.sides import running_sides
 from loadtests.opponents.stores import Setup, Store, load_stores
 from loadtests.queries import distinct, read_queries
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 from training.commands.options import MANY
 
@@ -59,7 +58,7 @@ def opponents(
         The opponents' virtual environment, OUT/environment by default. Packages that it lacks are
         installed into it.
     """
-    console, named, facts = Console(stderr=True), chosen(only), manifest.read(bundle)
+    console, named, facts = open_console(stderr=True), chosen(only), manifest.read(bundle)
     required = [package for opponent in named.values() for package in opponent.packages]
     python, versions = prepared_environment(
         packages or out / "environment", required, console=console

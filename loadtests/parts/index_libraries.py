@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import orjson
 from cyclopts import App
-from rich.console import Console
 from rich.table import Table
 
 from loadtests.measure.bare_predictor import BarePredictor
 from loadtests.measure.environment import environment
 from loadtests.measure.latency_summary import Summary
 from loadtests.queries import distinct, read_queries
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.encoding.encoder import encode
 from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from service.core.index.protocol import Segment
@@ -102,7 +101,7 @@ def index_libraries(
         # The queue of an hnswlib index can only grow, so the lengths must ascend.
         graphs = list(_build(bare.view, m=m, ef_construction=ef_construction, folder=Path(folder)))
         results = list(_search(bare.view, graphs, vectors, efs=sorted(efs), depth=depth))
-    Console().print(_table(graphs, results, depth=depth))
+    open_console().print(_table(graphs, results, depth=depth))
     if json is not None:
         json.write_bytes(orjson.dumps(_document(graphs, results), option=orjson.OPT_INDENT_2))
     return 0

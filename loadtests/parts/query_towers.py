@@ -23,7 +23,7 @@ from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
 from export.exported_encoder import ExportedEncoder, is_exported, open_exported
 from loadtests.measure.environment import environment
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.files.atomic import write_file
 from service.core.types import Floats, Role
 from training.checkpoints.choices import Choices
@@ -200,7 +200,7 @@ def open_study(teacher: str, data: Path, out: Path) -> Study:
             label_ids=dataset.labels.uids,
         ),
         out=out,
-        console=Console(),
+        console=open_console(),
     )
 
 

@@ -17,10 +17,9 @@ from typing import TypeVar
 import numpy as np
 import orjson
 from cyclopts import App
-from rich.console import Console
 from scipy.sparse import csr_matrix
 
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.files.atomic import write_file
 from service.core.types import Floats
 from training.checkpoints.choices import UNCHOSEN
@@ -76,7 +75,7 @@ def measure(
     _, search = timed(lambda: retrieve(scoring.memory, scoring.queries, depth=depth))
     results, both = timed(lambda: list(scoring.results()))
     rank = Seconds(clock=both.clock - search.clock, processor=both.processor - search.processor)
-    console = Console()
+    console = open_console()
     for stage, seconds in (("retrieve", search), (f"rank and measure {len(results)} ways", rank)):
         console.print(
             f"{stage}: {seconds.clock:.1f} s, {seconds.processor:.1f} s of processors",

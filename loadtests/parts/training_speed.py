@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.results.result_table import Report, Row
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.types import Role
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
@@ -82,7 +81,7 @@ def _open(recipe: str, dataset: Dataset, folder: Path) -> Trainer:
         folder,
         source=recipe,
         resume=False,
-        console=Console(stderr=True, quiet=True),
+        console=open_console(stderr=True, quiet=True),
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
 from rich.table import Table
+
+from service.command_line import open_console
 
 _HEADINGS = ("what", "goal", "measured", "")
 _VERDICTS = {True: "met", False: "NOT MET", None: "-"}
@@ -41,7 +42,7 @@ class Report:
     def publish(self, folder: Path, name: str) -> None:
         """Write NAME.json and NAME.md, and print the table."""
         self.write(folder, name)
-        Console().print(self.table())
+        open_console().print(self.table())
 
     def write(self, folder: Path, name: str) -> None:
         """Write NAME.json and NAME.md into `folder`, which is made if it is missing."""

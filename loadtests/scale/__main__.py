@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.measure.traffic import Load
@@ -23,7 +22,7 @@ from loadtests.scale.bundles import Sources, Vectors, build, check_keys
 from loadtests.scale.growth import fitted
 from loadtests.scale.measurement import Measured, measure
 from loadtests.scale.recombined import Pairs
-from service.command_line import run
+from service.command_line import open_console, run
 from training.commands.options import MANY
 
 GROWING = (
@@ -76,7 +75,8 @@ def scale(
     seed
         Draws keys, queries and arrivals.
     """
-    console, load = Console(stderr=True), Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
+    console = open_console(stderr=True)
+    load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
     sizes = tuple(sorted(check_keys(size) for size in sizes))
     sources = Sources.read(bundle, texts, dimensions=dimensions, work=out / "sources")
     queries = Pairs.drawn(QUERIES, sources=len(sources.texts), seed=seed + 1).texts(sources.texts)

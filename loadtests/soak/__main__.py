@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cyclopts import App
-from rich.console import Console
 
 from loadtests.measure.environment import environment
 from loadtests.queries import read_queries
@@ -23,7 +22,7 @@ from loadtests.results.result_table import Report, Row
 from loadtests.soak import samples_plot
 from loadtests.soak.course import BEFORE, Course, Rates, run_course
 from loadtests.soak.samples import drift
-from service.command_line import run
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 from service.core.errors import CommandFailed
 
@@ -63,7 +62,7 @@ def soak(
     """
     manifest.read(bundle)  # before half an hour of work: it may be missing
     rates = Rates(reads=reads, labels=labels, clicks=clicks)
-    Console(stderr=True).print(f"{minutes:g} minutes of mixed load ...")
+    open_console(stderr=True).print(f"{minutes:g} minutes of mixed load ...")
     with TemporaryDirectory(prefix="keymatch-soak-") as folder:
         course = run_course(
             bundle, Path(folder), read_queries(bundle), seconds=60 * minutes, rates=rates

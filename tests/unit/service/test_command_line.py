@@ -14,6 +14,7 @@ from service.command_line import open_console, run
 from service.core.errors import InvalidData
 
 ROOT = Path(__file__).parents[3]
+ROOMS = ("service", "training", "export", "loadtests", "deploy")
 PLACE = "bad100.csv:100: [bold]"  # to rich a path with an emoji, and markup
 
 
@@ -55,14 +56,16 @@ def test_a_console_prints_texts_as_they_are(capsys: pytest.CaptureFixture[str]) 
     assert printed.err == f"{PLACE}\n"
 
 
+def test_a_quiet_console_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    open_console(quiet=True).print(PLACE)
+    assert capsys.readouterr().out == ""
+
+
 def test_all_commands_use_that_console() -> None:
-    made = re.compile(r"\bConsole\(")
-    elsewhere = [
-        str(path.relative_to(ROOT))
-        for room in ("service", "training", "export")
-        for path in (ROOT / room).rglob("*.py")
-        if made.search(path.read_text())
-    ]
+    made = re.compile(r"\bConsole\(|from rich import print|\brich\.print\(")
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert len(sources) > 400
+    elsewhere = [str(path.relative_to(ROOT)) for path in sources if made.search(path.read_text())]
     assert elsewhere == ["service/command_line.py"]
 
 
