@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT, Count, Natural
+from service.core.config import STRICT, Count, Natural, Positive
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,12 +33,24 @@ class BatchSettings:
 class RefreshSettings:
     """When all texts are encoded again, for new hard negatives and clusters.
 
-    That is every `every` steps from step `first` on; 0 is never. Hard negatives of a row are the
-    `top` (hnm_topk) labels nearest to it that are not its positives, searched with the index
-    `library` or by an exact scan.
+    That is from step `first` on every `every` steps (0 is never), or every `every_epochs` epochs,
+    which fits data of any size. Hard negatives of a row are the `top` (hnm_topk) labels nearest to
+    it that are not its positives, searched with the index `library` or by an exact scan.
     """
 
     every: Natural = 0
+    every_epochs: Positive | None = None
     first: Natural = 0
     top: Count = 50
     library: Literal["exact", "faiss", "hnswlib"] = "exact"
+
+    @model_validator(mode="after")
+    def _has_one_distance(self) -> Self:
+        if self.every and self.every_epochs is not None:
+            raise ValueError("give either every or every_epochs")
+        return self
+
+    @property
+    def recurs(self) -> bool:
+        """Whether there is a refresh at `first` and after it."""
+        return self.every > 0 or self.every_epochs is not None

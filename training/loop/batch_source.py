@@ -1,7 +1,7 @@
 """The batches of a run, and the hard negatives and clusters that they are drawn from.
 
-Every so many steps (the recipe's `[refresh]`) all texts are encoded again, for new hard negatives
-and clusters.
+Every so many steps or epochs (the recipe's `[refresh]`) all texts are encoded again, for new hard
+negatives and clusters.
 
 Shapes: N training rows, L labels, d dimensions.
 """
@@ -84,9 +84,9 @@ class BatchSource:
             return False
         if self._needs_clusters and step == 0:
             return True
-        return bool(
-            refresh.every and step >= refresh.first and (step - refresh.first) % refresh.every == 0
-        )
+        if not refresh.recurs or step < refresh.first:
+            return False
+        return (step - refresh.first) % self._steps_between == 0
 
     def refresh(self, step: int, instances: Floats, labels: Floats) -> None:
         """Mine and cluster with present vectors [N, d] and [L, d]; alike in every process."""
@@ -114,6 +114,14 @@ class BatchSource:
             library=refresh.library,
         )
         return hard_negatives
+
+    @property
+    def _steps_between(self) -> int:
+        """The steps between two refreshes."""
+        epochs = self.recipe.refresh.every_epochs
+        if epochs is None:
+            return self.recipe.refresh.every
+        return self.recipe.steps_of(epochs, rows=len(self.data.rows))
 
     @property
     def _needs_hard_negatives(self) -> bool:

@@ -34,7 +34,6 @@ def length_of(recipe: Recipe, *, rows: int) -> Length:
     settings = recipe.optimizer
     steps = settings.steps
     if steps is None:
-        drawn = recipe.batch.instances * settings.accumulation  # rows of one step
-        steps = max(1, math.ceil((settings.epochs or 0.0) * rows / drawn))
+        steps = recipe.steps_of(settings.epochs or 0.0, rows=rows)
     minutes = settings.minutes
     return Length(steps=steps, seconds=math.inf if minutes is None else 60.0 * minutes)

@@ -110,10 +110,10 @@ def saved_state(folder: Path, *, resume: bool) -> Path | None:
 def _require_refresh(recipe: Recipe, *, steps: int, source: str) -> None:
     """Raise `InvalidConfig` where batches need hard negatives and no refresh would mine any."""
     refresh = recipe.refresh
-    if recipe.batch.hard_negatives and not (refresh.every and refresh.first < steps):
+    if recipe.batch.hard_negatives and not (refresh.recurs and refresh.first < steps):
         raise InvalidConfig(
-            f"{source}: batch.hard_negatives needs refresh.every above 0 and refresh.first below"
-            f" the number of steps, {steps}; otherwise none are mined"
+            f"{source}: batch.hard_negatives needs refresh.every above 0 or refresh.every_epochs,"
+            f" and refresh.first below the number of steps, {steps}; otherwise none are mined"
         )
 
 

@@ -15,6 +15,7 @@ loop stands here, since the loop reads whole recipes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import takewhile
@@ -43,7 +44,13 @@ from training.selection.validation import ValidationSettings
 GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
 PACKAGES = (GENERAL, MEASURED)
 # Two ways to say one thing: a recipe that gives one drops the other of the recipe it extends.
-RIVALS = {"steps": "epochs", "epochs": "steps", "every": "checks", "checks": "every"}
+RIVALS = {
+    "steps": {"epochs"},
+    "epochs": {"steps"},
+    "every": {"checks", "every_epochs"},  # of `[validation]` and of `[refresh]`
+    "checks": {"every"},
+    "every_epochs": {"every"},
+}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -90,6 +97,11 @@ class Recipe:
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     seed: Natural = 0
+
+    def steps_of(self, epochs: float, *, rows: int) -> int:
+        """How many steps draw each of so many training rows `epochs` times, 1 at least."""
+        drawn = self.batch.instances * self.optimizer.accumulation  # rows of one step
+        return max(1, math.ceil(epochs * rows / drawn))
 
 
 def names(*packages: str) -> list[str]:
@@ -150,7 +162,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_rivals(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    dropped = {RIVALS[key] for key in changes if key in RIVALS}
+    dropped = set().union(*(RIVALS.get(key, ()) for key in changes))
     return {key: value for key, value in known.items() if key not in dropped}
 
 
@@ -164,5 +176,6 @@ def _override(document: dict[str, Any], override: str) -> None:
         table = document.setdefault(parts[0], {})
         if not isinstance(table, dict):
             raise InvalidConfig(f"--set {override}: {parts[0]} is not a table")
-        table.pop(RIVALS.get(parts[1], ""), None)
+        for rival in RIVALS.get(parts[1], ()):
+            table.pop(rival, None)
     table[parts[-1]] = toml_value(value.strip())

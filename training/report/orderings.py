@@ -156,7 +156,7 @@ def _has_instances(run: Run) -> bool:
 
 
 CONTRASTED = ("rae", "dual-encoder")
-REFRESH = ("every", "first", "top", "library")
+REFRESH = ("every", "every_epochs", "first", "top", "library")
 
 
 def _ablation(

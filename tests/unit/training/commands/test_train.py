@@ -1,5 +1,6 @@
-"""The train command: the files of a run, two stages, and errors in one line."""
+"""The train command: the files of a run, two stages, its last words, and errors in one line."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 from service.command_line import run
 from tests.support.tiny.training import DIMENSION, write_recipe
 from training.__main__ import app
+from training.recipes import recipe as recipes
 
 Train = Callable[..., int]
 
@@ -76,6 +78,55 @@ def test_a_second_stage_begins_with_the_encoder_of_the_first(
     capfd.readouterr()
     assert run(app, ["train", str(other), "--data", str(data), "--out", str(out)]) == 2
     assert "is not a run of rae-moby" in capfd.readouterr().err
+
+
+def test_a_run_that_ends_below_the_untrained_encoder_says_so_in_its_last_line(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("optimizer.learning_rate=100.0") == 0
+
+    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
+    assert facts["progress"]["best_step"] == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith(f"{tmp_path / 'run'}/best: step 0 of 8, ")
+    assert lines[-1] == (
+        "training made the encoder worse on the held-out rows: the untrained one is kept. Try a"
+        " smaller learning rate, or `python -m training fit`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "system"),
+    [(("validation.rows=0",), "rae"), (("encoder.frozen=true",), "irene")],
+)
+def test_the_untrained_encoder_competes_neither_without_rows_nor_with_a_head(
+    changes: Sequence[str],
+    system: str,
+    train: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rate = ("optimizer.learning_rate=100.0", "optimizer.head_learning_rate=100.0")
+    assert train(*rate, *changes, system=system) == 0
+
+    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
+    assert facts["progress"]["best_step"] > 0
+    assert "the untrained one is kept" not in capsys.readouterr().out
+
+
+def test_the_table_of_recipes_fits_a_terminal_and_says_when_to_use_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(app, ["recipes"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if re.match(r" \S", line)] == recipes.names(
+        recipes.GENERAL
+    )
+    for name in recipes.names(recipes.GENERAL):
+        assert re.search(r"\b(where|within)\b", recipes.summary(name)), name
 
 
 def test_there_must_be_something_to_resume(
