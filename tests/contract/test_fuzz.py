@@ -8,10 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from service.http.answers import (
+    BundleAnswer,
+    InstancesAnswer,
     LabelPage,
     LabelsAnswer,
     MergeAnswer,
@@ -22,7 +25,12 @@ from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService
 
-ANSWERS = {"/predict": PredictAnswer, "/labels": LabelsAnswer}
+ANSWERS = {
+    "/predict": PredictAnswer,
+    "/labels": LabelsAnswer,
+    "/instances": InstancesAnswer,
+    "/admin/reload": BundleAnswer,
+}
 JSON = {"content-type": "application/json"}
 
 fuzz = settings(
@@ -75,6 +83,21 @@ merge_bodies = st.fixed_dictionaries(
     },
 )
 
+instances = st.fixed_dictionaries(
+    {"query": texts, "labels": st.lists(texts | st.just("tent"), min_size=1, max_size=3)},
+    optional={"weight": st.floats(0, 1_000)},
+)
+instance_bodies = st.fixed_dictionaries(
+    {"instances": st.lists(instances, min_size=1, max_size=3)},
+)
+names = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True) | st.sampled_from(
+    ["tiny", "../tiny"]
+)
+snapshot_bodies = st.fixed_dictionaries({}, optional={"bundle": names | texts | st.none()})
+reload_bodies = st.fixed_dictionaries(
+    {"bundle": names | texts}, optional={"other_data": st.booleans() | texts}
+)
+
 
 @st.composite
 def mutated(draw: st.DrawFn, bodies: st.SearchStrategy[Any]) -> Any:
@@ -86,6 +109,7 @@ def mutated(draw: st.DrawFn, bodies: st.SearchStrategy[Any]) -> Any:
         if inner:
             parent = draw(st.sampled_from(inner))
     keys = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
+    assume(keys)
     key = draw(st.sampled_from(keys))
     change = draw(st.sampled_from(["replace", "drop", "double", "add"]))
     if change == "replace":
@@ -147,9 +171,38 @@ def test_merges_answer_any_json(service: LocalService, body: Any) -> None:
 
 
 @fuzz
+@given(body=instance_bodies | mutated(instance_bodies) | documents)
+def test_instances_answers_any_json(service: LocalService, body: Any) -> None:
+    answer = service.post("/instances", content=json.dumps(body), headers=JSON)
+    assert_as_documented(answer, InstancesAnswer)
+    if answer.status_code == 200:
+        assert answer.json()["accepted"] <= len(body["instances"])
+
+
+@fuzz
+@given(body=snapshot_bodies | mutated(snapshot_bodies) | documents)
+def test_snapshots_answer_any_json(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch, body: Any
+) -> None:
+    # The child that would write for seconds; everything before it is real.
+    monkeypatch.setattr(service.engine._admin._child, "run", lambda _command, **_how: None)
+    answer = service.post("/admin/snapshot", content=json.dumps(body), headers=JSON)
+    assert_as_documented(answer, BundleAnswer)
+    assert service.request("DELETE", "/admin/snapshot").json() == {"bundle": None}
+
+
+@fuzz
+@given(body=reload_bodies | mutated(reload_bodies) | documents)
+def test_reloads_answer_any_json(service: LocalService, body: Any) -> None:
+    answer = service.post("/admin/reload", content=json.dumps(body), headers=JSON)
+    assert_as_documented(answer, BundleAnswer)
+    assert answer.status_code != 200 or answer.json()["bundle"] == "tiny"
+
+
+@fuzz
 @given(
     path=st.sampled_from(sorted(ANSWERS)),
-    start=st.sampled_from([b"", b"{", b'{"queries":', b'{"labels":[{"text":']),
+    start=st.sampled_from([b"", b"{", b'{"queries":', b'{"labels":[{"text":', b'{"instances":[{']),
     rest=st.binary(max_size=60),
     content_type=st.sampled_from(["application/json", "application/json; charset=utf-8"])
     | st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30),
