@@ -1,0 +1,58 @@
+"""Answers that the connection makes itself have the headers of all others, and their form."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from service.http.browser.headers import STRICT
+from service.settings import ServerSettings
+from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
+from tests.support.waiting import wait_for
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PREDICTION = post("/predict", TENT)
+Provoke = Callable[[HttpService], bytes]
+
+
+def crowd(service: HttpService) -> bytes:
+    """Leave no connection but those for probes."""
+    service.guard.most = 0
+    return PREDICTION
+
+
+def overload(service: HttpService) -> bytes:
+    """Let every prediction be refused by its header."""
+    service.overload()
+    return PREDICTION
+
+
+PROVOKED: dict[int, Provoke] = {
+    400: lambda _service: b"this is no HTTP\r\n\r\n",
+    408: lambda _service: PREDICTION[:-10],
+    429: overload,
+    431: lambda _service: LIVE[:-2] + b"x-field: " + b"a" * 40_000 + b"\r\n\r\n",
+    503: crowd,
+}
+
+
+@pytest.mark.parametrize("status", PROVOKED)
+def test_an_answer_below_the_application_is_like_any_other(
+    tiny_bundle_folder: Path, tmp_path: Path, status: int
+) -> None:
+    server = ServerSettings(body_seconds=1)
+    with http_service(tiny_bundle_folder, tmp_path, server) as service, ExitStack() as sockets:
+        sent = PROVOKED[status](service)
+        connection = sockets.enter_context(closing(service.connect()))
+        connection.sendall(sent)
+        found, headers, problem = read_answer(connection)
+        assert found == status
+        assert headers["content-type"] == "application/problem+json"
+        assert headers["x-request-id"]
+        for name, value in STRICT:
+            assert headers[name.decode()] == value.decode()
+        assert problem["status"] == status
+        assert problem["type"].startswith("urn:keymatch:problem:")
+        service.guard.most = 10
+        wait_for(lambda: f'status="{status}"' in service.client.get("/metrics").text)
