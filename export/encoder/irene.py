@@ -21,9 +21,10 @@ from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import NovelFacts
 from service.core.encoding.irene import ASSOCIATED
 from service.core.encoding.onnx_combiner import OnnxCombiner
-from service.core.errors import InvalidInput, ParityError
+from service.core.errors import InvalidData, InvalidInput, ParityError
 from service.core.types import Floats
-from training.checkpoints.choices import NovelChoices, read_novel
+from training.checkpoints.choices import NOVEL, NovelChoices, read_novel
+from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.checkpoints.model_folder import HEAD_WEIGHTS
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import label_frequency
@@ -45,18 +46,18 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
     if choices is None:
         return None
     tensors = load_file(checkpoint / HEAD_WEIGHTS)
-    weight = tensors["weight"]  # [L, d]
+    weight = _classifiers(choices, checkpoint, tensors, labels=len(dataset.labels))  # [L, d]
     if len(weight) != len(dataset.labels):
         raise InvalidInput(
             f"{checkpoint} has {len(weight)} classifiers, but {dataset.name} has"
             f" {len(dataset.labels)} labels: give the data set that it was trained on"
         )
     columns = np.flatnonzero(label_frequency(dataset.train.labels_of))
-    classifiers = normalize(weight, dim=-1).numpy()[columns]
-    combiner = _load_combiner(choices, tensors, dimension=weight.shape[1])
+    classifiers, dimension = weight[columns], weight.shape[1]
+    combiner = _load_combiner(choices, tensors, dimension=dimension)
     with tempfile.TemporaryDirectory() as scratch:
         graph = Path(scratch) / "combiner.onnx"
-        trace(combiner, graph, dimension=weight.shape[1])
+        trace(combiner, graph, dimension=dimension)
         check(combiner, OnnxCombiner(graph), classifiers)
         facts = NovelFacts(combiner=choices.combiner, refinement=choices.refinement, fingerprint="")
         files = NovelFiles(
@@ -67,6 +68,19 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
         )
         irene_files.write(files, folder)
     return irene_files.with_fingerprint(facts, folder)
+
+
+def _classifiers(
+    choices: NovelChoices, checkpoint: Path, tensors: dict[str, Tensor], *, labels: int
+) -> Floats:
+    """The classifiers of the known labels, [L, d] unit vectors; raises `InvalidData`."""
+    if choices.classifiers == "keys":
+        keys = read_label_keys(checkpoint, labels=labels)
+        if keys is None:
+            raise InvalidData(checkpoint / LABEL_KEYS, f"is missing, but {NOVEL} refers to it")
+        return keys
+    weight: Floats = normalize(tensors["weight"], dim=-1).numpy()
+    return weight
 
 
 def trace(combiner: Combiner, target: Path, *, dimension: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -47,12 +47,17 @@ class Choices:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class NovelChoices:
-    """A checkpoint's combiner (`training.systems.irene.combiner`) and Algorithm 1's numbers."""
+    """A checkpoint's combiner (`training.systems.irene.combiner`) and Algorithm 1's numbers.
+
+    `classifiers` says where those of the known labels are: in the head's table, as IRENE's are, or
+    in the label keys, half of which are UniDEC's.
+    """
 
     combiner: str
     heads: int
     residual: bool
     refinement: Refinement
+    classifiers: Literal["table", "keys"] = "table"
 
 
 # For an encoder without choices; the temperature is RAE-XMC's.

@@ -28,6 +28,7 @@ from training.models.precision import supported_precision
 from training.models.sharding import Sharding, sharding_of
 from training.models.tokens import TokenTable, concatenate, tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.two_heads import TwoHeads, heads_of, untrained_heads
 from training.models.wise_ft import Mixture
 from training.progress import status
 from training.recipes.recipe import Recipe
@@ -35,6 +36,7 @@ from training.systems.registry import build_system
 from training.systems.system import System, Task
 
 _FROZEN_BUCKETS = 16  # times larger, since no transformer's activations are kept
+_DIRECTION_TEXTS = 4_096  # from which heads of fewer dimensions learn the main directions
 
 
 def build_model(
@@ -47,6 +49,8 @@ def build_model(
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
     encoder = trainable_encoder(recipe)
+    if recipe.heads.encoder:
+        _add_heads(encoder, dataset, recipe)
     mixture = Mixture(pretrained(encoder), recipe.validation.mixing)
     embedder = make_embedder(encoder, token_table(encoder, dataset, recipe), recipe, accelerator)
     sharding = sharding_of(accelerator)
@@ -99,11 +103,47 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
     return encoder
 
 
+def _add_heads(encoder: TorchEncoder, dataset: Dataset, recipe: Recipe) -> None:
+    """Append the recipe's heads, unless the checkpoint has some.
+
+    Raises `InvalidConfig` where those of the checkpoint, or the encoder, have other dimensions.
+    """
+    settings, heads = recipe.heads, heads_of(encoder.model)
+    if heads is not None:
+        wanted = (settings.encoder, settings.classifier)
+        if (heads.encoder, heads.classifier) != wanted:
+            raise InvalidConfig(
+                f"{encoder.name} has heads of {heads.encoder} and {heads.classifier} dimensions,"
+                f" the recipe wants {wanted[0]} and {wanted[1]}"
+            )
+        return
+    most = max(settings.encoder, settings.classifier)
+    if most > encoder.dimension:
+        raise InvalidConfig(
+            f"heads.encoder and heads.classifier may be {encoder.dimension}, the encoder's number"
+            f" of dimensions, not {most}"
+        )
+    texts = dataset.train.instances.texts
+    drawn = np.random.default_rng([recipe.seed, 12]).permutation(len(texts))[:_DIRECTION_TEXTS]
+    vectors = encoder.encode([texts[row] for row in drawn.tolist()], role=Role.QUERY)
+    encoder.model.append(untrained_heads(vectors, settings))
+
+
 def pretrained(encoder: TorchEncoder) -> nn.ModuleList:
-    """The modules with pretrained weights: all but the n-grams."""
+    """The modules with pretrained weights: all but n-grams and heads."""
     return nn.ModuleList(
-        module for module in encoder.model if not isinstance(module, CharacterNgrams)
+        module for module in encoder.model if not isinstance(module, CharacterNgrams | TwoHeads)
     )
+
+
+def learned_modules(encoder: TorchEncoder, recipe: Recipe) -> list[nn.Module]:
+    """The modules of a frozen encoder that learn: its n-grams and its heads, if any.
+
+    Heads learn where the recipe has a table `[heads]`; those of a checkpoint stay as they are.
+    """
+    ngrams = None if recipe.ngrams.frozen else ngrams_of(encoder.model)
+    heads = heads_of(encoder.model) if recipe.heads.encoder else None
+    return [module for module in (ngrams, heads) if module is not None]
 
 
 def token_table(
@@ -141,10 +181,16 @@ def make_embedder(
 
     if not recipe.encoder.frozen:
         return whole(encoder.model)
-    ngrams = None if recipe.ngrams.frozen else ngrams_of(encoder.model)
-    frozen = encoder.model if ngrams is None else nn.Sequential(*pretrained(encoder))
+    modules, learned = list(encoder.model), learned_modules(encoder, recipe)
+    first = modules.index(learned[0]) if learned else len(modules)
+    for module in modules[first:]:  # those behind the first one that learns are computed anew
+        module.requires_grad_(module in learned)
+    frozen = nn.Sequential(*modules[:first]) if learned else encoder.model
     return FrozenEmbedder(
-        ngrams, whole(frozen), **options, bucket_tokens=_FROZEN_BUCKETS * bucket_tokens
+        nn.Sequential(*modules[first:]),
+        whole(frozen),
+        **options,
+        bucket_tokens=_FROZEN_BUCKETS * bucket_tokens,
     )
 
 
@@ -164,6 +210,7 @@ def _build_system(
         label_vectors=partial(embedder.vectors, labels),
         instance_vectors=partial(embedder.vectors, data.rows),
         labels_of=data.pairs.drawable[data.rows],
+        heads=heads_of(encoder.model),
         sharding=sharding,
     )
     return build_system(recipe.system, task, source=source)

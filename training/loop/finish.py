@@ -1,13 +1,17 @@
 """The end of a run: temperature, lambda, b and label keys of the best checkpoint are chosen.
 
 A system may learn label keys. They are compared with the vectors of the labels' texts, because the
-instance keys carry the clicks already, and text vectors may complement them better.
+instance keys carry the clicks already, and text vectors may complement them better. Before that,
+UniDEC's two heads get the shares of a key that are best on the held-out rows.
 
 Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from rich.console import Console
 
 from service.core.types import Floats
@@ -15,10 +19,13 @@ from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.datasets.pair_weights import Relevance
 from training.loop.trainer import Trainer
+from training.models.two_heads import TwoHeads, with_share
 from training.progress import status
 from training.selection.memory_choices import DEPTHS, choose_on
 from training.selection.validation import Validation, criterion
 from training.systems.system import FinishedTraining
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of D; the ends are ablations
 
 
 def choose_for_inference(
@@ -57,6 +64,11 @@ def _choose(
     model.load_checkpoint(trainer.best)
     instances, texts = model.vectors(trainer.journal.encoded)
     label_keys = model.system.label_keys(texts)
+    if model.system.heads is not None:
+        share = _choose_share(trainer, validation, model.system.heads, instances, label_keys)
+        reweighted = partial(with_share, share=share, encoder=model.system.heads.encoder)
+        instances, texts, label_keys = map(reweighted, (instances, texts, label_keys))
+        _keep_share(trainer, model.system.heads, share, label_keys)
     candidates = [label_keys]
     if label_keys is not texts and model.system.encodes_labels:
         candidates.append(texts)
@@ -73,6 +85,31 @@ def _choose(
         choices=tried[best][1],
         head_weights=model.head_weights() or {},
     )
+
+
+def _choose_share(
+    trainer: Trainer, validation: Validation, heads: TwoHeads, instances: Floats, labels: Floats
+) -> float:
+    """The best share of D in the keys [N, d] and [L, d]; each head alone is measured as well."""
+    scores = {}
+    with status(trainer.journal.console, "choosing the shares of the two heads"):
+        for share in SHARES:
+            keys = (with_share(part, share, encoder=heads.encoder) for part in (instances, labels))
+            measured = validation.scores(*keys)
+            scores[share] = criterion(measured, trainer.recipe.validation.metrics)
+            trainer.journal.shared(share, measured)
+    return max(SHARES[1:-1], key=scores.__getitem__)
+
+
+def _keep_share(trainer: Trainer, heads: TwoHeads, share: float, label_keys: Floats) -> None:
+    """Write the share, and the label keys that have it, into the best checkpoint."""
+    with torch.no_grad():
+        heads.share.fill_(share)
+    head_weights = trainer.model.head_weights()
+    if trainer.is_main_process:
+        trainer.model.write_checkpoint(
+            trainer.best, mixing=1.0, head_weights=head_weights, label_keys=label_keys
+        )
 
 
 def _choose_with(

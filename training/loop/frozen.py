@@ -1,7 +1,7 @@
 """Training with a frozen transformer: it encodes each text once, before the first step.
 
-Only n-grams and the system's head are trained then. A run takes minutes of a processor in place of
-an hour. NGAME's second stage is such a run.
+Only n-grams, heads and the system's parameters are trained then. A run takes minutes of a processor
+in place of an hour. NGAME's second stage is such a run.
 
 Shapes: n texts of the table, d dimensions.
 """
@@ -17,30 +17,28 @@ from torch import Tensor, nn
 
 from service.core.types import Rows
 from training.loop.embedder import Embedder, Inputs
-from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams
+from training.models.ngrams import SENTENCE_EMBEDDING
 from training.models.tokens import TokenTable
 
 
 class FrozenEncoder(nn.Module):  # type: ignore[misc]
     """A `BucketedEncoder` without the transformer, whose vectors each bucket brings along."""
 
-    def __init__(self, ngrams: CharacterNgrams | None) -> None:
+    def __init__(self, added: nn.Sequential) -> None:
         super().__init__()
-        self.ngrams = ngrams
+        self.added = added  # n-grams and heads; nothing where all is frozen
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Unit vectors [k, d] in float32, the buckets one after the other."""
-        features = inputs if self.ngrams is None else [self.ngrams(bucket) for bucket in inputs]
-        return torch.cat([bucket[SENTENCE_EMBEDDING] for bucket in features])
+        """Vectors [k, d] in float32, the buckets one after the other."""
+        vectors = [self.added(bucket)[SENTENCE_EMBEDDING] for bucket in inputs]
+        return torch.cat(vectors).float()
 
 
 class FrozenEmbedder(Embedder):
     """An embedder that encodes the whole table with `transformer` once and keeps the vectors."""
 
-    def __init__(
-        self, ngrams: CharacterNgrams | None, transformer: Embedder, **options: Any
-    ) -> None:
-        super().__init__(FrozenEncoder(ngrams), **options)
+    def __init__(self, added: nn.Sequential, transformer: Embedder, **options: Any) -> None:
+        super().__init__(FrozenEncoder(added), **options)
         self._transformer = transformer
 
     def over(self, table: TokenTable) -> Self:

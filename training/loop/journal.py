@@ -15,13 +15,14 @@ from training.checkpoints.choices import Choices
 from training.progress import PlainLines
 
 LINES = "metrics.jsonl"
-TRIED = "tried"
+TRIED, SHARED = "tried", "shared"  # choices, and shares of two heads, tried at the end of a run
 
 
 class Journal:
     """Records what happens in a run; `silent` in all processes but the main one."""
 
     def __init__(self, folder: Path, *, console: Console, steps: int, step: int, silent: bool):
+        self.console = console
         self._silent, self._lines = silent, folder / LINES
         self._writer: Any = None
         self._progress = Progress(
@@ -93,17 +94,25 @@ class Journal:
 
     def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the held-out rows with the best checkpoint and these choices."""
-        if self._silent:
-            return
         setting = {
-            "step": 0,
-            "kind": TRIED,
             "tau": choices.tau,
             "depth": choices.depth,
             "memorization": choices.memorization,
         }
+        self._write_tried(TRIED, {**setting, **metrics})
+
+    def shared(self, share: float, scores: Mapping[float, Mapping[str, float]]) -> None:
+        """Record the metrics of the held-out rows by lambda, with this share of the first head."""
+        for memorization, metrics in scores.items():
+            setting = {"share": share, "memorization": memorization}
+            self._write_tried(SHARED, {**setting, **metrics})
+
+    def _write_tried(self, kind: str, values: Mapping[str, float]) -> None:
+        """A line of the end of a run, which a resumed run drops and writes again."""
+        if self._silent:
+            return
         with self._lines.open("ab") as file:
-            file.write(orjson.dumps({**setting, **metrics}) + b"\n")
+            file.write(orjson.dumps({"step": 0, "kind": kind, **values}) + b"\n")
 
     def print(self, message: str) -> None:
         """Print a line above the progress bar."""
@@ -130,6 +139,6 @@ class Journal:
         kept = []
         for line in self._lines.read_bytes().splitlines():
             entry = orjson.loads(line)
-            if entry["step"] <= step and entry["kind"] != TRIED:
+            if entry["step"] <= step and entry["kind"] not in (TRIED, SHARED):
                 kept.append(line + b"\n")
         self._lines.write_bytes(b"".join(kept))

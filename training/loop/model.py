@@ -108,6 +108,11 @@ class TrainedModel:
         )
         return self.embedder.over(table).vectors(np.arange(len(table)))
 
+    def neighbours(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
+        """What hard negatives and clusters are computed with: [N, d'] and [L, d']."""
+        instances, labels = self.vectors(progress)
+        return self.system.neighbour_vectors(instances), self.system.neighbour_vectors(labels)
+
     def memory_keys(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
         """The memory's keys at present: X of the instances [N, d], Z of the labels [L, d]."""
         instances, labels = self.vectors(progress)

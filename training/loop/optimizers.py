@@ -18,6 +18,7 @@ from torch.optim import AdamW, Optimizer, SparseAdam
 
 from training.models.ngrams import ngrams_of
 from training.models.sharding import Sharding
+from training.models.two_heads import heads_of
 from training.recipes.recipe import Recipe
 
 HEAD = "own"  # names the head's parameters, also in saved states
@@ -101,8 +102,8 @@ def make_optimizers(
 ) -> Optimizers:
     """AdamW for encoder and head, and SparseAdam for the head's parameters named `sharded`.
 
-    Biases, norms and sharded tables have no weight decay. Encoder, n-grams and head are separate
-    groups, since gradients are clipped by group.
+    Biases, norms and sharded tables have no weight decay. Encoder, n-grams, heads and the system's
+    head are separate groups, since gradients are clipped by group.
     """
     groups = _groups(encoder, head, sharded)
     dense = {key: group for key, group in groups.items() if key[0] != "sparse"}
@@ -124,20 +125,24 @@ def _learning_rates(recipe: Recipe) -> dict[str, float]:
     return {
         "encoder": settings.learning_rate,
         "ngrams": recipe.ngrams.learning_rate,
+        "heads": recipe.heads.learning_rate,
         HEAD: head,
         "sparse": settings.sparse_learning_rate or head,
     }
 
 
 def _groups(encoder: nn.Module | None, head: nn.Module | None, sharded: Collection[str]) -> Groups:
-    """All trained parameters by part (encoder, n-grams, head, sparse) and whether they decay."""
-    ngrams = ngrams_of(encoder) if encoder is not None else None
-    tables = {id(parameter) for parameter in ngrams.parameters()} if ngrams is not None else set()
+    """All trained parameters by part (encoder, n-grams, heads, own, sparse), and if they decay."""
+    part_of: dict[int, str] = {}
+    for name, find in (("ngrams", ngrams_of), ("heads", heads_of)):
+        module = find(encoder) if encoder is not None else None
+        if module is not None:
+            part_of.update((id(parameter), name) for parameter in module.parameters())
     groups: Groups = {}
     for label, module in (("encoder", encoder), (HEAD, head)):
         for name, parameter in module.named_parameters() if module is not None else ():
             if parameter.requires_grad:
-                part = "ngrams" if id(parameter) in tables else label
+                part = part_of.get(id(parameter), label)
                 part = "sparse" if part == HEAD and name in sharded else part
                 group = groups.setdefault((part, parameter.ndim > 1), [])
                 group.append((f"{label}/{name}", parameter))

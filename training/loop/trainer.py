@@ -73,7 +73,7 @@ class Trainer:
                 self._stop_if_interrupted()
                 step, place = self.progress.step, self.length.place(self.progress)
                 if self.batches.refresh_is_due(step):
-                    self.batches.refresh(step, *self.model.vectors(self.journal.encoded))
+                    self.batches.refresh(step, *self.model.neighbours(self.journal.encoded))
                 self.take_step(step)
                 self.progress.step = step + 1
                 self.progress.seconds = earlier + perf_counter() - start

@@ -35,7 +35,7 @@ TOKEN_CHARACTERS = 16  # w; the rest of a longer token is ignored
 _BASE, _MODULUS = 1_000_003, 2_147_483_647  # of the hash; products fit 64 bits
 _JOINERS = frozenset("-_./+@&'")  # WordPiece splits a name at them; here it stays one word
 _CONTINUES = "##"  # how WordPiece marks a token inside a word
-_LOAD_OPTIONS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+LOAD_OPTIONS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 _BEGINS = ("\u2581", "\u0120")  # how SentencePiece and byte-level BPE mark one that begins a word
 
 
@@ -130,7 +130,7 @@ class CharacterNgrams(Module):  # type: ignore[misc]
     @classmethod
     def load(cls, model_name_or_path: str, **where: Any) -> Self:
         """Read what `save` wrote, as `Module.load` of sentence-transformers does."""
-        where = {key: where[key] for key in _LOAD_OPTIONS if key in where}
+        where = {key: where[key] for key in LOAD_OPTIONS if key in where}
         module = cls(**cls.load_config(model_name_or_path, **where))
         loaded: Self = cls.load_torch_weights(model_name_or_path, model=module, **where)
         return loaded

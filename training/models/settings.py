@@ -1,13 +1,13 @@
-"""Settings of encoder and n-grams: the tables `[encoder]` and `[ngrams]` of a recipe.
+"""Settings of encoder, n-grams and heads: `[encoder]`, `[ngrams]` and `[heads]` of a recipe.
 
 They are apart from the models so that a recipe can be read without torch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Count, Natural, Positive, Share
@@ -56,3 +56,27 @@ class NgramSettings:
         if longest < others.data.get("shortest", longest):
             raise ValueError("must be at least `shortest`")
         return longest
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HeadSettings:
+    """UniDEC's two heads (`training.models.two_heads`): dimensions of D and of C, 0 for none.
+
+    `activation` is that of D; `shared` lets both heads use one projection. `learning_rate` is that
+    of the projections.
+    """
+
+    encoder: Natural = 0
+    classifier: Natural = 0
+    activation: Literal["tanh", "none"] = "tanh"
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    shared: bool = False
+    learning_rate: Positive = 2e-4
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.encoder == 0) != (self.classifier == 0):
+            raise ValueError("give encoder and classifier, or neither")
+        if self.shared and self.encoder != self.classifier:
+            raise ValueError("shared heads must have the same number of dimensions")
+        return self

@@ -21,7 +21,7 @@ from training.models.encoder_location import MODULES, find_encoder
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_NGRAMS = "training.models.ngrams.CharacterNgrams"
+_OURS = {"training.models.ngrams.CharacterNgrams", "training.models.two_heads.TwoHeads"}
 _PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
 
@@ -116,7 +116,7 @@ def without_progress_bars() -> Iterator[None]:
 
 
 def _is_safe_to_trust(folder: Path) -> bool:
-    """Whether the only foreign module of a folder is `CharacterNgrams`, and it contains no code.
+    """Whether the only foreign modules of a folder are Keymatch's, and it contains no code.
 
     sentence-transformers loads no class but its own unless it is told to trust the folder.
     """
@@ -125,7 +125,7 @@ def _is_safe_to_trust(folder: Path) -> bool:
         foreign = {m["type"] for m in modules if not m["type"].startswith("sentence_transformers.")}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return foreign == {_NGRAMS} and not any(folder.rglob("*.py"))
+    return bool(foreign) and foreign <= _OURS and not any(folder.rglob("*.py"))
 
 
 def _use_eager_attention(model: SentenceTransformer) -> None:

@@ -2,6 +2,7 @@
 
     [encoder]     which encoder is trained, and how much of a text it reads
     [ngrams]      character n-grams added to the transformer's vector, none by default
+    [heads]       UniDEC's two heads on the encoder, none by default
     [batch]       how many instances, positives and negatives a batch has
     [refresh]     when all texts are encoded again for hard negatives and clusters
     [optimizer]   steps, learning rates, precision
@@ -37,7 +38,7 @@ from service.core.config import (
 from service.core.errors import InvalidConfig
 from training.batches.settings import BatchSettings, RefreshSettings
 from training.models.precision import Precision
-from training.models.settings import EncoderSettings, NgramSettings
+from training.models.settings import EncoderSettings, HeadSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
 
@@ -93,6 +94,7 @@ class Recipe:
     optimizer: OptimizerSettings
     system: dict[str, Any]
     ngrams: NgramSettings = field(default_factory=NgramSettings)
+    heads: HeadSettings = field(default_factory=HeadSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)

@@ -74,16 +74,27 @@ def one_versus_all(*, logits: Tensor, positives: Tensor, negatives: Tensor) -> T
     return (losses * counted).sum() / positives.any(dim=1).sum().clamp(min=1)
 
 
-def pick_some_labels(*, scores: Tensor, positives: Tensor, negatives: Tensor, tau: float) -> Tensor:
-    """UniDEC's PAL-N on the pool: the mean log softmax of each row's positives.
+def pick_some_labels(
+    *,
+    scores: Tensor,
+    targets: Tensor,
+    candidates: Tensor,
+    tau: float,
+    normalized: bool = True,
+) -> Tensor:
+    """UniDEC's PAL-N on the pool: the mean log softmax of each row's targets.
 
-    All of a row's positives stand in the denominator; `scores` are [B, P] for L_q2l and their
-    transpose [P, B] for L_l2q.
+    `targets` are the positives that a row is pulled to, `candidates` what its denominator holds,
+    the positives included. `scores` are [B, P] for L_q2l and their transpose [P, B] for L_l2q.
+    Without `normalized` a row's targets are summed (PAL, Tables 6 and 7); with one sampled target a
+    row it is POL.
     """
     logits = scores / tau
-    denominator = _log_sum(logits, positives | negatives)  # rows
-    per_pair = (denominator[:, None] - logits) * positives
-    return _mean_over_rows(per_pair, positives)
+    denominator = _log_sum(logits, candidates)  # rows
+    per_pair = (denominator[:, None] - logits) * targets
+    if normalized:
+        return _mean_over_rows(per_pair, targets)
+    return per_pair.sum() / targets.any(dim=1).sum().clamp(min=1)
 
 
 def _mean_contrast(logits: Tensor, denominator: Tensor, sampled: Tensor) -> Tensor:

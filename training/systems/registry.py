@@ -17,6 +17,7 @@ SYSTEMS = {
     "one-versus-all": "training.systems.one_versus_all",
     "irene": "training.systems.irene.system",
     "supcon-de": "training.systems.supcon_de",
+    "unidec": "training.systems.unidec",
 }
 
 

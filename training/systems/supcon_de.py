@@ -32,14 +32,14 @@ class SupconDualEncoder(EncoderOnly[Settings]):
         scores, share = batch.label_scores, self._settings.queries
         to_labels = pick_some_labels(
             scores=scores,
-            positives=batch.positives,
-            negatives=batch.negatives,
+            targets=batch.positives,
+            candidates=batch.candidates,
             tau=self._settings.tau,
         )
         to_instances = pick_some_labels(
             scores=scores.T,
-            positives=batch.positives.T,
-            negatives=batch.negatives.T,
+            targets=batch.positives.T,
+            candidates=batch.candidates.T,
             tau=self._settings.tau,
         )
         return share * to_labels + (1.0 - share) * to_instances

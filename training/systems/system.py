@@ -21,6 +21,7 @@ from service.core.types import Floats
 from training.batches.batch import Batch
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.models.sharding import Sharding
+from training.models.two_heads import TwoHeads
 from training.selection.validation import Validation
 
 
@@ -58,6 +59,11 @@ class EncodedBatch:
         )
 
     @property
+    def candidates(self) -> Tensor:
+        """The labels that an instance is compared with, its positives included, [B, P]."""
+        return self.positives | self.negatives
+
+    @property
     def label_scores(self) -> Tensor:
         """s(x, l), [B, P]."""
         return self.instances @ self.labels.T
@@ -73,7 +79,8 @@ class Task:
     """What a system is built from.
 
     `label_vectors()` [L, d] and `instance_vectors()` [n, d] encode with the untrained encoder; the
-    instances are those of the rows that train, and `labels_of` [n, L] are their labels.
+    instances are those of the rows that train, and `labels_of` [n, L] are their labels. `heads` are
+    UniDEC's on the encoder, if it has any.
     """
 
     labels: int
@@ -81,6 +88,7 @@ class Task:
     label_vectors: Callable[[], Floats]
     instance_vectors: Callable[[], Floats]
     labels_of: csr_matrix
+    heads: TwoHeads | None = None
     sharding: Sharding = field(default_factory=Sharding)
 
 
@@ -103,6 +111,7 @@ class System(Protocol):
     head: nn.Module | None  # the system's parameters beside the encoder's
     sharded_parameters: tuple[str, ...]  # of the head: sparse gradients, rows split over processes
     memory_tau: float  # the memory's temperature while the encoder trains
+    heads: TwoHeads | None  # whose share of the key is chosen at the end; None: there is one vector
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """The batch's loss, a scalar."""
@@ -110,6 +119,10 @@ class System(Protocol):
 
     def label_keys(self, vectors: Floats) -> Floats:
         """The label keys Z of the memory, [L, d], from the encoder's label vectors [L, d]."""
+        ...
+
+    def neighbour_vectors(self, vectors: Floats) -> Floats:
+        """What hard negatives and clusters are computed with, from the encoder's vectors [n, d]."""
         ...
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
@@ -129,6 +142,11 @@ class SystemDefaults:
 
     sharded_parameters: tuple[str, ...] = ()
     memory_tau = UNCHOSEN.tau
+    heads: TwoHeads | None = None
+
+    def neighbour_vectors(self, vectors: Floats) -> Floats:
+        """The vectors unchanged."""
+        return vectors
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
         """Choose nothing."""

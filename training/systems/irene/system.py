@@ -17,7 +17,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -29,8 +28,8 @@ from service.core.encoding.irene import ASSOCIATED
 from service.core.types import Bools, Floats
 from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
-from training.selection.hidden_label_folds import LabelFoldData, row_of_each_label
 from training.selection.refinement import PAPERS, RefinementChoice, choose_refinement
+from training.systems.finished import label_fold_data
 from training.systems.irene.associations import associations
 from training.systems.irene.combiner import Kind, make_combiner
 from training.systems.irene.head import IreneHead
@@ -127,7 +126,13 @@ class Irene(SystemDefaults):
         chosen = RefinementChoice(refinement=PAPERS)
         if finished is not None:
             self.head.eval()
-            chosen = choose_refinement(self._held_out(finished), pooled=settings.pooled, seed=0)
+            weight = finished.head_weights["weight"]
+            data = label_fold_data(
+                finished,
+                classifiers=normalize(weight, dim=-1).cpu().numpy(),
+                combine=self._combine,
+            )
+            chosen = choose_refinement(data, pooled=settings.pooled, seed=0)
         novel = NovelChoices(
             combiner=settings.combiner,
             heads=settings.heads,
@@ -136,26 +141,6 @@ class Irene(SystemDefaults):
         )
         write_novel(folder, novel)
         return str(chosen)
-
-    def _held_out(self, finished: FinishedTraining) -> LabelFoldData:
-        validation, instances = finished.validation, finished.instances
-        train = validation.dataset.train
-        slices, held_out = validation.slices, validation.slices.held_out
-        revealed = row_of_each_label(train.labels_of, among=slices.kept)  # [L]
-        return LabelFoldData(
-            texts=finished.labels,
-            keys=finished.keys,
-            classifiers=normalize(finished.head_weights["weight"], dim=-1).cpu().numpy(),
-            label_queries=np.where(
-                (revealed >= 0)[:, None], instances[revealed], np.float32(np.nan)
-            ),
-            held_out_queries=instances[held_out],
-            positives=train.labels_of[held_out],
-            filtered=train.filtered[held_out],
-            combine=self._combine,
-            choices=finished.choices,
-            hidden=validation.hidden,
-        )
 
     def _combine(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
         device = self.head.weight.device

@@ -17,6 +17,9 @@ from tests.support.tiny.training import (
 )
 from training.systems.registry import SYSTEMS
 
+HEADS = ("heads.encoder=16", "heads.classifier=16", "heads.learning_rate=5e-3")
+NEEDED = {"unidec": HEADS}  # settings without which a system cannot be built
+
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_learns_and_writes_an_ordinary_checkpoint(
@@ -25,10 +28,11 @@ def test_every_system_learns_and_writes_an_ordinary_checkpoint(
     from sentence_transformers import SentenceTransformer
 
     recipe, run = write_recipe(tmp_path, model=model, system=system), tmp_path / "run"
-    open_tiny_run(recipe, run, "optimizer.steps=40", "validation.every=40").train()
+    steps = ("optimizer.steps=40", "validation.every=40")
+    open_tiny_run(recipe, run, *steps, *NEEDED.get(system, ())).train()
 
     assert_learned(run)
-    loaded = SentenceTransformer(str(run / "best"), device="cpu")
+    loaded = SentenceTransformer(str(run / "best"), device="cpu", trust_remote_code=True)
     assert loaded.encode(["red tent"]).shape == (1, DIMENSION)
 
 
@@ -44,6 +48,8 @@ def assert_learned(run: Path) -> None:
         ("rae", ("ngrams.buckets=512", "ngrams.learning_rate=0.05")),
         ("one-versus-all", ("system.initial=labels", "batch.pool=all")),
         ("irene", ("optimizer.head_learning_rate=0.05", "system.objective=softmax")),
+        ("unidec", (*HEADS, "ngrams.buckets=512", "optimizer.head_learning_rate=0.05")),
+        ("unidec", (*HEADS, "system.encoder_weight=0", "system.normalized=false")),
     ],
 )
 def test_beside_a_frozen_transformer_ngrams_or_the_head_learn(

@@ -90,7 +90,34 @@ def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
     first = ((total - 1.6) + (total - 1.2)) / 2
     second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
 
-    loss = pick_some_labels(scores=SCORES, positives=POSITIVES, negatives=NEGATIVES, tau=TAU)
+    everything = POSITIVES | NEGATIVES
+    loss = pick_some_labels(scores=SCORES, targets=POSITIVES, candidates=everything, tau=TAU)
+
+    assert float(loss) == pytest.approx((first + second) / 2)
+
+
+def test_pal_sums_over_the_positives() -> None:
+    total = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4))
+    first = (total - 1.6) + (total - 1.2)
+    second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
+
+    loss = pick_some_labels(
+        scores=SCORES,
+        targets=POSITIVES,
+        candidates=POSITIVES | NEGATIVES,
+        tau=TAU,
+        normalized=False,
+    )
+
+    assert float(loss) == pytest.approx((first + second) / 2)
+
+
+def test_pol_pulls_to_the_sampled_positive_alone() -> None:
+    first = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4)) - 1.6
+    second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
+
+    everything = POSITIVES | NEGATIVES
+    loss = pick_some_labels(scores=SCORES, targets=SAMPLED, candidates=everything, tau=TAU)
 
     assert float(loss) == pytest.approx((first + second) / 2)
 
@@ -114,7 +141,7 @@ def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict
         ),
         "one versus all": one_versus_all(logits=scores, positives=sampled, negatives=negatives),
         "pick some": pick_some_labels(
-            scores=scores, positives=sampled, negatives=negatives, tau=TAU
+            scores=scores, targets=sampled, candidates=sampled | negatives, tau=TAU
         ),
     }
 

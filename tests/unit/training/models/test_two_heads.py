@@ -1,0 +1,142 @@
+"""UniDEC's two heads: one unit vector of two halves, whose shares can be changed afterwards."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export.encoder.onnx import trace
+from service.core.errors import InvalidConfig
+from service.core.types import Role
+from tests.support.tiny.training import DIMENSION, open_tiny_run, write_recipe
+from training.models.settings import HeadSettings
+from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.two_heads import TwoHeads, heads_of, untrained_heads, with_share
+
+TEXTS = ["red tent", "small boots", "lamp", "a cheap blue jacket"]
+
+
+def vectors_of(module: TwoHeads, inputs: torch.Tensor) -> torch.Tensor:
+    return module({"sentence_embedding": inputs})["sentence_embedding"]
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    return torch.nn.functional.normalize(drawn, dim=-1)
+
+
+def heads(**changes: int | float | bool | str) -> TwoHeads:
+    torch.manual_seed(1)
+    return TwoHeads(inputs=8, encoder=5, classifier=3, **changes)
+
+
+def test_a_vector_is_computed_by_hand() -> None:
+    module = TwoHeads(inputs=2, encoder=2, classifier=2).eval()
+    with torch.no_grad():
+        module.to_encoder.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+        module.to_encoder.bias.zero_()
+        module.to_classifier.weight.copy_(torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
+        module.to_classifier.bias.zero_()
+        module.share.fill_(0.36)
+    text = torch.tensor([[0.6, 0.8]])
+    encoded = np.tanh([0.6, 1.6]) / np.linalg.norm(np.tanh([0.6, 1.6]))
+    classified = np.array([0.8, 1.8]) / np.linalg.norm([0.8, 1.8])
+
+    expected = np.concatenate([0.6 * encoded, 0.8 * classified])
+    np.testing.assert_allclose(vectors_of(module, text)[0].detach(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "none"])
+def test_similarities_are_the_shares_of_both_heads(activation: str, inputs: torch.Tensor) -> None:
+    module = heads(activation=activation).eval()
+    with torch.no_grad():
+        at_half = vectors_of(module, inputs).numpy()
+        module.share.fill_(0.8)
+        at_most = vectors_of(module, inputs).numpy()
+    np.testing.assert_allclose(np.linalg.norm(at_half, axis=1), 1.0, atol=1e-6)
+    encoded, classified = at_half[:, :5], at_half[:, 5:]
+    expected = 2 * (0.8 * encoded @ encoded.T + 0.2 * classified @ classified.T)
+    np.testing.assert_allclose(at_most @ at_most.T, expected, atol=1e-5)
+    np.testing.assert_allclose(with_share(at_half, 0.8, encoder=5), at_most, atol=1e-6)
+
+
+def test_in_training_the_classifiers_half_keeps_its_length(inputs: torch.Tensor) -> None:
+    module = heads().train()
+    vectors = vectors_of(module, inputs)
+    np.testing.assert_allclose(vectors[:, :5].norm(dim=-1).detach(), 1.0, atol=1e-6)
+    expected = module.to_classifier(inputs)
+    np.testing.assert_allclose(vectors[:, 5:].detach(), expected.detach(), atol=1e-6)
+
+
+def test_one_share_leaves_one_head(inputs: torch.Tensor) -> None:
+    with torch.no_grad():
+        vectors = vectors_of(heads().eval(), inputs).numpy()
+    alone = with_share(vectors, 1.0, encoder=5)
+    assert not alone[:, 5:].any()
+    np.testing.assert_allclose(np.linalg.norm(alone[:, :5], axis=1), 1.0, atol=1e-6)
+
+
+def test_shared_heads_have_one_projection(inputs: torch.Tensor) -> None:
+    module = TwoHeads(inputs=8, encoder=4, classifier=4, activation="none", shared=True).eval()
+    vectors = vectors_of(module, inputs).detach()
+    np.testing.assert_allclose(vectors[:, :4], vectors[:, 4:], atol=1e-6)
+    with pytest.raises(ValueError, match="same number of dimensions"):
+        HeadSettings(encoder=4, classifier=3, shared=True)
+    with pytest.raises(ValueError, match="or neither"):
+        HeadSettings(encoder=4)
+
+
+def test_training_starts_from_what_the_encoder_knows() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(200, 3)).astype(np.float32) @ rng.normal(size=(3, 8)).astype(np.float32)
+    vectors = (flat / np.linalg.norm(flat, axis=1, keepdims=True)).astype(np.float32)
+    settings = HeadSettings(encoder=3, classifier=8, activation="none")
+    started = vectors_of(untrained_heads(vectors, settings).eval(), torch.from_numpy(vectors))
+    similarities = (started @ started.T).detach().numpy()
+    np.testing.assert_allclose(similarities, vectors @ vectors.T, atol=1e-4)
+
+
+@pytest.fixture
+def with_heads(model: Path, tmp_path: Path) -> TorchEncoder:
+    encoder = load_encoder(str(model))
+    vectors = encoder.encode(TEXTS, role=Role.QUERY)
+    module = untrained_heads(vectors, HeadSettings(encoder=20, classifier=12))
+    with torch.no_grad():
+        module.share.fill_(0.7)
+    encoder.model.append(module)
+    encoder.model.save(str(tmp_path / "saved"), create_model_card=False)
+    return encoder
+
+
+def test_a_checkpoint_keeps_its_heads_and_their_share(
+    with_heads: TorchEncoder, tmp_path: Path
+) -> None:
+    loaded = load_encoder(str(tmp_path / "saved"))
+    assert loaded.dimension == 32
+    module = heads_of(loaded.model)
+    assert module is not None and float(module.share) == pytest.approx(0.7)
+    np.testing.assert_allclose(
+        loaded.encode(TEXTS, role=Role.QUERY), with_heads.encode(TEXTS, role=Role.QUERY), atol=1e-6
+    )
+
+
+def test_the_exported_graph_has_the_heads(with_heads: TorchEncoder, tmp_path: Path) -> None:
+    import onnxruntime
+
+    trace(with_heads, tmp_path / "encoder.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx")
+    tokens = with_heads.tokenizer(TEXTS, padding=True, return_tensors="np")
+    feed = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    (vectors,) = session.run(None, feed)
+    expected = with_heads.encode(TEXTS, role=Role.QUERY)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_heads_of_other_dimensions_are_refused(model: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, model=model, system="unidec")
+    with pytest.raises(InvalidConfig, match=f"may be {DIMENSION}"):
+        open_tiny_run(recipe, tmp_path / "run", "heads.encoder=64", "heads.classifier=8")
+    with pytest.raises(InvalidConfig, match=r"needs the table \[heads\]"):
+        open_tiny_run(recipe, tmp_path / "run")

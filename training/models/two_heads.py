@@ -1,0 +1,134 @@
+"""UniDEC's two heads on one encoder (section 4.1): a vector for texts, a vector for classifiers.
+
+    D(t) = normalize(dropout(tanh(linear(f(t)))))      compared with D of a label's text
+    C(t) = dropout(linear(f(t)))                       compared with a label's classifier Psi_l
+
+with f(t) the encoder's unit vector. What is indexed is the concatenation of the paper's section
+4.4, with a share s that is chosen on held-out rows (in the paper both halves weigh the same):
+
+    e(t) = [sqrt(s) D(t); sqrt(1 - s) normalize(C(t))],    <e(x), e(z)> = s <D, D> + (1 - s) <C, C>
+
+So a text has one unit vector as with any other encoder, and export, memory and service need nothing
+new. A label's key has Psi_l in place of C; a label that nobody has clicked keeps C of its text.
+
+Shapes: n texts, d dimensions of f, e of D, c of C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sentence_transformers.base.modules import Module
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from service.core.types import Floats
+from training.models.ngrams import LOAD_OPTIONS, SENTENCE_EMBEDDING
+from training.models.settings import HeadSettings
+
+
+class TwoHeads(Module):  # type: ignore[misc]
+    """The last module of a sentence-transformers model: replaces f(t) by e(t).
+
+    While it trains it returns [D; C], with C as long as it is: `training.systems.unidec` takes the
+    two apart again.
+    """
+
+    config_keys = ("inputs", "encoder", "classifier", "activation", "dropout", "shared")
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        encoder: int,
+        classifier: int,
+        activation: str = "tanh",
+        dropout: float = 0.0,
+        shared: bool = False,
+    ) -> None:
+        super().__init__()
+        self.inputs, self.encoder, self.classifier = inputs, encoder, classifier
+        self.activation, self.dropout, self.shared = activation, dropout, shared
+        self.to_encoder = nn.Linear(inputs, encoder)
+        self.to_classifier = self.to_encoder if shared else nn.Linear(inputs, classifier)
+        self.register_buffer("share", torch.tensor(0.5))
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace f(t), the feature `sentence_embedding` [n, d], by e(t) [n, e + c]."""
+        inputs = normalize(features[SENTENCE_EMBEDDING].float(), dim=-1)  # [n, d]
+        projected = self.to_encoder(inputs)  # [n, e]
+        encoded = torch.tanh(projected) if self.activation == "tanh" else projected
+        encoded = normalize(self._dropped(encoded), dim=-1)
+        classified = self._dropped(projected if self.shared else self.to_classifier(inputs))
+        if not self.training:
+            encoded = torch.sqrt(self.share) * encoded
+            classified = torch.sqrt(1.0 - self.share) * normalize(classified, dim=-1)
+        return {**features, SENTENCE_EMBEDDING: torch.cat([encoded, classified], dim=-1)}
+
+    def _dropped(self, vectors: Tensor) -> Tensor:
+        return nn.functional.dropout(vectors, self.dropout, self.training)
+
+    def get_embedding_dimension(self) -> int:
+        """e + c, under the name by which sentence-transformers looks for it."""
+        return self.encoder + self.classifier
+
+    def save(self, output_path: str, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
+        """Write config and weights, as `Module.save` of sentence-transformers does."""
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, **where: Any) -> Self:
+        """Read what `save` wrote, as `Module.load` of sentence-transformers does."""
+        where = {key: where[key] for key in LOAD_OPTIONS if key in where}
+        module = cls(**cls.load_config(model_name_or_path, **where))
+        loaded: Self = cls.load_torch_weights(model_name_or_path, model=module, **where)
+        return loaded
+
+
+def heads_of(model: nn.Module) -> TwoHeads | None:
+    """The two heads of a model, None where it has none."""
+    return next((part for part in model.modules() if isinstance(part, TwoHeads)), None)
+
+
+def untrained_heads(vectors: Floats, settings: HeadSettings) -> TwoHeads:
+    """Heads that keep the inner products of `vectors` [n, d] as well as their dimensions allow.
+
+    Each projects onto the vectors' main directions (all of them where e or c is d), so that
+    training starts from what the encoder knows.
+    """
+    numbers = {name: value for name, value in asdict(settings).items() if name in _CONFIGURED}
+    heads = TwoHeads(inputs=vectors.shape[1], **numbers)
+    with torch.no_grad():
+        for linear in (heads.to_encoder, heads.to_classifier):
+            linear.weight.copy_(_main_directions(vectors, linear.out_features))
+            linear.bias.zero_()
+    return heads
+
+
+def _main_directions(vectors: Floats, count: int) -> Tensor:
+    """An orthonormal basis [count, d] of the directions in which the vectors [n, d] are longest."""
+    if count == vectors.shape[1]:
+        return torch.eye(count)
+    _, directions = np.linalg.eigh(vectors.T.astype(np.float64) @ vectors)  # ascending
+    return torch.from_numpy(directions[:, ::-1][:, :count].T.astype(np.float32))
+
+
+def with_share(vectors: Floats, share: float, *, encoder: int) -> Floats:
+    """Vectors [n, e + c] in which D has the share `share` in place of the one it has.
+
+    `encoder` is e. Shares 0 and 1 leave a single head, and the other cannot be restored.
+    """
+    halves = (vectors[:, :encoder], vectors[:, encoder:])
+    scaled = [
+        np.sqrt(weight) * half / np.maximum(np.linalg.norm(half, axis=1, keepdims=True), 1e-12)
+        for half, weight in zip(halves, (share, 1.0 - share), strict=True)
+    ]
+    joined: Floats = np.concatenate(scaled, axis=1).astype(np.float32)
+    return joined
+
+
+_CONFIGURED = frozenset(TwoHeads.config_keys)
