@@ -14,12 +14,14 @@ from training.fitting.facts import DataFacts
 from training.fitting.memory_need import StepMemory, Transformer, step_memory
 from training.fitting.trial import Trial, gain
 
-QUICK, WHOLE, LONGER, SUPCON = "rae-quick", "rae", "rae-longer", "supcon"
-SHARES = {QUICK: 0.15, WHOLE: 0.35, LONGER: 0.6, SUPCON: 1.0}  # of the time that is left
+QUICK, WHOLE, SUPCON, LONGER = "rae-quick", "rae", "supcon", "longer"
+SHARES = {QUICK: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}  # of the time that is left
+INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
 LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
 STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
+POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
 MOST_EPOCHS = 40
 
 
@@ -31,7 +33,7 @@ class Candidate:
     recipe: str
     summary: str
     settings: tuple[str, ...]  # table.key=value
-    mixings: int = 1  # weights that its check measures
+    encodings: int = 1  # how often it encodes all texts, beside its steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +77,21 @@ class Situation:
             f"encoder.label_tokens={facts.keywords.limit}",
             f"batch.instances={self.instances}",
             f"validation.rows={facts.held_out}",
+            "validation.drawn=texts",
             "validation.checks=1",
             "validation.untrained=false",
             f"seed={self.seed}",
         )
 
-    def memory(self) -> StepMemory:
+    def memory(self, *, positives: int) -> StepMemory:
         """What keeps a step of the whole encoder within the free memory."""
-        return step_memory(self.facts, self.transformer, instances=self.instances, free=self.free)
+        return step_memory(
+            self.facts,
+            self.transformer,
+            instances=self.instances,
+            positives=positives,
+            free=self.free,
+        )
 
 
 Proposal = Callable[[Situation], Candidate | None]
@@ -103,23 +112,6 @@ def whole(situation: Situation) -> Candidate:
     return _whole(situation, name=WHOLE, rate=situation.rate, summary="the whole encoder")
 
 
-def longer(situation: Situation) -> Candidate | None:
-    """The whole encoder again, for longer, with the learning rate that its mixing speaks for."""
-    first = situation.trial(WHOLE)
-    if first is None:
-        return None
-    factor = 2.0 if first.mixing == 1.0 and situation.gained(WHOLE) else 0.5
-    if not situation.gained(WHOLE):
-        factor = 0.2
-    what = "higher" if factor > 1 else "lower"
-    return _whole(
-        situation,
-        name=LONGER,
-        rate=factor * situation.rate,
-        summary=f"the same for longer, at a {what} learning rate",
-    )
-
-
 def supcon(situation: Situation) -> Candidate | None:
     """SupconDE's loss, where rows have several labels that its batches can hold."""
     if situation.facts.pairs < 2 * situation.facts.labelled or not situation.gained(WHOLE):
@@ -133,13 +125,42 @@ def supcon(situation: Situation) -> Candidate | None:
     )
 
 
-CANDIDATES: dict[str, Proposal] = {QUICK: quick, WHOLE: whole, LONGER: longer, SUPCON: supcon}
+def longer(situation: Situation) -> Candidate | None:
+    """The better loss again, from the start, for all the time that is left.
+
+    It does not go on from the first trial's checkpoint: a learning rate that rises anew undoes more
+    within minutes than it gains. Where half of the trained weights was best, the learning rate is
+    halved, and where no loss gained, it is a fifth.
+    """
+    tried = [trial for name in (WHOLE, SUPCON) if (trial := situation.trial(name)) is not None]
+    if not tried:
+        return None
+    best = max(tried, key=lambda trial: trial.score)
+    factor = 1.0 if best.mixing == 1.0 else 0.5
+    if not situation.gained(best.name):
+        factor = 0.2
+    return _whole(
+        situation,
+        name=LONGER,
+        rate=factor * situation.rate,
+        summary=f"{best.name} for longer, at {factor:g} times the learning rate",
+        recipe=best.name,
+    )
+
+
+CANDIDATES: dict[str, Proposal] = {QUICK: quick, WHOLE: whole, SUPCON: supcon, LONGER: longer}
 
 
 def _whole(
-    situation: Situation, *, name: str, rate: float, summary: str, recipe: str = "rae"
+    situation: Situation,
+    *,
+    name: str,
+    rate: float,
+    summary: str,
+    recipe: str = WHOLE,
 ) -> Candidate:
-    memory = situation.memory()
+    clustered = recipe == SUPCON
+    memory = situation.memory(positives=POSITIVES if clustered else 1)
     # N-grams that gained nothing beside the frozen encoder are left out.
     ngrams = () if situation.gained(QUICK) else ("ngrams.buckets=0",)
     return Candidate(
@@ -149,11 +170,12 @@ def _whole(
         settings=(
             *situation.shared(),
             *ngrams,
+            *(("refresh.every_epochs=10",) if clustered else ()),
             f"validation.mixing=[{', '.join(f'{mixing:g}' for mixing in MIXINGS)}]",
             f"optimizer.learning_rate={rate:.3g}",
             f"optimizer.epochs={MOST_EPOCHS}",
             f"optimizer.bucket_tokens={memory.bucket_tokens}",
             f"optimizer.gradient_cache={str(memory.gradient_cache).lower()}",
         ),
-        mixings=len(MIXINGS),
+        encodings=len(MIXINGS) + 1 + int(clustered),
     )

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from service.core.errors import InvalidInput
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import label_frequency
 from training.datasets.training_pairs import TrainingPairs
+from training.hardware import machine
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder
 
@@ -98,6 +100,16 @@ def data_facts(dataset: Dataset, encoder: TorchEncoder) -> DataFacts:
         queries=_lengths(encoder, train.instances.texts),
         keywords=_lengths(encoder, dataset.labels.texts),
         held_out=min(MOST_HELD_OUT, int(LARGEST_SHARE * labelled)),
+    )
+
+
+def hardware_line(free: int) -> str:
+    """What trains, in a sentence; `free` is the memory that this process can still take."""
+    used = machine(libraries={})
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else used["device"]
+    return (
+        f"{device}, {used['cores']} cores, {free / 2**30:.0f} GiB of memory free, of which a step"
+        " takes half at most"
     )
 
 

@@ -13,8 +13,14 @@ from rich.console import Console
 from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
-from training.fitting.candidates import CANDIDATES, SHARES, Candidate, Situation
-from training.fitting.facts import DataFacts, data_facts
+from training.fitting.candidates import (
+    CANDIDATES,
+    INDISPENSABLE,
+    SHARES,
+    Candidate,
+    Situation,
+)
+from training.fitting.facts import DataFacts, data_facts, hardware_line
 from training.fitting.free_memory import free_bytes
 from training.fitting.memory_need import Transformer
 from training.fitting.runs import Cost, keep, trained, untrained
@@ -47,7 +53,7 @@ class Fitting:
     def run(self) -> Trial:
         """Try everything that the time allows; returns the trial that is kept in `folder`."""
         facts = data_facts(self.dataset, self.encoder)
-        for line in facts.lines():
+        for line in (*facts.lines(), hardware_line(free_bytes())):
             self.say(line)
         cost = self._measure_untrained(facts)
         try:
@@ -103,7 +109,7 @@ class Fitting:
             if candidate is None:
                 continue
             seconds = self._seconds(SHARES[name], facts, cost, candidate)
-            if seconds < SHORTEST:
+            if seconds < SHORTEST and name == INDISPENSABLE:
                 seconds = self._seconds(1.0, facts, cost, candidate)
             if seconds < SHORTEST:
                 self.say(f"{candidate.name}: no time is left for it")
@@ -112,7 +118,7 @@ class Fitting:
 
     def _seconds(self, share: float, facts: DataFacts, cost: Cost, candidate: Candidate) -> float:
         """What a candidate may train on each split, of a share of the time that is left."""
-        return share * self.left / facts.splits - cost.overhead(candidate.mixings)
+        return share * self.left / facts.splits - cost.overhead(candidate.encodings)
 
     def _situation(self, facts: DataFacts) -> Situation:
         config = self.encoder.model[0].auto_model.config
@@ -144,7 +150,7 @@ class Fitting:
         kept = best_of(self.trials)
         self.console.print(table_of(self.trials, kept=kept))
         self.say(verdict(self.trials, kept))
-        facts: Mapping[str, object] = {"fit": as_facts(self.trials)}
+        facts: Mapping[str, object] = {"fit": as_facts(self.trials, kept=kept)}
         keep(kept, self.folder, untrained=self.trials[0], facts=facts)
         shutil.rmtree(self.folder / TRIED, ignore_errors=True)
         return kept

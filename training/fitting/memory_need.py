@@ -39,12 +39,16 @@ class StepMemory:
 
 
 def step_memory(
-    facts: DataFacts, transformer: Transformer, *, instances: int, free: int
+    facts: DataFacts, transformer: Transformer, *, instances: int, positives: int, free: int
 ) -> StepMemory:
-    """Settings with which a step of so many instances takes at most half of `free` bytes."""
+    """Settings with which a step of so many instances takes at most half of `free` bytes.
+
+    `positives` is how many labels a batch has for each instance; no more than there are labels.
+    """
     longest = max(facts.queries.limit, facts.keywords.limit)
     token = transformer.bytes_per_token(longest)
-    tokens = PADDED * instances * (facts.queries.mean + facts.keywords.mean)
+    pool = min(facts.labels, positives * instances)
+    tokens = PADDED * (instances * facts.queries.mean + pool * facts.keywords.mean)
     allowed = LARGEST_SHARE * free
     fitting = 2 ** int(math.log2(max(1.0, allowed / 2 / token)))
     return StepMemory(

@@ -50,9 +50,9 @@ class Cost:
     encode: float  # all texts of the memory
     choose: float
 
-    def overhead(self, mixings: int) -> float:
-        """Seconds of a candidate beside its steps: checks, then the choice of its settings."""
-        return (mixings + 1) * self.encode + self.choose
+    def overhead(self, encodings: int) -> float:
+        """Seconds of a candidate beside its steps, which encodes all texts so many times."""
+        return encodings * self.encode + self.choose
 
 
 def untrained(
@@ -83,7 +83,7 @@ def untrained(
     seconds = perf_counter() - start
     settings = {
         "encoder": {"name": encoder.name},
-        "validation": {"rows": facts.held_out},
+        "validation": {"rows": facts.held_out, "drawn": "texts"},
         "seed": seed,
     }
     progress = asdict(Progress(seconds=seconds, best_step=0))
@@ -107,7 +107,13 @@ def _held_out(
     train = dataset.train
     pairs = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
     for split in range(facts.splits):
-        slices = hold_out(pairs, total=len(train), count=facts.held_out, seed=seed + split)
+        slices = hold_out(
+            pairs,
+            total=len(train),
+            count=facts.held_out,
+            seed=seed + split,
+            texts=train.instances.texts,
+        )
         depth = max(*DEPTHS, UNCHOSEN.depth)
         yield retrieve_held_out(dataset, slices, instances, labels, depth=depth)
 

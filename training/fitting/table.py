@@ -13,10 +13,10 @@ from training.fitting.trial import METRICS, Trial, gain
 def table_of(trials: Sequence[Trial], *, kept: Trial) -> Table:
     """A row for each trial, with its gain over the untrained encoder and its standard error."""
     table = Table(
-        "tried", "what", *METRICS, "mean gained", "seconds", title="on the held-out rows",
+        "tried", "what", *METRICS, "mean gained", "seconds", "why", title="on the held-out rows",
         title_justify="left",
     )  # fmt: skip
-    for column in table.columns[2:]:
+    for column in table.columns[2:-1]:
         column.justify = "right"
     for trial in trials:
         gained = gain(trial, trials[0])
@@ -26,8 +26,25 @@ def table_of(trials: Sequence[Trial], *, kept: Trial) -> Table:
             *(f"{trial.metrics[name]:.1f}" for name in METRICS),
             "" if trial is trials[0] else f"{gained.points:+.1f} ± {gained.error:.1f}",
             f"{trial.seconds:,.0f}",
+            reason(trial, trials, kept),
         )
     return table
+
+
+def reason(trial: Trial, trials: Sequence[Trial], kept: Trial) -> str:
+    """Why a trial is kept or dropped, in a few words."""
+    first = trials[0]
+    if trial is kept:
+        return "kept"
+    if trial is first:
+        return f"{kept.name} is better"
+    if trial.metrics["P@1"] < first.metrics["P@1"]:
+        return f"P@1 is below {first.name}'s"
+    if not gain(trial, first).counts:
+        return "gains less than its error"
+    if trials.index(trial) > trials.index(kept):
+        return f"over {kept.name} within its error"
+    return f"{kept.name} is better"
 
 
 def verdict(trials: Sequence[Trial], kept: Trial) -> str:
@@ -44,7 +61,7 @@ def verdict(trials: Sequence[Trial], kept: Trial) -> str:
     )
 
 
-def as_facts(trials: Sequence[Trial]) -> list[dict[str, object]]:
+def as_facts(trials: Sequence[Trial], *, kept: Trial) -> list[dict[str, object]]:
     """The trials for run.json."""
     return [
         {
@@ -53,6 +70,7 @@ def as_facts(trials: Sequence[Trial]) -> list[dict[str, object]]:
             "metrics": {name: trial.metrics[name] for name in METRICS},
             "gain": gain(trial, trials[0]).points,
             "standard_error": gain(trial, trials[0]).error,
+            "why": reason(trial, trials, kept),
             "seconds": trial.seconds,
             "step": trial.step,
             "mixing": trial.mixing,

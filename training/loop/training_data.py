@@ -42,7 +42,14 @@ def split_training_data(dataset: Dataset, recipe: Recipe, *, source: str) -> Tra
     hidden = hidden_labels(dataset, share=validation.labels, seed=recipe.seed)
     pairs = training_pairs(dataset, hidden)
     trainable = pairs.trainable()
-    slices = hold_out(trainable, total=len(dataset.train), count=validation.rows, seed=recipe.seed)
+    texts = dataset.train.instances.texts
+    slices = hold_out(
+        trainable,
+        total=len(texts),
+        count=validation.rows,
+        seed=recipe.seed,
+        texts=texts if validation.drawn == "texts" else None,
+    )
     left = len(trainable) - len(slices.held_out)
     if left < 2:
         raise InvalidConfig(

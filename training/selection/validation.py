@@ -5,9 +5,10 @@ Shapes: N training rows, n of them held out, L labels, d dimensions.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +45,12 @@ class ValidationSettings:
     never). With `rows = 0` nothing is held out, the last is kept. Each check tries all of `mixing`,
     see `training.models.wise_ft`, and keeps the best; 1 is what trains. `labels` is the share of
     labels whose clicks do not train, so that they are novel: how novel labels are represented is
-    chosen on them.
+    chosen on them. Rows are `drawn` by their numbers or by a hash of their texts: then a later run
+    on more data holds out rows that an earlier one did not train on either.
     """
 
     rows: Natural = 1_000
+    drawn: Literal["numbers", "texts"] = "numbers"
     labels: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     every: Count = 250
     checks: Natural = 0
@@ -67,19 +70,32 @@ class Slices:
     held_out: Rows
 
 
-def hold_out(candidates: Rows, *, total: int, count: int, seed: int) -> Slices:
+def hold_out(
+    candidates: Rows, *, total: int, count: int, seed: int, texts: Sequence[str] | None = None
+) -> Slices:
     """Draw `count` rows of `candidates` from `total` training rows.
 
-    Raises `InvalidConfig` where fewer than half would be left to train on.
+    With `texts` [N] those of the smallest hash of seed and text are drawn, so that of two data sets
+    which share most rows nearly the same rows are held out. Raises `InvalidConfig` where fewer than
+    half would be left to train on.
     """
     if 2 * count > len(candidates):
         raise InvalidConfig(
             f"validation.rows: {count} of {len(candidates)} labelled rows are too many;"
             " at most half can be held out"
         )
-    drawn = np.random.default_rng([seed, 4]).permutation(candidates)[:count]
-    held_out = np.sort(drawn)
+    if texts is None:
+        order = np.random.default_rng([seed, 4]).permutation(candidates)
+    else:
+        order = candidates[np.argsort([_hash(seed, texts[row]) for row in candidates.tolist()])]
+    held_out = np.sort(order[:count])
     return Slices(kept=np.setdiff1d(np.arange(total), held_out), held_out=held_out)
+
+
+def _hash(seed: int, text: str) -> int:
+    """Another number than that which draws the test split (`is_test`)."""
+    digest = hashlib.sha256(f"held out {seed}\0{text}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
 
 
 def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:

@@ -43,7 +43,8 @@ def test_every_candidate_is_a_recipe(name: str) -> None:
     assert (recipe.encoder.query_tokens, recipe.encoder.label_tokens) == (64, 40)
     assert (recipe.validation.rows, recipe.seed, recipe.batch.instances) == (2_000, 3, 1_024)
     assert recipe.validation.checks == 1 and not recipe.validation.untrained
-    assert len(recipe.validation.mixing) == candidate.mixings
+    assert recipe.validation.drawn == "texts"
+    assert len(recipe.validation.mixing) <= candidate.encodings
 
 
 @pytest.mark.parametrize(("labelled", "batch"), [(10, 16), (600, 32), (5_976, 512), (10**6, 1024)])
@@ -61,15 +62,23 @@ def test_ngrams_that_gained_nothing_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "mixing", "factor"), [(GOOD, 1.0, 2.0), (GOOD, 0.5, 0.5), (HALF, 1.0, 0.2)]
+    ("rows", "mixing", "factor"), [(GOOD, 1.0, 1.0), (GOOD, 0.5, 0.5), (HALF, 1.0, 0.2)]
 )
-def test_the_second_rate_follows_from_the_first_trial(
+def test_the_last_rate_follows_from_the_trials(
     rows: np.ndarray, mixing: float, factor: float
 ) -> None:
     here = situation(replace(trial(WHOLE, rows), mixing=mixing))
     candidate = CANDIDATES[LONGER](here)
     recipe = recipes.load(candidate.recipe, candidate.settings)
     assert recipe.optimizer.learning_rate == pytest.approx(factor * here.rate, rel=0.01)
+
+
+def test_the_better_loss_gets_the_rest_of_the_time() -> None:
+    better = np.where(np.arange(100) < 60, 1.0, HALF)
+    for rae, supcon, expected in ((GOOD, better, SUPCON), (better, GOOD, WHOLE)):
+        candidate = CANDIDATES[LONGER](situation(trial(WHOLE, rae), trial(SUPCON, supcon)))
+        assert candidate.recipe == expected
+    assert CANDIDATES[LONGER](situation()) is None
 
 
 def test_supcon_is_tried_where_rows_have_several_labels() -> None:
@@ -80,10 +89,11 @@ def test_supcon_is_tried_where_rows_have_several_labels() -> None:
 
 def test_a_step_takes_at_most_half_of_the_free_memory() -> None:
     """Twenty tokens a text took 16.9 GB without a cache: too much for 24 GiB, fine for 64."""
-    roomy = step_memory(FACTS, MINILM, instances=1_024, free=64 << 30)
+    roomy = step_memory(FACTS, MINILM, instances=1_024, positives=1, free=64 << 30)
     assert not roomy.gradient_cache
+    assert step_memory(FACTS, MINILM, instances=1_024, positives=8, free=64 << 30).gradient_cache
     for free in (24 << 30, 4 << 30, 1 << 30):
-        tight = step_memory(FACTS, MINILM, instances=1_024, free=free)
+        tight = step_memory(FACTS, MINILM, instances=1_024, positives=1, free=free)
         assert tight.gradient_cache
         taken = tight.bucket_tokens * MINILM.bytes_per_token(64)
         assert taken <= free / 2

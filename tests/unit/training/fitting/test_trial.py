@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.checkpoints.choices import UNCHOSEN
-from training.fitting.table import as_facts, verdict
+from training.fitting.table import as_facts, reason, verdict
 from training.fitting.trial import Trial, best_of, gain
 
 
@@ -49,10 +49,22 @@ def test_the_best_is_kept_and_noise_is_not() -> None:
     assert best_of([untrained, good, noise]) is good
     assert verdict([untrained, noise], untrained).startswith("untrained is kept: no training")
     assert verdict([untrained, good], good).startswith("good is kept: it gains 10.0 ± ")
-    assert [entry["gain"] for entry in as_facts([untrained, good])] == [0.0, pytest.approx(10.0)]
+    facts = as_facts([untrained, noise, good], kept=good)
+    assert [entry["gain"] for entry in facts] == [0.0, pytest.approx(0.0), pytest.approx(10.0)]
+    whys = ["good is better", "gains less than its error", "kept"]
+    assert [entry["why"] for entry in facts] == whys
 
 
 def test_a_better_mean_with_a_worse_first_label_is_not_kept() -> None:
     untrained = trial("untrained", HALF)
     deep = trial("deep", np.where(np.arange(100) < 60, 1.0, HALF), first=49.0)
     assert best_of([untrained, deep]) is untrained
+    assert reason(deep, [untrained, deep], untrained) == "P@1 is below untrained's"
+
+
+def test_a_later_trial_must_gain_over_the_one_that_is_kept() -> None:
+    untrained = trial("untrained", HALF)
+    good = trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
+    again = trial("again", np.where(np.arange(100) < 21, 1.0, HALF))
+    assert best_of([untrained, good, again]) is good
+    assert reason(again, [untrained, good, again], good) == "over good within its error"

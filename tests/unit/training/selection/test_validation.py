@@ -36,6 +36,22 @@ def test_more_than_half_cannot_be_held_out() -> None:
         hold_out(np.arange(10), total=10, count=6, seed=0)
 
 
+def test_more_data_holds_out_no_row_that_trained_before() -> None:
+    """By a hash of the texts; by their numbers, most held-out rows had trained before."""
+    texts = [f"query {number}" for number in range(1_300)]
+
+    def held_out(rows: int, *, by_text: bool) -> set[int]:
+        slices = hold_out(
+            np.arange(rows), total=rows, count=200, seed=3, texts=texts if by_text else None
+        )
+        return set(slices.held_out.tolist())
+
+    trained = set(range(1_000)) - held_out(1_000, by_text=True)
+    assert not held_out(1_300, by_text=True) & trained
+    other = set(range(1_000)) - held_out(1_000, by_text=False)
+    assert len(held_out(1_300, by_text=False) & other) > 100
+
+
 def test_perfect_vectors_score_perfectly() -> None:
     """A row's vector is the sum of its labels', so they are its nearest."""
     dataset = tiny_dataset()
