@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
 from time import perf_counter, sleep
 
 from loadtests.attacks.attackers import ATTACKS
+from loadtests.attacks.service_state import (
+    budget,
+    defects,
+    internal_errors,
+    metrics_of,
+    watching_memory,
+)
 from loadtests.clients.connection import Connection, predict
 from loadtests.clients.open_loop import Outcome, drive
-from loadtests.measure.footprint import resident
 from loadtests.measure.overload import Health, probing
 from loadtests.measure.traffic import PREDICT, Load
+from service.core.bundle.manifest import Manifest
 from training.experiments.service_process import Server
 
 BEGINNING_SECONDS = 2.0  # before the normal client is measured: the attack is under way
-_MEMORY_SECONDS = 0.2
+ENDING_SECONDS = 1.0  # that an attacker has to end by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +33,52 @@ class Round:
 
     outcome: Outcome
     health: Health
-    most_resident: float  # megabytes, the largest that was seen
+    most_resident: float  # megabytes of all its processes, the most that was seen
+    budget: float  # megabytes that they may take
     first_after: float  # seconds of the first request after the round
+    first_status: int
+    internal_errors: int  # answers of 500 to any client
+    defects: int  # lines of the service's log
 
 
 def measure_round(
-    server: Server, queries: Iterator[str], load: Load, *, attack: str | None = None, turn: int = 0
+    server: Server,
+    bundle: Manifest,
+    queries: Iterator[str],
+    load: Load,
+    *,
+    attack: str | None = None,
+    turn: int = 0,
 ) -> Round:
     """Send the normal load, beside the `attack` of that name if there is one."""
     stream = load.predictions(queries, seconds=load.seconds, turn=turn)
-    with _attacking(server.port, attack), _watching_memory(server.pid) as most:
-        sleep(BEGINNING_SECONDS)
-        with probing(server) as health:
-            outcome = drive(server.port, [stream])[PREDICT]
-    began = perf_counter()
-    connection = Connection(server.port)
-    connection.ask(predict(next(queries)))
-    connection.close()
+    errors_before, defects_before = internal_errors(metrics_of(server)), defects(server)
+    with watching_memory(server.pid) as most:
+        with _attacking(server.port, attack):
+            sleep(BEGINNING_SECONDS)
+            with probing(server) as health:
+                outcome = drive(server.port, [stream])[PREDICT]
+        status, seconds = _first_request(server, next(queries))
+    metrics = metrics_of(server)
     return Round(
         outcome=outcome,
         health=health,
         most_resident=most["resident"],
-        first_after=perf_counter() - began,
+        budget=budget(bundle, metrics),
+        first_after=seconds,
+        first_status=status,
+        internal_errors=internal_errors(metrics) - errors_before,
+        defects=defects(server) - defects_before,
     )
+
+
+def _first_request(server: Server, query: str) -> tuple[int, float]:
+    """Status and seconds of a prediction on a connection of its own."""
+    began = perf_counter()
+    connection = Connection(server.port)
+    status, _ = connection.ask(predict(query))
+    connection.close()
+    return status, perf_counter() - began
 
 
 @contextmanager
@@ -65,23 +94,6 @@ def _attacking(port: int, attack: str | None) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        process.join(1.0)
+        process.join(ENDING_SECONDS)
         process.kill()  # one that waits for an answer
         process.join()
-
-
-@contextmanager
-def _watching_memory(pid: int) -> Iterator[Mapping[str, float]]:
-    most, ended = {"resident": 0.0}, Event()
-
-    def watch() -> None:
-        while not ended.wait(_MEMORY_SECONDS):
-            most["resident"] = max(most["resident"], resident(pid).total)
-
-    thread = Thread(target=watch, name="memory")
-    thread.start()
-    try:
-        yield most
-    finally:
-        ended.set()
-        thread.join()

@@ -28,7 +28,7 @@ def test_an_attack_is_measured_beside_a_normal_client(
     run("loadtests.attacks", "--bundle", tiny_bundle_folder, "--out", tmp_path,
         "--seconds", "1", "--only", "far versions", "--only", "blank lines")  # fmt: skip
     rows = json.loads((tmp_path / "attacks.json").read_bytes())["rows"]
-    assert [row["what"].split(":")[0] for row in rows] == ["far versions"] * 2 + ["blank lines"] * 2
+    assert [row["what"].split(":")[0] for row in rows] == ["far versions"] * 4 + ["blank lines"] * 4
     assert all(row["figures"] for row in rows)
 
 
