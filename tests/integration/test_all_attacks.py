@@ -1,0 +1,52 @@
+"""Every attack of the load tests, shortly: clients, probes and memory stay within bounds."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtests.attacks.attackers import ATTACKS
+from loadtests.attacks.rounds import measure_round
+from loadtests.attacks.service_state import metrics_of
+from loadtests.measure.traffic import Load
+from loadtests.queries import distinct, read_queries
+from service.core.bundle import manifest
+from training.experiments.service_process import Server, running_server
+
+pytestmark = pytest.mark.slow
+
+LOAD = Load(rate=20.0, label_rate=0, seconds=2.0, seed=0)
+# Other tests run beside this one, so time says little: nothing may stand for seconds.
+PROBE_SECONDS = 2.0
+REFUSALS = {"429", "503"}  # that the normal client may get
+UNAVAILABLE = {"503", "504", "507"}  # that anybody may get
+
+
+@pytest.fixture(scope="module")
+def attacked(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """One service for all attacks, one after the other."""
+    snapshots = tmp_path_factory.mktemp("snapshots")
+    options = ["--no-access-log", "--bundles", str(snapshots)]
+    with running_server(tiny_bundle_folder, options=options) as server:
+        yield server
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_takes_the_service_from_nobody(
+    attacked: Server, tiny_bundle_folder: Path, attack: str
+) -> None:
+    queries = distinct(read_queries(tiny_bundle_folder), seed=0)
+    facts = manifest.read(tiny_bundle_folder)
+    beside = measure_round(attacked, facts, queries, LOAD, attack=attack)
+    assert beside.internal_errors == beside.defects == 0, attacked.log.read_text()[-4_000:]
+    assert set(beside.outcome.failures) <= REFUSALS
+    assert beside.outcome.latencies
+    assert not beside.health.failures
+    assert max(beside.health.seconds) < PROBE_SECONDS
+    assert 0 < beside.most_resident <= beside.budget
+    assert beside.first_status == 200
+    statuses = re.findall(rb'status="(5\d\d)"', metrics_of(attacked))
+    assert {status.decode() for status in statuses} <= UNAVAILABLE
