@@ -2,14 +2,15 @@
 
 A file that was removed, or replaced by an older copy, while no process had it open looks like any
 other log. The note names the log and the link of one of its newest events, so that the next start
-notices what is missing. It is written after commits, at most once a second, and holds no more than
-was acknowledged. Whoever puts an older log into the folder on purpose removes the note.
+notices what is missing. It is written within a second after a commit, at most once a second, and
+holds no more than was acknowledged. Whoever puts an older log into the folder on purpose removes
+the note.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -32,6 +33,9 @@ class NewestNote:
         """`place` names the log in messages."""
         self._path, self._place = folder / FILE_NAME, place
         self._due = 0.0  # by `monotonic`
+        self._lock = threading.Lock()
+        self._waiting: tuple[str, Link] | None = None  # to be written when it is due
+        self._timer: threading.Timer | None = None
 
     def require_reached(
         self, log_id: str | None, holds: Callable[[Link], bool] = lambda link: False
@@ -54,18 +58,47 @@ class NewestNote:
         )
 
     def write(self, log_id: str, link: Link, *, at_once: bool = False) -> None:
-        """Note a committed event, unless that was done within the last second.
+        """Note a committed event, now or, unless `at_once`, within a second.
 
         Where another process has noted a later one, that stays.
         """
-        if not at_once and monotonic() < self._due:
-            return
-        self._due = monotonic() + SECONDS
+        with self._lock:
+            wait = self._due - monotonic()
+            if wait <= 0 or at_once:
+                self._write(log_id, link)
+                return
+            self._waiting = log_id, link
+            if self._timer is None:
+                self._start_timer(wait)
+
+    def close(self) -> None:
+        """Write nothing from now on."""
+        with self._lock:
+            self._waiting = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._write_waiting)
+        self._timer.name, self._timer.daemon = "newest-note", True
+        try:
+            self._timer.start()
+        except RuntimeError:  # no thread is to be had: the next commit tries again
+            self._timer = None
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._waiting is not None:
+                self._write(*self._waiting)
+
+    def _write(self, log_id: str, link: Link) -> None:
+        self._due, self._waiting = monotonic() + SECONDS, None
         noted_id, noted = self._read() or ("", link)
         if noted_id == log_id and noted.sequence >= link.sequence:
             return
         document = {"log": log_id, "sequence": link.sequence, "chain": link.chain.hex()}
-        partial = self._path.with_name(f".{FILE_NAME}.partial-{os.getpid()}")
+        partial = self._path.with_name(f".{FILE_NAME}.partial-{threading.get_native_id()}")
         try:
             # Not synced: after a power failure an older note, or none, is right as well.
             partial.write_bytes(orjson.dumps(document))

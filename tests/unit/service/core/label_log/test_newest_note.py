@@ -1,6 +1,7 @@
 """A start notices that the log's file is gone or older than what was written."""
 
 import shutil
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from service.core.errors import LogError
 from service.core.label_log import open_log
-from service.core.label_log.newest_note import FILE_NAME
+from service.core.label_log.newest_note import FILE_NAME, SECONDS
 from tests.support.label_logs import append
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -117,3 +119,23 @@ def test_a_note_that_cannot_be_written_fails_no_write(state: Path) -> None:
     with closing(open_log(state)) as log:
         append(log, "d")
         assert log.last_sequence() == 4
+
+
+def test_the_note_follows_a_burst_within_a_second(state: Path) -> None:
+    """No further write need come, and no close."""
+    log = open_log(state)
+    append(log, *"defg")
+    append(log, "h")
+    assert note_of(state)["sequence"] == 7
+    wait_for(lambda: note_of(state)["sequence"] == 8)
+    log.close()
+
+
+def test_a_closed_log_notes_nothing_later(state: Path) -> None:
+    log = open_log(state)
+    append(log, "d")
+    append(log, "e")
+    log.close()
+    (state / FILE_NAME).unlink()
+    time.sleep(1.2 * SECONDS)
+    assert not (state / FILE_NAME).exists()
