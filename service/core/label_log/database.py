@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,8 +10,11 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from service.core.errors import LogError, LogLocked
+from service.core.errors import LogCorrupt, LogError, LogLocked, LogReplaced
+from service.core.label_log.links import Link
 from service.core.label_log.newest_note import NewestNote
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database(Protocol):
@@ -43,8 +47,19 @@ class Database(Protocol):
         """Raise `LogReplaced` unless a restart would open what is open here."""
         ...
 
-    def reads_back(self, sequence: int, chain: bytes) -> bool:
-        """Whether another connection reads this event; False also where only SQL can tell."""
+    def require_known(self, known: Link | None) -> None:
+        """Raise `LogReplaced` where the files changed and no longer hold this event."""
+        ...
+
+    def require_written(self, newest: Link) -> None:
+        """Raise `LogReplaced` unless another connection reads the event just written."""
+        ...
+
+    def touched(self, known: Link | None) -> bool:
+        """Whether another program seems to have written to the files since this was last asked.
+
+        `known` is the newest event that this process knows.
+        """
         ...
 
     def close(self) -> None:
@@ -71,3 +86,9 @@ def as_log_errors(database: Database, *, action: str) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     """Return the database's own message on one line, without the statement and its values."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def means_damage(error: LogError) -> bool:
+    """Whether an error means that the log is damaged or replaced, not that it is unreachable."""
+    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
+    return isinstance(error, LogCorrupt | LogReplaced) or code & 0xFF in _DAMAGED

@@ -14,6 +14,7 @@ import sqlite3
 from pathlib import Path
 
 from service.core.errors import LogError, LogReplaced
+from service.core.label_log.links import Link
 
 _CHAIN = "SELECT chain FROM events WHERE sequence = ?"
 
@@ -62,7 +63,7 @@ class FileIdentity:
                 " longer take turns: restart each one that has the log open; writes are refused"
             )
 
-    def reads_back(self, sequence: int, chain: bytes) -> bool:
+    def reads_back(self, event: Link) -> bool:
         """Whether the connection kept open reads the event; a tenth of the time SQLAlchemy takes.
 
         Where the file cannot be read, the answer is False.
@@ -71,10 +72,10 @@ class FileIdentity:
             return False
         try:
             # All rows, so that the transaction ends with the statement.
-            rows = self._open.execute(_CHAIN, (sequence,)).fetchall()
+            rows = self._open.execute(_CHAIN, (event.sequence,)).fetchall()
         except sqlite3.Error:
             return False
-        return rows == [(chain,)]
+        return rows == [(event.chain,)]
 
     def close(self, *, tidy: bool = True) -> None:
         """Let the files go, as they are unless `tidy`.

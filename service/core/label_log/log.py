@@ -21,8 +21,8 @@ from service.core.label_log.rows import (
     newest_of,
     page_after,
 )
-from service.core.label_log.schema import FORMAT_VERSION, LogFormat, create_log, find_format
-from service.core.label_log.upgrade import FORMAT_BEFORE, upgrade
+from service.core.label_log.schema import FORMAT_BEFORE, LogFormat, create_log, find_format
+from service.core.label_log.upgrade import upgrade
 from service.core.label_log.watching import watch
 from service.core.types import Event
 
@@ -54,7 +54,7 @@ class LabelLog:
         """Whether a restart would open the log that is open here."""
         try:
             self._database.require_in_place()
-        except LogReplaced:
+        except LogError:
             return False
         return True
 
@@ -153,28 +153,43 @@ class LabelLog:
         Raises `LogLocked` if another process holds the lock for too long, `LogReplaced` if the log
         is no longer the one that was opened, and `LogError` if the database cannot be written.
         """
-        with (
-            as_log_errors(self._database, action="written"),
-            self._database.exclusive() as connection,
-        ):
-            self._database.require_in_place()
-            appending = Appending(self._database, connection, known=self._newest)
-            yield appending
-            self._database.require_in_place()  # nothing is written, in nearly all cases
-        self._database.require_in_place()  # nothing is acknowledged, in all cases
+        database = self._database
+        with self._noting_a_loss(), as_log_errors(database, action="written"):
+            database.require_known(self._newest)
+            with database.exclusive() as connection:
+                appending = Appending(database, connection, known=self._newest)
+                yield appending
+                database.require_in_place()  # nothing is written, in nearly all cases
+            database.require_in_place()  # nothing is acknowledged, in all cases
+            if appending.appended:
+                database.require_written(appending.newest)
         if appending.appended:
-            newest = appending.newest
-            if not self._database.reads_back(newest.sequence, newest.chain):
-                self.require(newest, knows="this process has just written")
-            self._know(newest)
+            self._know(appending.newest)
             self._wrote = True
-            if self._database.note is not None:
-                self._database.note.write(self.id, newest)
+            self._note()
+
+    @contextmanager
+    def _noting_a_loss(self) -> Iterator[None]:
+        """Note what was acknowledged where it is gone: a restart must notice that, too."""
+        try:
+            yield
+        except LogReplaced:
+            self._note(at_once=True)
+            raise
+
+    def _note(self, *, at_once: bool = False) -> None:
+        if self._database.note is not None and self._newest is not None:
+            self._database.note.write(self.id, self._newest, at_once=at_once)
+
+    def touched(self) -> bool:
+        """Whether another program seems to have written to the files since this was last asked."""
+        return self._database.touched(self._newest)
 
     def shrink(self) -> None:
         """Give the space of events that were cut back to the disk, where the database can."""
         with as_log_errors(self._database, action="written"):
             self._database.shrink()
+            self._database.require_known(self._newest)  # in what was rewritten
 
     def watch(self, appended: Callable[[], None]) -> None:
         """Call `appended` from one daemon thread whenever some process may have appended.
@@ -197,8 +212,8 @@ class LabelLog:
         self._closing.set()
         if self._watcher not in (None, threading.current_thread()):
             self._watcher.join(CLOSING_SECONDS)
-        if self._database.note is not None and self._wrote and self._newest is not None:
-            self._database.note.write(self.id, self._newest, at_once=True)
+        if self._wrote:
+            self._note(at_once=True)
         self._database.close()
 
     def _open(self, create: bool) -> LogFormat:
@@ -219,11 +234,7 @@ class LabelLog:
                         log_format = upgrade(connection, place=self.place)
         if log_format is None:
             raise LogError(f"{self.place} holds no label log")
-        if not log_format.readable:
-            raise LogError(
-                f"{self.place} has label log format {log_format.version}, and this version of"
-                f" Keymatch reads only format {FORMAT_VERSION}: {_remedy(log_format)}"
-            )
+        log_format.require_readable(self.place)
         if note is not None:
             note.require_reached(log_format.id, self._holds)
         return log_format
@@ -237,9 +248,3 @@ class LabelLog:
         except LogCut:  # only a log that held it could have been cut there
             return True
         return True
-
-
-def _remedy(log_format: LogFormat) -> str:
-    if log_format.version == FORMAT_BEFORE:
-        return "start a service of this version on it, which upgrades it"
-    return "use the version that wrote the log"

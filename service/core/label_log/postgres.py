@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from service.core.errors import LogError, MissingExtra
 from service.core.label_log.database import as_log_errors, reason
+from service.core.label_log.links import Link, require_link
 from service.core.label_log.newest_note import NewestNote
 from service.core.label_log.rows import MOSTLY_BYTES
 
@@ -126,8 +127,16 @@ class PostgresDatabase:
     def require_in_place(self) -> None:
         """Do nothing: a client cannot remove the server's files."""
 
-    def reads_back(self, sequence: int, chain: bytes) -> bool:
-        """Nothing is quicker than SQL here."""
+    def require_known(self, known: Link | None) -> None:
+        """Do nothing: a client cannot write to the server's files."""
+
+    def require_written(self, newest: Link) -> None:
+        """Raise `LogReplaced` unless the server says that the log holds this event."""
+        with self.engine.connect() as reader:
+            require_link(reader, newest, knows="this process has just written", place=self.place)
+
+    def touched(self, known: Link | None) -> bool:
+        """Nobody can tell from here."""
         return False
 
     def close(self) -> None:

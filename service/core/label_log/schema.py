@@ -44,9 +44,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from service.core.errors import LogError
 from service.core.label_log.chain import first_chain
 
-FORMAT_VERSION = 2
+FORMAT_VERSION, FORMAT_BEFORE = 2, 1
 
 _schema = sa.MetaData()
 log_format = sa.Table(
@@ -94,10 +95,17 @@ class LogFormat:
     version: object
     id: str = ""
 
-    @property
-    def readable(self) -> bool:
-        """Whether this build can read and append to such a log."""
-        return self.version == FORMAT_VERSION
+    def require_readable(self, place: str) -> None:
+        """Raise `LogError` unless this build can read and append to such a log."""
+        if self.version == FORMAT_VERSION:
+            return
+        remedy = "use the version that wrote the log"
+        if self.version == FORMAT_BEFORE:
+            remedy = "start a service of this version on it, which upgrades it"
+        raise LogError(
+            f"{place} has label log format {self.version}, and this version of Keymatch reads only"
+            f" format {FORMAT_VERSION}: {remedy}"
+        )
 
 
 def find_format(connection: sa.Connection) -> LogFormat | None:

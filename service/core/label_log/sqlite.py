@@ -2,7 +2,9 @@
 
 In WAL mode readers and the process that appends do not wait for each other; with synchronous=FULL
 a commit that has returned is on disk. On which: SQLite goes on writing to files that were removed
-or replaced, so the identity of its files is compared around each commit (`FileIdentity`).
+or replaced, so the identity of its files is compared around each commit (`FileIdentity`), and goes
+on with pages in memory where another program has written to the file, so it is read anew then
+(`FileContents`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ import sqlalchemy as sa
 
 from service.core.errors import LogError
 from service.core.label_log.database import as_log_errors
+from service.core.label_log.file_contents import FileContents
 from service.core.label_log.file_identity import FileIdentity
+from service.core.label_log.links import Link
+from service.core.label_log.main_file import CHECKPOINT_PAGES
 from service.core.label_log.newest_note import NewestNote
 
 FILE_NAME = "labels.sqlite"
@@ -56,6 +61,7 @@ class SqliteDatabase:
             raise LogError(f"state folder {folder} cannot be used: {error.strerror}") from error
         self.engine = _engine(path, mode="rwc" if create else "ro")
         self._identity: FileIdentity | None = None  # of a log that is only read
+        self._contents: FileContents | None = None
         self.note = NewestNote(path.parent, place=self.place) if create else None
         self._bare = self.engine.execution_options(**{_NO_BEGIN: True})
         if create:
@@ -68,8 +74,10 @@ class SqliteDatabase:
                         f"{self.place} cannot be written: no permission on the file or its folder"
                     )
                 self._identity = FileIdentity(path, place=self.place)
+                reading = _engine(path, mode="ro", pooled=False)
+                self._contents = FileContents(self, path, reading, self._identity)
             except BaseException:
-                self.engine.dispose()
+                self.close()
                 raise
 
     @contextmanager
@@ -116,18 +124,34 @@ class SqliteDatabase:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def require_in_place(self) -> None:
-        """Raise `LogReplaced` where one of the files was removed or replaced."""
-        if self._identity is not None:
+        """Raise `LogReplaced` where a file was removed or replaced, or has lost events."""
+        if self._identity is not None and self._contents is not None:
             self._identity.require_same()
+            self._contents.require_found_again()
 
-    def reads_back(self, sequence: int, chain: bytes) -> bool:
-        """Whether a connection that wrote nothing reads this event from the files."""
-        return self._identity is not None and self._identity.reads_back(sequence, chain)
+    def require_known(self, known: Link | None) -> None:
+        """Raise `LogReplaced` where the file was written to and no longer holds this event."""
+        if self._contents is not None and self._contents.require(known):
+            self.engine.dispose()  # its connections would write on with pages of before
+
+    def require_written(self, newest: Link) -> None:
+        """Raise `LogReplaced` unless a connection that wrote nothing reads this event."""
+        assert self._identity is not None and self._contents is not None
+        self._contents.require(newest, anew=not self._identity.reads_back(newest))
+
+    def touched(self, known: Link | None) -> bool:
+        """Whether another program seems to have written to the file since this was last asked."""
+        return self._contents is not None and self._contents.touched(known)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; what may be of others is left as it is."""
+        lost = self._contents is not None and self._contents.lost
         if self._identity is not None:
-            self._identity.close()
+            self._identity.close(tidy=not lost)
+        if self._contents is not None:
+            self._contents.close()
+        if self.note is not None:
+            self.note.close()
         self.engine.dispose()
 
     def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
@@ -156,16 +180,21 @@ class SqliteDatabase:
                 sleep(_RETRY_SECONDS)
 
 
-def _engine(path: Path, *, mode: str) -> sa.Engine:
+def _engine(path: Path, *, mode: str, pooled: bool = True) -> sa.Engine:
     # As a URI with percent encoding, so that ? and # in a folder's name are not read as options.
     url = sa.URL.create("sqlite", database=path.as_uri(), query={"mode": mode, "uri": "true"})
     # Values are users' texts and must not appear in errors.
-    engine = sa.create_engine(url, hide_parameters=True)
+    pool = sa.pool.QueuePool if pooled else sa.pool.NullPool
+    engine = sa.create_engine(url, hide_parameters=True, poolclass=pool)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the listener below begins transactions, not the driver
-        for pragma in (f"busy_timeout={_busy_ms()}", "synchronous=FULL"):
+        for pragma in (
+            f"busy_timeout={_busy_ms()}",
+            "synchronous=FULL",
+            f"wal_autocheckpoint={CHECKPOINT_PAGES}",
+        ):
             connection.execute(f"PRAGMA {pragma}")
 
     @sa.event.listens_for(engine, "begin")

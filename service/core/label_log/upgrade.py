@@ -10,7 +10,6 @@ from service.core.label_log.chain import first_chain, next_chain
 from service.core.label_log.rows import PAGE_EVENTS, Row, event_of, gapless_rows
 from service.core.label_log.schema import LogFormat, create_events, create_format, events
 
-FORMAT_BEFORE = 1
 _OLD = "events_of_format_1"
 _NAMES = ("sequence", "kind", "body", "vectors", "encoder", "checksum", "written")
 

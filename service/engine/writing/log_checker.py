@@ -14,7 +14,7 @@ from time import thread_time
 
 from service.core.errors import LogCut, LogError
 from service.core.label_log import LabelLog, open_log
-from service.core.label_log.maintenance.recover import means_damage
+from service.core.label_log.database import means_damage
 from service.core.processes.heaps import give_back_free_pages
 
 EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds

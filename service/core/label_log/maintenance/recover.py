@@ -9,11 +9,11 @@ snapshot which holds what was cut.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.core.errors import LogCorrupt, LogError, LogReplaced
+from service.core.label_log.database import means_damage
 from service.core.label_log.log import LabelLog
 from service.core.label_log.rows import Row, event_of
 
@@ -21,7 +21,6 @@ from service.core.label_log.rows import Row, event_of
 # without a readable event.
 UNREADABLE_AT_END = 10_000
 _EVENTS_AT_ONCE = 1000  # written in one transaction
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Runs = list[tuple[int, int]]  # first and last number of events in a row
 
@@ -81,12 +80,6 @@ def explained(log: LabelLog, error: LogError) -> LogError:
         f"{error}; {survey(log)}. `python -m service log --recover NEW` writes the whole ones into"
         " a new state folder"
     )
-
-
-def means_damage(error: LogError) -> bool:
-    """Whether an error means that the log is damaged or replaced, not that it is unreachable."""
-    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
-    return isinstance(error, LogCorrupt | LogReplaced) or code & 0xFF in _DAMAGED
 
 
 def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:

@@ -118,12 +118,12 @@ def test_what_is_not_found_again_after_the_commit_is_not_acknowledged(
     log: LabelLog, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(log, "a")
-    reads_back = log._database.reads_back
+    require_written = log._database.require_written
 
-    def lost_meanwhile(sequence: int, chain: bytes) -> bool:
+    def lost_meanwhile(newest: Link) -> None:
         place.tamper("DELETE FROM events WHERE sequence = 2")
-        return reads_back(sequence, chain)
+        require_written(newest)
 
-    monkeypatch.setattr(log._database, "reads_back", lost_meanwhile)
-    with pytest.raises(LogReplaced, match="ends at event 1, but this process has just written"):
+    monkeypatch.setattr(log._database, "require_written", lost_meanwhile)
+    with pytest.raises(LogReplaced, match="ends at event 1, but this process has "):
         append(log, "b")
