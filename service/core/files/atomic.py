@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from service.core.errors import InvalidData
 
@@ -49,10 +50,11 @@ def discard_partial(target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def write_file(target: Path, content: bytes) -> None:
-    """Write `content` to `target`, replacing an existing file atomically.
+@contextmanager
+def replaced_file(target: Path) -> Iterator[IO[bytes]]:
+    """Yield a temporary file that replaces `target` when the block ends without an exception.
 
-    Raises `InvalidData` if its folder cannot be written.
+    Raises `InvalidData` if the folder of `target` cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ def write_file(target: Path, content: bytes) -> None:
         raise _unwritable(target, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(partial).chmod(0o644)
@@ -69,6 +71,15 @@ def write_file(target: Path, content: bytes) -> None:
         sync(target.parent)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Write `content` to `target`, replacing an existing file atomically.
+
+    Raises `InvalidData` if its folder cannot be written.
+    """
+    with replaced_file(target) as file:
+        file.write(content)
 
 
 def sync(path: Path) -> None:

@@ -12,6 +12,7 @@ from training.commands.data.describe import describe
 from training.commands.data.log import log
 from training.commands.data.pairs import pairs
 from training.commands.data.sample import sample
+from training.commands.data.table import table
 from training.commands.data.writing import Out, size_line, write
 from training.datasets import BUILTIN, load_builtin
 
@@ -20,6 +21,7 @@ app.command(pairs)
 app.command(log)
 app.command(describe)
 app.command(sample)
+app.command(table)
 
 
 def builtin_command(name: str) -> Callable[..., None]:
