@@ -16,7 +16,7 @@ from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
-from service.core.files.atomic import new_folder
+from service.core.files.atomic import new_folder, refuse_existing, refuse_unwritable
 from service.core.held_events import held_link
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.maintenance.check import LogReport, StoredEvent, stored_events, verify
@@ -65,6 +65,9 @@ def log(
         raise InvalidConfig("limit must be at least 1", field="limit")
     if compact is not None:
         return _compact(state, compact)
+    if recover is not None:
+        refuse_existing(recover)
+        refuse_unwritable(recover)
     with closing(open_log(state, create=False)) as opened:
         if recover is not None:
             return _recover(opened, recover)

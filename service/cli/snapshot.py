@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from service.command_line import open_console
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_existing
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.label_log import open_log
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
@@ -69,6 +69,7 @@ def snapshot(
         os.nice(niceness)
     parent = os.getppid()
     refuse_existing(out)
+    refuse_unwritable(out)
     # The service that runs this holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
         view, log_id, chain = _view(bundle, state, until=until, other_data=other_data)
@@ -82,10 +83,8 @@ def snapshot(
             write_snapshot(
                 view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
             )
-    open_console().print(
-        f"{out}: version {view.version}, {len(view.labels):,} labels",
-        soft_wrap=True,
-    )
+    said = f"{out}: version {view.version}, {len(view.labels):,} labels"
+    open_console().print(said, soft_wrap=True)
     return 0
 
 

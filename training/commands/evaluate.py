@@ -49,9 +49,9 @@ def evaluate(
     json
         Also write the figures, in percent, to this file.
     """
-    opened = open_bundle(bundle)
     if json is not None:
         refuse_unwritable(json.parent)
+    opened = open_bundle(bundle)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     defaults = opened.manifest.predictor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.command_line import open_console
+from service.core.files.atomic import refuse_unwritable
 from training.report.quality_page import quality_page
 
 
@@ -18,6 +19,7 @@ def tables(*, measured: Path, out: Path) -> None:
     out
         The Markdown file; it is replaced.
     """
+    refuse_unwritable(out.absolute().parent)
     page = quality_page(measured)
     out.write_text(page, encoding="utf-8")
     console = open_console()

@@ -103,24 +103,6 @@ def test_a_delimiter_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "t.jsonl is no .csv file" in capsys.readouterr().err
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(
-    messy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = messy / "inside/mine"
-    for command in (
-        ["data", "pairs", "--input", str(messy), *COLUMNS],
-        ["data", "moby"],
-        ["fit", "--data", str(tmp_path)],
-        ["train", "rae", "--data", str(tmp_path)],
-        ["score", "--encoder", "x", "--data", str(tmp_path)],
-        ["peer", "bm25", "--data", str(tmp_path)],
-        ["split", "novel", "--data", str(tmp_path)],
-    ):
-        assert run(app, [*command, "--out", str(out)]) == 2
-        said = capsys.readouterr().err
-        assert said == f"error: {out}: cannot be written: {messy} is not a folder\n"
-
-
 def test_without_a_test_split_nothing_can_be_scored(
     messy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
