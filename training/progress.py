@@ -65,7 +65,7 @@ def say(line: str) -> None:
 def stages(console: Console) -> Iterator[Report]:
     """Yield what shows a bar with share and time left for each stage, from its first call on."""
     if not console.is_terminal:
-        yield PlainLines()
+        yield PlainLines() if not console.quiet else _nothing
         return
     columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description:<9}"), *columns, console=console) as progress:
@@ -94,6 +94,10 @@ def reported(progress: Progress) -> Report:
         progress.update(bars[stage], completed=done, total=total)
 
     return report
+
+
+def _nothing(stage: str, done: int, total: int) -> None:
+    """What a quiet console shows."""
 
 
 def _duration(seconds: float) -> str:

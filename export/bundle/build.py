@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from scipy.sparse import csr_matrix
 
 from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
 from export.exported_encoder import ExportedEncoder
-from export.progress import completed, progress_bars
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
@@ -29,6 +27,7 @@ from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Role, RowKind
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
+from training.progress import Report, stages
 from training.reduction import budget_rows, check_method, reduce
 from training.reduction.memory import WholeMemory
 
@@ -98,14 +97,13 @@ def export_bundle(
     dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
-    with progress_bars(console) as progress:
-        keys = _encode(encoder, dataset, work, options, progress)
+    with stages(console) as report:
+        keys = _encode(encoder, dataset, work, options, report)
         content = _content(encoder, dataset, keys, options, target.name)
-        step = progress.add_task("build the index", total=len(content.keys))
         write_bundle(
             content,
             target,
-            progress=completed(progress, step),
+            progress=_counted(report, "build the index", total=len(content.keys)),
             tune=None
             if options.recall is None
             else partial(_tuned, encoder=encoder, dataset=dataset, options=options),
@@ -118,7 +116,7 @@ def _encode(
     dataset: Dataset,
     work: Path,
     options: BundleOptions,
-    progress: Progress,
+    report: Report,
 ) -> Halves:
     """Return K = [X; Z] in fp16, [N + L, d].
 
@@ -137,7 +135,6 @@ def _encode(
     opened = encoder.open_encoder()
     keys: list[Halves] = []
     for block, role, texts in blocks:
-        step = progress.add_task(f"encode {block}", total=len(set(texts)))
         keys.append(
             encode_resumably(
                 opened,
@@ -145,10 +142,16 @@ def _encode(
                 role=role,
                 work=work / block,
                 threads=options.threads,
-                progress=completed(progress, step),
+                progress=_counted(report, f"encode {block}", total=len(set(texts))),
             )
         )
     return np.concatenate(keys if label_keys is None else [*keys, label_keys])
+
+
+def _counted(report: Report, step: str, *, total: int) -> Callable[[int], None]:
+    """A callback that says how many items of a step are finished; none are so far."""
+    report(step, 0, total)
+    return lambda done: report(step, done, total)
 
 
 def _content(

@@ -11,10 +11,12 @@ from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
 from export.extras import from_extra
 from service.command_line import open_console
 from service.core.bundle import manifest
+from service.core.files.atomic import refuse_existing, refuse_unwritable
 
 if TYPE_CHECKING:
     from export.bundle.build import BundleOptions
     from export.exported_encoder import ExportedEncoder, PredictorDefaults
+    from service.core.index.libraries import IndexParameters
     from training.datasets.dataset import Dataset
 
 
@@ -45,26 +47,21 @@ def bundle(
     out
         The bundle's folder; it must not exist yet.
     """
+    refuse_existing(out)
+    refuse_unwritable(out)
     with from_extra("demo"):
-        from export.bundle.build import BundleOptions, check_options, export_bundle, scratch_folder
+        from export.bundle.build import check_options, export_bundle, scratch_folder
         from export.encoder.provenance import predictor_defaults
         from export.exported_encoder import is_exported, open_exported
         from training.datasets import lf_xmc
         from training.models.encoder_location import find_encoder
-    console, parameters = open_console(), index.parameters()
+    console, parameters = open_console(), index.parameters()  # refused before anything is read
     folder = Path(find_encoder(encoder, exported=True).name)
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
         checkpoint.refuse_given()
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
-    options = BundleOptions(
-        index=parameters,
-        predictor=predictor.over(defaults),
-        instances=memory.instances,
-        reduction=memory.reduction,
-        relevance=memory.relevance or defaults.relevance or "given",
-        recall=index.recall,
-    )
+    options = _options(parameters, index.recall, predictor, memory, defaults)
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
     for line in _relevance_lines(options, defaults, dataset):
@@ -75,6 +72,26 @@ def bundle(
         )
     export_bundle(exported, dataset, out, options=options, console=console)
     console.print(_summary(out, exported), soft_wrap=True)
+
+
+def _options(
+    parameters: IndexParameters,
+    recall: float | None,
+    predictor: PredictorOptions,
+    memory: MemoryOptions,
+    defaults: PredictorDefaults,
+) -> BundleOptions:
+    """What was chosen; what was not is that of the encoder."""
+    from export.bundle.build import BundleOptions
+
+    return BundleOptions(
+        index=parameters,
+        predictor=predictor.over(defaults),
+        instances=memory.instances,
+        reduction=memory.reduction,
+        relevance=memory.relevance or defaults.relevance or "given",
+        recall=recall,
+    )
 
 
 def _relevance_lines(

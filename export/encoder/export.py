@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from tokenizers import Tokenizer
 
 from export import exported_encoder
@@ -34,7 +33,6 @@ from export.exported_encoder import (
     Origin,
     PredictorDefaults,
 )
-from export.progress import progress_bars
 from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER
 from service.core.bundle.manifest import EncoderFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder
@@ -47,6 +45,7 @@ from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.datasets.dataset import Dataset
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder
+from training.progress import Report, stages
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
 CALIBRATION_TEXTS = 2048  # of labels, and of queries; `static_int8` uses a part of long ones
@@ -94,10 +93,10 @@ def export_encoder(
     with (
         tempfile.TemporaryDirectory() as scratch,
         new_folder(target) as folder,
-        progress_bars(console) as progress,
+        stages(console) as report,
     ):
         work = ExportWork(
-            dataset=dataset, folder=folder, scratch=Path(scratch), options=options, bars=progress
+            dataset=dataset, folder=folder, scratch=Path(scratch), options=options, report=report
         )
         encoder.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER))
         parity, exported = _export_graph(encoder, ENCODER, work)
@@ -117,7 +116,7 @@ class ExportWork:
     folder: Path
     scratch: Path
     options: EncoderOptions
-    bars: Progress
+    report: Report
 
     @property
     def sample(self) -> Sample:
@@ -132,10 +131,11 @@ def _export_graph(
     Raises `ParityError`.
     """
     options, scratch, folder = work.options, work.scratch, work.folder
-    step = work.bars.add_task(f"trace and quantize {graph}", total=2)
+    step = f"trace and quantize {graph}"
+    work.report(step, 0, 2)
     trace(encoder, scratch / graph)
     shutil.copyfile(folder / TOKENIZER, scratch / TOKENIZER)
-    work.bars.advance(step)
+    work.report(step, 1, 2)
     unquantized = facts(encoder, scratch, quantization="none", graph=graph)
     fp32 = OnnxEncoder(scratch, unquantized, graph=graph)
     quantize(
@@ -144,15 +144,15 @@ def _export_graph(
         QUANTIZATIONS[options.quantization],
         calibration=calibration_texts(fp32, work.dataset),
     )
-    work.bars.advance(step)
+    work.report(step, 2, 2)
     described = facts(encoder, folder, quantization=options.quantization, graph=graph)
     exported = OnnxEncoder(folder, described, graph=graph)
-    step = work.bars.add_task("compare with torch", total=None)
+    work.report("compare with torch", 0, 1)
     parity = measure(
         work.sample, reference=encoder, fp32=fp32, exported=exported, threads=options.threads
     )
     parity.check(options.tolerance)
-    work.bars.update(step, total=1, completed=1)
+    work.report("compare with torch", 1, 1)
     return parity, exported
 
 

@@ -18,13 +18,13 @@ from export.encoder.export import (
     facts,
 )
 from export.exported_encoder import ExportedEncoder
-from export.progress import progress_bars
 from service.core.bundle.bundle import QUERY_ENCODER
 from service.core.errors import InvalidInput
 from service.core.files.atomic import new_folder, refuse_existing
 from training.datasets.dataset import Dataset
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder
+from training.progress import stages
 
 
 def add_query_encoder(
@@ -48,13 +48,13 @@ def add_query_encoder(
     with (
         tempfile.TemporaryDirectory() as scratch,
         new_folder(target) as folder,
-        progress_bars(console) as bars,
+        stages(console) as report,
     ):
         for name in description.files:
             if name != exported_encoder.CARD:
                 shutil.copyfile(exported.folder / name, folder / name)
         work = ExportWork(
-            dataset=dataset, folder=folder, scratch=Path(scratch), options=options, bars=bars
+            dataset=dataset, folder=folder, scratch=Path(scratch), options=options, report=report
         )
         compared = export_query_encoder(student, exported.open_encoder(), work)
         described = exported_encoder.add_query_facts(

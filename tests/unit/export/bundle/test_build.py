@@ -13,6 +13,7 @@ from export.bundle.build import BundleOptions, export_bundle
 from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
+from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
@@ -134,6 +135,25 @@ def test_keys_are_encoded_each_in_its_role(
         ]
     )
     assert keys == pytest.approx(expected, abs=1e-3)
+
+
+def test_without_a_terminal_each_step_is_said_in_lines(
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=open_console())
+    said = capsys.readouterr()
+    assert said.out == ""
+    steps = {"encode instances": 8, "encode labels": 6, "build the index": 14}
+    assert list(dict.fromkeys(said.err.splitlines())) == [
+        line
+        for step, total in steps.items()
+        for line in (f"{step}: 0 of {total} (0 %)", f"{step}: {total} of {total} (100 %)")
+    ]
+    export_bundle(encoder, dataset, tmp_path / "quiet", options=OPTIONS, console=QUIET)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_no_work_folder_is_left_next_to_a_finished_bundle(
