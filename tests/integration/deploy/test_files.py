@@ -6,16 +6,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from service.core.bundle.manifest import Manifest
-from service.server.memory_budget import shares, within_budget
-from service.settings import EngineSettings, ServerSettings, Settings, load_settings
+from service.settings import load_settings
 from service.telemetry import REJECTIONS, Telemetry
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +26,6 @@ MANIFESTS = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 DEPLOYMENT = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Deployment")
-DEMO_FILES = {"encoder.onnx": 23_000_000, "keys and segments": 245_000_000}
 (CONTAINER,) = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
 
 
@@ -241,58 +237,16 @@ def test_every_volume_mount_claim_and_selector_has_its_counterpart() -> None:
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def pod_settings(folder: Path) -> Settings:
-    config = next(manifest for manifest in MANIFESTS if manifest["kind"] == "ConfigMap")
-    path = folder / "keymatch.toml"
-    path.write_text(config["data"]["keymatch.toml"])
-    return load_settings(path, {})
-
-
 def test_the_settings_of_the_pod_can_be_loaded(tmp_path: Path) -> None:
-    settings = pod_settings(tmp_path)
+    config = next(manifest for manifest in MANIFESTS if manifest["kind"] == "ConfigMap")
+    path = tmp_path / "keymatch.toml"
+    path.write_text(config["data"]["keymatch.toml"])
+    settings = load_settings(path, {})
     limit = CONTAINER["resources"]["limits"]["cpu"]
     assert settings.engine.threads == int(limit)
     assert settings.server.port == CONTAINER["ports"][0]["containerPort"]
     grace = DEPLOYMENT["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace > settings.server.shutdown_seconds
-
-
-def test_the_pod_holds_all_that_its_settings_allow(tmp_path: Path) -> None:
-    limit = bytes_of(CONTAINER["resources"]["limits"]["memory"])
-    [tmp] = [
-        bytes_of(volume["emptyDir"]["sizeLimit"])
-        for volume in DEPLOYMENT["spec"]["template"]["spec"]["volumes"]
-        if volume.get("emptyDir", {}).get("medium") == "Memory"
-    ]
-    settings = pod_settings(tmp_path)
-    assert settings.server.memory_bytes == limit - tmp
-    decided, used = budget(settings)
-    assert used + tmp <= limit
-    assert decided.engine.live_bytes is not None
-    assert decided.engine.live_bytes > 10**9
-
-
-def test_the_demo_holds_all_that_the_defaults_allow() -> None:
-    service = COMPOSE["services"]["service"]
-    limit = bytes_of(service["mem_limit"].upper() + "i")
-    [tmp] = [bytes_of(mount.split("=")[1].upper() + "i") for mount in service["tmpfs"]]
-    engine = EngineSettings(threads=2)  # whatever machine this is
-    _, used = budget(Settings(engine=engine, server=ServerSettings(memory_bytes=limit - tmp)))
-    assert used + tmp <= limit
-
-
-def bytes_of(quantity: str) -> int:
-    """The bytes of Kubernetes' notation, such as 2Gi."""
-    return int(quantity[:-2]) * {"Mi": 1024**2, "Gi": 1024**3}[quantity[-2:]]
-
-
-def budget(settings: Settings) -> tuple[Settings, int]:
-    """The settings with live memory, and the bytes of all shares, with a bundle as the demo's."""
-    encoder = SimpleNamespace(dimension=384)
-    files = {name: SimpleNamespace(bytes=size) for name, size in DEMO_FILES.items()}
-    bundle = cast(Manifest, SimpleNamespace(files=files, encoder=encoder))
-    decided = within_budget(settings, bundle)
-    return decided, sum(share.size for share in shares(decided, bundle))
 
 
 def test_the_probes_call_routes_that_exist() -> None:
