@@ -1,7 +1,7 @@
 """Walks the whole label log from time to time, so that damage is met before the next start.
 
 Each walk opens the log anew, as a start does: pages that this process has in memory say nothing
-about the file.
+about the file. Where another program seems to have written to the file, a walk begins at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from time import thread_time
+from time import monotonic, thread_time
 
 from service.core.errors import LogCut, LogError
 from service.core.label_log import LabelLog, open_log
@@ -19,6 +19,8 @@ from service.core.processes.heaps import give_back_free_pages
 
 EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds
 SHARE = 0.02  # of one core, at most
+HURRIED_SHARE = 0.25  # where another program has written to the file
+LOOK_SECONDS = 0.1  # between two looks whether one has
 
 log = logging.getLogger("keymatch")
 
@@ -27,7 +29,7 @@ class LogChecker:
     """A thread that verifies every event, then waits for `pause` seconds, and begins again."""
 
     def __init__(self, label_log: LabelLog, *, pause: float, found: Callable[[str], None]) -> None:
-        """Start the thread; a `pause` of 0 starts none.
+        """Start the thread; a `pause` of 0 starts none, so that nobody looks at the file either.
 
         After each complete walk `found` is called with the error that was met, empty for none.
         """
@@ -44,9 +46,11 @@ class LogChecker:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._pause):
+        while not self._closing.is_set():
             try:
-                whole = self._walk()
+                share = self._wait()
+                if self._walk(share):
+                    self._found("")
             except LogCut:  # the log was cut meanwhile: walk again
                 continue
             except LogError as error:
@@ -55,23 +59,41 @@ class LogChecker:
                     self._found(str(error))
             except Exception:  # a defect here must not stop the service
                 log.exception("defect in the check of the label log")
-            else:
-                if whole:
-                    self._found("")
+                self._closing.wait(self._pause)
             give_back_free_pages()  # rows and pages of the walk, some megabytes
 
-    def _walk(self) -> bool:
+    def _wait(self) -> float:
+        """Wait until a walk is due; returns its share of a core."""
+        due = monotonic() + self._pause
+        while (left := due - monotonic()) > 0:
+            if self._closing.wait(min(left, LOOK_SECONDS)):
+                break
+            if self._touched():
+                return HURRIED_SHARE
+        return SHARE
+
+    def _touched(self) -> bool:
+        touched = self._log.touched()
+        if touched:
+            log.warning("another program has written to the label log, which is read at once")
+        return touched
+
+    def _walk(self, share: float) -> bool:
         """Verify all events; returns false if that was ended early.
 
         Raises `LogCorrupt`, `LogReplaced`, or `LogError` where the log cannot be read.
         """
+        if self._closing.is_set():
+            return False
         known = self._log.known
         with closing(open_log(self._log.state, create=False)) as opened:
             start = thread_time()
             for number, _ in enumerate(opened.verified(after=opened.cut()), start=1):
                 if number % EVENTS_AT_ONCE == 0:
-                    if self._closing.wait((thread_time() - start) / SHARE):
+                    if self._closing.wait((thread_time() - start) / share):
                         return False
+                    if share < HURRIED_SHARE and self._touched():
+                        return self._walk(HURRIED_SHARE)
                     start = thread_time()
             if known is not None:
                 opened.require(known, knows="this process has written or read")

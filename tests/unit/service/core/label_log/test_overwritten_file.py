@@ -17,7 +17,7 @@ from service.core.label_log.file_contents import FileContents
 from service.core.label_log.main_file import TICK_NS, MainFile
 from tests.support.label_logs import append
 
-DAMAGE, OFFSET = b"\xff" * 2 * 4096, 8 * 4096  # two pages of the events' table
+PAGE = 4096
 
 # Writes the events, lets an older copy be put over the file, tries three writes, and dies.
 DYING = """
@@ -77,10 +77,11 @@ def put_over(file: Path, copy: Path) -> None:
     subprocess.run(["cp", copy, file], check=True)
 
 
-def put_into(file: Path, content: bytes, *, offset: int) -> None:
-    options = ("conv=notrunc", "oflag=seek_bytes", "status=none", "bs=64K")
-    command = ["dd", f"of={file}", f"seek={offset}", *options]
-    subprocess.run(command, input=content, check=True)
+def damage(file: Path, *, holding: bytes) -> None:
+    """Overwrite the page that holds these bytes."""
+    seek = f"seek={file.read_bytes().index(holding) // PAGE}"
+    command = ["dd", f"of={file}", seek, f"bs={PAGE}", "conv=notrunc", "status=none"]
+    subprocess.run(command, input=b"\xff" * PAGE, check=True)
 
 
 def events_after_a_restart(state: Path) -> int:
@@ -158,7 +159,7 @@ def test_closing_over_an_older_copy_leaves_the_wal(log: LabelLog, file: Path, ol
 
 
 def test_a_damaged_page_that_no_commit_reads_is_worth_a_look(log: LabelLog, file: Path) -> None:
-    put_into(file, DAMAGE, offset=OFFSET)
+    damage(file, holding=b"text of label 100")
     assert append(log, "late")[0].sequence == 301
     assert log.touched()
     assert not log.touched()  # since it was last asked
@@ -167,7 +168,7 @@ def test_a_damaged_page_that_no_commit_reads_is_worth_a_look(log: LabelLog, file
 
 
 def test_damage_is_worth_a_look_without_a_write(log: LabelLog, file: Path) -> None:
-    put_into(file, DAMAGE, offset=OFFSET)
+    damage(file, holding=b"text of label 100")
     assert log.touched()
     assert not log.touched()
 

@@ -1,8 +1,10 @@
 """Walks over the label log tell what is damaged, and only that."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -110,6 +112,31 @@ def test_a_long_walk_ends_when_the_service_does(
     checker = LogChecker(log, pause=PAUSE, found=found.append)
     checker.close()
     assert found == []
+
+
+def test_a_walk_begins_at_once_where_another_program_has_written(
+    check: Callable[..., Found], log: LabelLog, tmp_path: Path
+) -> None:
+    log.shrink()
+    found = check(pause=3600.0)
+    file = tmp_path / "labels.sqlite"
+    halves = f"seek={file.stat().st_size // 2}", "oflag=seek_bytes", "bs=64K"
+    command = ["dd", f"of={file}", *halves, "conv=notrunc", "status=none"]
+    subprocess.run(command, input=b"\xff" * 4096, check=True)
+    wait_for(lambda: found)
+    assert "labels.sqlite" in found[-1]
+
+
+def test_a_slow_walk_is_begun_anew_in_a_hurry_where_another_program_has_written(
+    log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_checker, "EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr(log_checker, "SHARE", 1e-4)  # 30 pauses of a second and more
+    monkeypatch.setattr(log, "touched", touched := Mock(side_effect=[False, True, *[False] * 99]))
+    found: Found = []
+    with closing(LogChecker(log, pause=PAUSE, found=found.append)):
+        wait_for(lambda: found)
+    assert found == [""] and touched.call_count > 1
 
 
 def test_a_pause_of_zero_walks_never(check: Callable[..., Found]) -> None:
