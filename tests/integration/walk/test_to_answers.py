@@ -101,7 +101,9 @@ def test_a_messy_table_is_trained_on_and_served(tmp_path: Path) -> None:
     data, bundle, fitted = prepared(tmp_path), tmp_path / "bundle", tmp_path / "run"
     start = write_tiny_checkpoint(tmp_path / "start")
     places = ("--data", data, "--out", fitted)
-    done("training", "fit", *places, "--from", start, "--minutes", "0.2")
+    said = done("training", "fit", *places, "--from", start, "--minutes", "1")
+    tried = orjson.loads((fitted / "run.json").read_bytes())["fit"]
+    assert len(tried) > 1, said  # a candidate beside the untrained encoder
     done("export", "bundle", "--encoder", fitted / "best", "--data", data, "--out", bundle)
-    assert 0 <= measured(bundle, data, tmp_path)["P@1"] <= 100
+    assert measured(bundle, data, tmp_path)["P@1"] > 40  # by chance: 7
     assert all(keywords for keywords in answers(bundle, tmp_path).values())
