@@ -105,5 +105,5 @@ def test_a_messy_table_is_trained_on_and_served(tmp_path: Path) -> None:
     tried = orjson.loads((fitted / "run.json").read_bytes())["fit"]
     assert len(tried) > 1, said  # a candidate beside the untrained encoder
     done("export", "bundle", "--encoder", fitted / "best", "--data", data, "--out", bundle)
-    assert measured(bundle, data, tmp_path)["P@1"] > 40  # by chance: 7
+    assert measured(bundle, data, tmp_path)["P@1"] > 60  # by chance: 7
     assert all(keywords for keywords in answers(bundle, tmp_path).values())
