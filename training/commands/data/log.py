@@ -17,6 +17,7 @@ from service.core.label_log import open_log
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.learned.build import LearnedOptions, learned_dataset
+from training.datasets.learned.half_life import require_half_life
 from training.datasets.learned.history import History, read_history
 from training.datasets.learned.moment import Moment
 from training.datasets.learned.training_rows import served_labels
@@ -33,6 +34,7 @@ def log(
     since: str | None = None,
     test_since: str | None = None,
     test_fraction: float | None = None,
+    half_life: float | None = None,
     seed: int = 0,
 ) -> None:
     """Write what a bundle and its label log hold as a data set for the next training.
@@ -61,12 +63,17 @@ def log(
     test_fraction
         The share of queries that go to the test split, by the hash of `data pairs`; default: 0.2.
         Not beside --data or --test-since.
+    half_life
+        Multiply a click's weight by 0.5 ** (age / DAYS); its age is that of its event in the log,
+        counted back from the newest one. Default: old clicks count as much as new ones.
     seed
         That of `data pairs`: another seed gives another split.
     """
     refuse_existing(out)
     refuse_unwritable(out)
     _refuse_two_splits(test_fraction, data, test_since)
+    if half_life is not None:
+        require_half_life(half_life)
     options = LearnedOptions(
         everything=since is None,
         recent_is_test=test_since is not None,
@@ -78,7 +85,7 @@ def log(
     before = None if data is None else lf_xmc.read(data)
     with open_console(stderr=True).status("reading the bundle and its log", spinner="dots"):
         opened = open_bundle(bundle)
-        history = _history(opened, state, before, begin, recent)
+        history = _history(opened, state, before, begin, recent, half_life)
         learned = learned_dataset(history, before, options=options, name=out.resolve().name)
         _refuse_empty(learned, recent_is_test=options.recent_is_test)
         lf_xmc.write(learned, out)
@@ -94,11 +101,23 @@ def _refuse_two_splits(fraction: float | None, data: Path | None, test_since: st
 
 
 def _history(
-    bundle: Bundle, state: str, data: Dataset | None, since: Moment, recent_from: Moment | None
+    bundle: Bundle,
+    state: str,
+    data: Dataset | None,
+    since: Moment,
+    recent_from: Moment | None,
+    half_life: float | None,
 ) -> History:
     held = bundle.manifest.learned if data is None else data.learned
     with closing(open_log(state, create=False)) as label_log:
-        return read_history(bundle, label_log, held=held, since=since, recent_from=recent_from)
+        return read_history(
+            bundle,
+            label_log,
+            held=held,
+            since=since,
+            recent_from=recent_from,
+            half_life=half_life,
+        )
 
 
 def _refuse_empty(dataset: Dataset, *, recent_is_test: bool) -> None:

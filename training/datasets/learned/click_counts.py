@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
+from training.datasets.learned.half_life import HalfLife
 from training.datasets.learned.moment import Moment
 
 Weights = defaultdict[str, defaultdict[str, float]]  # label id -> query -> weight of its clicks
@@ -22,13 +23,15 @@ class ClickCounts:
     """Weights of clicks by label and query, added up from `since` and the label's last deletion on.
 
     `new_clicks` has only those after event `held`: the training data of the bundle has counted the
-    others. `posted` are the labels that were written from `since` on. `recent` are the queries of
-    which no event is earlier than `recent_from`; none without it. `labels`, `deletions` and
-    `events` count the writes of all times.
+    others. With a `half_life` an old click counts less than a new one. `posted` are the labels that
+    were written from `since` on. `recent` are the queries of which no event is earlier than
+    `recent_from`; none without it. `labels`, `deletions` and `events` count the writes of all
+    times.
     """
 
     since: Moment
     recent_from: Moment | None
+    half_life: HalfLife | None = None
     held: int = 0
     clicks: Weights = field(default_factory=_no_clicks)
     new_clicks: Weights = field(default_factory=_no_clicks)
@@ -44,6 +47,7 @@ class ClickCounts:
         if isinstance(change, PutInstance):
             self.instances += 1
             query, weight = change.instance.query, change.instance.weight
+            weight *= 1.0 if self.half_life is None else self.half_life.share(row)
             self._see((query,), row)
             if self.since.is_reached(row):
                 for label in set(change.instance.labels):

@@ -22,6 +22,7 @@ from service.core.memory.view import View
 from service.core.replay import change_of
 from service.core.types import Halves
 from training.datasets.learned.click_counts import ClickCounts
+from training.datasets.learned.half_life import HalfLife
 from training.datasets.learned.moment import Moment
 
 
@@ -52,11 +53,13 @@ def read_history(
     held: LearnedFacts | None,
     since: Moment,
     recent_from: Moment | None,
+    half_life: float | None = None,
 ) -> History:
     """Read a log to its newest event; `held` is what the training data of the bundle has of it.
 
-    Another process may append meanwhile. Raises `LogError` for a log that is damaged or shorter
-    than the bundle says, and `InvalidInput` for one whose beginning was cut.
+    `half_life` is that of clicks, in days; without it old clicks count as much as new ones. Another
+    process may append meanwhile. Raises `LogError` for a log that is damaged or shorter than the
+    bundle says, and `InvalidInput` for one whose beginning was cut.
     """
     if cut := label_log.cut():
         raise InvalidInput(
@@ -64,12 +67,13 @@ def read_history(
             " snapshots, which do not count them: run `data log` before `service log --compact`",
             field="state",
         )
-    counts = ClickCounts(
-        since=since,
-        recent_from=recent_from,
-        held=held.version if held is not None and held.log == label_log.id else 0,
-    )
     try:
+        counts = ClickCounts(
+            since=since,
+            recent_from=recent_from,
+            half_life=HalfLife.of(half_life, label_log),
+            held=held.version if held is not None and held.log == label_log.id else 0,
+        )
         return _replayed(bundle, label_log, counts)
     except LogError as error:
         raise explained(label_log, error) from error

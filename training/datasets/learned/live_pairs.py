@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from service.core.types import Label
 from training.datasets.learned.history import History
+from training.datasets.sparse_rows import SMALLEST
 
 Pair = tuple[str, int]  # query, column of the memory
 
@@ -31,7 +32,7 @@ def live_pairs(
             if not weight and everything and (query, column) not in known:
                 weight = in_memory.get(column, 1.0)
             if weight:
-                weights[query, column] = weight
+                weights[query, column] = max(weight, SMALLEST)  # a float32 above 0
     for label in labels:
         if everything or label.id in counts.posted:
             for query in label.queries:
