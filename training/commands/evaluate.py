@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import orjson
+from cyclopts import Parameter
 from rich.table import Table
 
 from service.command_line import open_console
@@ -18,6 +20,7 @@ from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation.evaluation import EvaluationRow, open_evaluation
+from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.progress import stages
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
@@ -30,6 +33,7 @@ def evaluate(
     memorization: Annotated[tuple[float, ...] | None, MANY] = None,
     depth: int | None = None,
     exact: bool = False,
+    weighted: Annotated[bool, Parameter(negative=())] = False,
     json: Path | None = None,
 ) -> None:
     """Measure a bundle on a data set's test rows, with the scoring and ranking of the service.
@@ -46,6 +50,8 @@ def evaluate(
         Number of retrieved keys a query (b), 1..2000; default: the bundle's.
     exact
         Scan every key in place of the HNSW graph.
+    weighted
+        Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
     json
         Also write the figures, in percent, to this file.
     """
@@ -68,8 +74,10 @@ def evaluate(
             threads=os.cpu_count() or 1,
             report=report,
         )
-        rows = list(evaluation.rows(chosen))
+        rows = list(replace(evaluation, weighted=weighted).rows(chosen))
     console.print(_table(rows, dataset, exact=exact))
+    if weighted and not weights_differ(dataset.test.labels_of):
+        console.print(ALL_ALIKE, soft_wrap=True)
     if json is not None:
         _write_json(json, rows, dataset, bundle=opened.manifest.name, exact=exact)
 
@@ -104,6 +112,8 @@ def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool) -> T
     table.add_column("lambda")
     for row in rows:
         table.add_column(f"{row.memorization:g}", justify="right")
-    for name in SHOWN:
+    for name in (*SHOWN, *SHOWN_WEIGHTED):
+        if name not in rows[0].metrics:
+            continue
         table.add_row(name, *(f"{row.metrics[name]:.2f}" for row in rows))
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ from training.evaluation import results
 from training.evaluation.answers import drawn_rows
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Check, Results, rows_of_chosen
+from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
 from training.models.precision import Precision
 from training.progress import say, stages
@@ -44,6 +45,7 @@ def score(
     name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
     untrained: Annotated[bool, Parameter(negative=())] = False,
     relevance: Relevance | None = None,
+    weighted: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
@@ -66,6 +68,8 @@ def score(
     relevance
         How the weights of the data's pairs count in the votes. Default: as `fit` chose for the run,
         otherwise given, as the data have them.
+    weighted
+        Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
     """
     target = _target(run, encoder, out, untrained=untrained)
     refuse_unwritable(target)
@@ -77,23 +81,19 @@ def score(
     console = open_console()
     seed = facts.get("settings", {}).get("seed", 0)
     base = facts["settings"]["encoder"]["name"] if untrained else None
-    options = _Options(base=base, seed=seed, precision=precision, relevance=relevance)
+    options = _Options(
+        base=base, seed=seed, precision=precision, relevance=relevance, weighted=weighted
+    )
     scores, examples = _scores(run, encoder, dataset, options, console)
     of_run = {"held_out_rows": scores.held_out_rows} if run is None else _facts_of_run(run, facts)
-    measured = Results(
-        name=name or facts.get("recipe") or str(encoder),
-        system=scores.choices.system,
-        dataset=dataset.name,
-        propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
-        results=tuple(result for result, _ in scores.results),
-        rows=rows_of_chosen(scores.results),
-        precision=precision,
-        **of_run,
-    )
+    name = name or facts.get("recipe") or str(encoder)
+    measured = _results(name, dataset, scores, precision=precision, of_run=of_run)
     results.write(measured, target)
     write_examples(examples, target)
     for line in (*_against_untrained(examples, run), *_chosen(measured, target)):
         console.print(line, soft_wrap=True)
+    if weighted and not weights_differ(dataset.test.labels_of):
+        console.print(ALL_ALIKE, soft_wrap=True)
 
 
 def _target(run: Path | None, encoder: str | None, out: Path | None, *, untrained: bool) -> Path:
@@ -117,6 +117,7 @@ class _Options:
     seed: int  # draws the queries to judge by
     precision: Precision
     relevance: Relevance | None
+    weighted: bool
 
 
 def _scores(
@@ -139,6 +140,7 @@ def _scores(
             relevance=options.relevance,
             report=report,
         )
+        scoring = replace(scoring, weighted=options.weighted)
         console.print(_described(scoring.choices), soft_wrap=True)
         scores = EncoderScores(
             choices=scoring.choices,
@@ -160,6 +162,26 @@ def _scores(
         return scores, examples_of(answers, untrained, dataset, seed=options.seed)
 
 
+def _results(
+    name: str,
+    dataset: Dataset,
+    scores: EncoderScores,
+    *,
+    precision: Precision,
+    of_run: dict[str, Any],
+) -> Results:
+    return Results(
+        name=name,
+        system=scores.choices.system,
+        dataset=dataset.name,
+        propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
+        results=tuple(result for result, _ in scores.results),
+        rows=rows_of_chosen(scores.results),
+        precision=precision,
+        **of_run,
+    )
+
+
 def _against_untrained(examples: Examples, run: Path | None) -> Iterator[str]:
     """How many queries were won and lost, or how to find out."""
     if examples.against is not None:
@@ -179,7 +201,8 @@ def _chosen(measured: Results, target: Path) -> Iterator[str]:
     """The figures of the chosen way."""
     for result in measured.results:
         if result.chosen:
-            shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
+            names = (*SHOWN, *(name for name in SHOWN_WEIGHTED if name in result.metrics))
+            shown = ", ".join(f"{name} {result.metrics[name]:.2f}" for name in names)
             yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
 
 

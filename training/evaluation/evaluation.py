@@ -23,6 +23,7 @@ from training.datasets.propensity import inverse_propensity
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import Neighbours, predict
+from training.evaluation.weighted_metrics import weighted_table
 from training.progress import Report
 
 _CHUNK_ROWS = 512  # test rows that are searched between two progress reports
@@ -48,6 +49,7 @@ class Evaluation:
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
+    weighted: bool = False  # add the metrics in which a more relevant label counts more
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
         """Measure at each lambda; lambdas that search the same block of keys share one search."""
@@ -61,12 +63,12 @@ class Evaluation:
             kind = voting_kind(memorization)
             if kind not in retrieved:
                 retrieved[kind] = self.retrieve(kind)
+            ranked, test = self.ranked(retrieved[kind], memorization).labels, self.dataset.test
             metrics = measure(
-                self.ranked(retrieved[kind], memorization).labels,
-                self.dataset.test.labels_of,
-                inverse_propensities=weights,
-                filtered=self.dataset.test.filtered,
+                ranked, test.labels_of, inverse_propensities=weights, filtered=test.filtered
             )
+            if self.weighted:
+                metrics |= weighted_table(ranked, test.labels_of, filtered=test.filtered)
             self.report("rank", place + 1, len(memorizations))
             yield EvaluationRow(
                 memorization=memorization, depth=self.options.depth, metrics=metrics

@@ -32,6 +32,7 @@ from training.evaluation.metrics import (
     metric_table,
     ranking_outcome,
 )
+from training.evaluation.weighted_metrics import weighted_table
 
 FILE, ROWS = "results.json", "rows.npz"
 FORMAT, VERSION = "keymatch-results", 1
@@ -105,11 +106,12 @@ def measured(
     depth: int | None = None,
     tau: float | None = None,
     chosen: bool = False,
+    weighted: bool = False,
 ) -> tuple[Result, NDArray[np.float64]]:
     """Measure the ranked labels [N, k] of all test rows, -1 where nothing is ranked.
 
-    k must be at least `labels_to_rank` of the test rows' filtered pairs. Returns the result and the
-    metrics of each row, [n, 3].
+    k must be at least `labels_to_rank` of the test rows' filtered pairs. Returns the result, if
+    `weighted` with the weighted metrics as well, and the metrics of each row, [n, 3].
     """
     test = dataset.test
     outcome = ranking_outcome(ranked, test.labels_of, filtered=test.filtered)
@@ -119,6 +121,8 @@ def measured(
             dataset.train.labels_of, a=dataset.propensity.a, b=dataset.propensity.b
         ),
     )
+    if weighted:
+        metrics |= weighted_table(ranked, test.labels_of, filtered=test.filtered)
     segments = macro_f1_by_segment(
         outcome, train_frequency=label_frequency(dataset.train.labels_of), k=5
     )

@@ -83,6 +83,7 @@ class Scoring:
     memory: OfflineMemory
     queries: Floats  # [n, d], all test rows
     report: Report = _silent
+    weighted: bool = False  # add the metrics in which a more relevant label counts more
 
     @cached_property
     def retrieved(self) -> RetrievedKeys:
@@ -119,6 +120,7 @@ class Scoring:
                 depth=way.depth,
                 tau=self.choices.tau,
                 chosen=way.chosen,
+                weighted=self.weighted,
             )
             self.report("rank", place + 1, len(ways))
             yield result

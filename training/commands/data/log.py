@@ -72,14 +72,7 @@ def log(
     refuse_existing(out)
     refuse_unwritable(out)
     _refuse_two_splits(test_fraction, data, test_since)
-    if half_life is not None:
-        require_half_life(half_life)
-    options = LearnedOptions(
-        everything=since is None,
-        recent_is_test=test_since is not None,
-        test_fraction=0.2 if test_fraction is None else test_fraction,
-        seed=seed,
-    )
+    options = _options(since, test_since, test_fraction, half_life, seed=seed)
     begin = Moment() if since is None else Moment.parse(since, option="--since")
     recent = None if test_since is None else Moment.parse(test_since, option="--test-since")
     before = None if data is None else lf_xmc.read(data)
@@ -98,6 +91,25 @@ def _refuse_two_splits(fraction: float | None, data: Path | None, test_since: st
         raise InvalidInput(
             "--test-fraction cannot stand beside --data or --test-since, which say what is test"
         )
+
+
+def _options(
+    since: str | None,
+    test_since: str | None,
+    test_fraction: float | None,
+    half_life: float | None,
+    *,
+    seed: int,
+) -> LearnedOptions:
+    """What becomes of the history; raises `InvalidInput` for numbers out of range."""
+    if half_life is not None:
+        require_half_life(half_life)
+    return LearnedOptions(
+        everything=since is None,
+        recent_is_test=test_since is not None,
+        test_fraction=0.2 if test_fraction is None else test_fraction,
+        seed=seed,
+    )
 
 
 def _history(
