@@ -14,13 +14,15 @@ from training.fitting.facts import DataFacts
 from training.fitting.memory_need import StepMemory, Transformer, step_memory
 from training.fitting.trial import Trial, gain
 
-QUICK, WHOLE, SUPCON, LONGER = "rae-quick", "rae", "supcon", "longer"
-SHARES = {QUICK: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}  # of the time that is left
+QUICK, QUICK_UNIDEC = "rae-quick", "unidec-quick"
+WHOLE, SUPCON, UNIDEC, LONGER = "rae", "supcon", "unidec", "longer"
+SHARES = {QUICK: 0.08, QUICK_UNIDEC: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}  # of what is left
 INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
 LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
 STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
+CLICKS_A_LABEL = 2  # on average, that classifiers need
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
 MOST_EPOCHS = 40
 
@@ -42,6 +44,7 @@ class Situation:
 
     facts: DataFacts
     transformer: Transformer
+    width: int  # dimensions of each of UniDEC's heads: those of the encoder
     free: int  # bytes of memory
     encoder: str
     seed: int
@@ -55,6 +58,14 @@ class Situation:
         """Whether a candidate was tried and is better than the untrained encoder."""
         trial = self.trial(name)
         return trial is not None and gain(trial, self.trials[0]).counts
+
+    @property
+    def classifiers_help(self) -> bool:
+        """Whether UniDEC was better than n-grams alone beside the frozen encoder."""
+        with_classifiers, without = self.trial(QUICK_UNIDEC), self.trial(QUICK)
+        if with_classifiers is None or not self.gained(QUICK_UNIDEC):
+            return False
+        return without is None or gain(with_classifiers, without).counts
 
     @property
     def instances(self) -> int:
@@ -107,14 +118,37 @@ def quick(situation: Situation) -> Candidate:
     )
 
 
+def quick_unidec(situation: Situation) -> Candidate | None:
+    """The same with classifiers, where labels have clicks enough to learn them from."""
+    facts = situation.facts
+    if facts.pairs < CLICKS_A_LABEL * facts.labels:
+        return None
+    return Candidate(
+        name=QUICK_UNIDEC,
+        recipe=QUICK_UNIDEC,
+        summary="n-grams and classifiers beside the frozen encoder (UniDEC)",
+        settings=(
+            *situation.shared(),
+            *_heads(situation),
+            f"optimizer.epochs={MOST_EPOCHS / 2:g}",
+            "refresh.every_epochs=10",
+        ),
+        encodings=2,
+    )
+
+
 def whole(situation: Situation) -> Candidate:
     """The whole encoder, mixed with the pretrained weights as is best."""
     return _whole(situation, name=WHOLE, rate=situation.rate, summary="the whole encoder")
 
 
 def supcon(situation: Situation) -> Candidate | None:
-    """SupconDE's loss, where rows have several labels that its batches can hold."""
-    if situation.facts.pairs < 2 * situation.facts.labelled or not situation.gained(WHOLE):
+    """SupconDE's loss, where rows have several labels that its batches can hold.
+
+    It is not tried where UniDEC, which has the same loss and classifiers, was better anyway.
+    """
+    several = situation.facts.pairs >= 2 * situation.facts.labelled
+    if not several or not situation.gained(WHOLE) or situation.classifiers_help:
         return None
     return _whole(
         situation,
@@ -126,11 +160,12 @@ def supcon(situation: Situation) -> Candidate | None:
 
 
 def longer(situation: Situation) -> Candidate | None:
-    """The better loss again, from the start, for all the time that is left.
+    """The best loss from the start, for all the time that is left.
 
-    It does not go on from the first trial's checkpoint: a learning rate that rises anew undoes more
-    within minutes than it gains. Where half of the trained weights was best, the learning rate is
-    halved, and where no loss gained, it is a fifth.
+    That is UniDEC where its classifiers helped beside the frozen encoder. It does not go on from an
+    earlier checkpoint: a learning rate that rises anew undoes more within minutes than it gains.
+    Where half of the trained weights was best, the learning rate is halved, and where no loss
+    gained, it is a fifth.
     """
     tried = [trial for name in (WHOLE, SUPCON) if (trial := situation.trial(name)) is not None]
     if not tried:
@@ -139,16 +174,32 @@ def longer(situation: Situation) -> Candidate | None:
     factor = 1.0 if best.mixing == 1.0 else 0.5
     if not situation.gained(best.name):
         factor = 0.2
+    recipe = UNIDEC if situation.classifiers_help else best.name
     return _whole(
         situation,
         name=LONGER,
         rate=factor * situation.rate,
-        summary=f"{best.name} for longer, at {factor:g} times the learning rate",
-        recipe=best.name,
+        summary=f"{recipe} for longer, at {factor:g} times the learning rate",
+        recipe=recipe,
     )
 
 
-CANDIDATES: dict[str, Proposal] = {QUICK: quick, WHOLE: whole, SUPCON: supcon, LONGER: longer}
+CANDIDATES: dict[str, Proposal] = {
+    QUICK: quick,
+    QUICK_UNIDEC: quick_unidec,
+    WHOLE: whole,
+    SUPCON: supcon,
+    LONGER: longer,
+}
+
+
+def _heads(situation: Situation) -> tuple[str, ...]:
+    """UniDEC's heads, both as wide as the encoder; novel labels are represented by their texts."""
+    return (
+        f"heads.encoder={situation.width}",
+        f"heads.classifier={situation.width}",
+        "system.choose_novel=false",
+    )
 
 
 def _whole(
@@ -159,10 +210,11 @@ def _whole(
     summary: str,
     recipe: str = WHOLE,
 ) -> Candidate:
-    clustered = recipe == SUPCON
+    clustered = recipe in (SUPCON, UNIDEC)
     memory = situation.memory(positives=POSITIVES if clustered else 1)
     # N-grams that gained nothing beside the frozen encoder are left out.
-    ngrams = () if situation.gained(QUICK) else ("ngrams.buckets=0",)
+    helped = situation.gained(QUICK) or situation.gained(QUICK_UNIDEC)
+    ngrams = () if helped else ("ngrams.buckets=0",)
     return Candidate(
         name=name,
         recipe=recipe,
@@ -171,6 +223,7 @@ def _whole(
             *situation.shared(),
             *ngrams,
             *(("refresh.every_epochs=10",) if clustered else ()),
+            *(_heads(situation) if recipe == UNIDEC else ()),
             f"validation.mixing=[{', '.join(f'{mixing:g}' for mixing in MIXINGS)}]",
             f"optimizer.learning_rate={rate:.3g}",
             f"optimizer.epochs={MOST_EPOCHS}",

@@ -29,10 +29,11 @@ from training.fitting.trial import UNTRAINED, Trial, best_of
 from training.fitting.weights import weight_lines
 from training.loop.interruption import Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.two_heads import heads_of
 from training.progress import status
 
 TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
-SHORTEST = 15.0  # seconds of training that are worth a trial
+SHORTEST = 5.0  # seconds of training that are worth a trial
 
 
 @dataclass(kw_only=True, eq=False)
@@ -122,6 +123,7 @@ class Fitting:
 
     def _situation(self, facts: DataFacts) -> Situation:
         config = self.encoder.model[0].auto_model.config
+        heads = heads_of(self.encoder.model)
         return Situation(
             facts=facts,
             transformer=Transformer(
@@ -129,6 +131,7 @@ class Fitting:
                 heads=int(config.num_attention_heads),
                 hidden=int(config.hidden_size),
             ),
+            width=self.encoder.dimension if heads is None else heads.encoder,
             free=free_bytes(),
             encoder=self.encoder.name,
             seed=self.seed,

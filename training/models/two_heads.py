@@ -33,7 +33,7 @@ from training.models.settings import HeadSettings
 class TwoHeads(Module):  # type: ignore[misc]
     """The last module of a sentence-transformers model: replaces f(t) by e(t).
 
-    While it trains it returns [D; C], with C as long as it is: `training.systems.unidec` takes the
+    While it trains with `apart` it returns [D; C], with C as long as it is: UniDEC's loss takes the
     two apart again.
     """
 
@@ -55,6 +55,7 @@ class TwoHeads(Module):  # type: ignore[misc]
         self.to_encoder = nn.Linear(inputs, encoder)
         self.to_classifier = self.to_encoder if shared else nn.Linear(inputs, classifier)
         self.register_buffer("share", torch.tensor(0.5))
+        self.apart = False
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Replace f(t), the feature `sentence_embedding` [n, d], by e(t) [n, e + c]."""
@@ -63,7 +64,7 @@ class TwoHeads(Module):  # type: ignore[misc]
         encoded = torch.tanh(projected) if self.activation == "tanh" else projected
         encoded = normalize(self._dropped(encoded), dim=-1)
         classified = self._dropped(projected if self.shared else self.to_classifier(inputs))
-        if not self.training:
+        if not (self.training and self.apart):
             encoded = torch.sqrt(self.share) * encoded
             classified = torch.sqrt(1.0 - self.share) * normalize(classified, dim=-1)
         return {**features, SENTENCE_EMBEDDING: torch.cat([encoded, classified], dim=-1)}

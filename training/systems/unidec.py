@@ -52,7 +52,8 @@ class Settings:
     sums over the positives of the pool by their mean (`pal-n`), by their sum (`pal`), or takes the
     sampled ones alone (`pol`). Psi starts as C of the label's text (`initial = "texts"`), as the
     mean of it and C of its queries (`"queries"`), or at random; `learn_classifiers = false` keeps
-    it there.
+    it there. At the end it takes minutes to choose how a novel label's key is made of those of
+    similar labels; `choose_novel = false` leaves the key of its text.
     """
 
     encoder_weight: Share = 0.5
@@ -63,6 +64,7 @@ class Settings:
     reduction: Reduction = "pal-n"
     initial: Literal["texts", "queries", "random"] = "texts"
     learn_classifiers: bool = True
+    choose_novel: bool = True
 
 
 class UnidecHead(ClassifierTable):
@@ -82,6 +84,7 @@ class Unidec(SystemDefaults):
 
     def __init__(self, settings: Settings, head: UnidecHead, heads: TwoHeads) -> None:
         self._settings, self.head, self.heads = settings, head, heads
+        heads.apart = True
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C."""
@@ -147,7 +150,8 @@ class Unidec(SystemDefaults):
         The classifiers of Algorithm 1 (IRENE) are the keys [D(z_l); Psi_l]; their mean moves the
         novel label's [D(z); C(z)]. Nothing is written where the memory has texts as label keys.
         """
-        if finished is None or finished.keys is finished.labels:
+        has_keys = finished is not None and finished.keys is not finished.labels
+        if finished is None or not has_keys or not self._settings.choose_novel:
             return ""
         data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
         chosen = choose_refinement(data, pooled=True, seed=0)
@@ -171,7 +175,7 @@ def _sums(texts: Floats, classifiers: Floats, present: Bools) -> Floats:
 
 
 def build(settings: Settings, task: Task) -> Unidec:
-    """The system with untrained classifiers; raises `InvalidConfig` for an encoder without heads."""
+    """The system before training; raises `InvalidConfig` for an encoder without heads."""
     heads = task.heads
     if heads is None:
         raise InvalidConfig("system unidec needs the table [heads], with encoder and classifier")

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from tests.unit.training.fitting.test_trial import HALF, trial
-from training.fitting.candidates import CANDIDATES, LONGER, QUICK, SUPCON, WHOLE, Situation
+from training.fitting.candidates import (
+    CANDIDATES,
+    LONGER,
+    QUICK,
+    QUICK_UNIDEC,
+    SUPCON,
+    UNIDEC,
+    WHOLE,
+    Situation,
+)
 from training.fitting.facts import DataFacts, Lengths
 from training.fitting.memory_need import Transformer, step_memory
 from training.fitting.trial import Trial
@@ -31,7 +40,13 @@ GOOD = np.where(np.arange(100) < 30, 1.0, HALF)
 def situation(*trials: Trial, facts: DataFacts = FACTS, free: int = 24 << 30) -> Situation:
     tried: Sequence[Trial] = (trial("untrained", HALF), *trials)
     return Situation(
-        facts=facts, transformer=MINILM, free=free, encoder="some/encoder", seed=3, trials=tried
+        facts=facts,
+        transformer=MINILM,
+        width=384,
+        free=free,
+        encoder="some/encoder",
+        seed=3,
+        trials=tried,
     )
 
 
@@ -79,6 +94,23 @@ def test_the_better_loss_gets_the_rest_of_the_time() -> None:
         candidate = CANDIDATES[LONGER](situation(trial(WHOLE, rae), trial(SUPCON, supcon)))
         assert candidate.recipe == expected
     assert CANDIDATES[LONGER](situation()) is None
+
+
+def test_unidec_gets_the_time_where_its_classifiers_help() -> None:
+    better = np.where(np.arange(100) < 60, 1.0, HALF)
+    tried = [trial(QUICK, GOOD), trial(QUICK_UNIDEC, better), trial(WHOLE, GOOD)]
+    assert CANDIDATES[SUPCON](situation(*tried)) is None
+    candidate = CANDIDATES[LONGER](situation(*tried))
+    recipe = recipes.load(candidate.recipe, candidate.settings)
+    assert (recipe.system["name"], recipe.heads.encoder, recipe.ngrams.buckets) == (
+        UNIDEC,
+        384,
+        65_536,
+    )
+    tried[1] = trial(QUICK_UNIDEC, GOOD)
+    assert CANDIDATES[LONGER](situation(*tried)).recipe == WHOLE
+    few = replace(FACTS, labels=150_000)
+    assert CANDIDATES[QUICK_UNIDEC](situation(facts=few)) is None, "too few clicks a label"
 
 
 def test_supcon_is_tried_where_rows_have_several_labels() -> None:

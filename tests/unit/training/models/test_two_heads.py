@@ -62,8 +62,11 @@ def test_similarities_are_the_shares_of_both_heads(activation: str, inputs: torc
     np.testing.assert_allclose(with_share(at_half, 0.8, encoder=5), at_most, atol=1e-6)
 
 
-def test_in_training_the_classifiers_half_keeps_its_length(inputs: torch.Tensor) -> None:
+def test_for_unidecs_loss_the_classifiers_half_keeps_its_length(inputs: torch.Tensor) -> None:
     module = heads().train()
+    whole = vectors_of(module, inputs)
+    np.testing.assert_allclose(whole.norm(dim=-1).detach(), 1.0, atol=1e-6)
+    module.apart = True
     vectors = vectors_of(module, inputs)
     np.testing.assert_allclose(vectors[:, :5].norm(dim=-1).detach(), 1.0, atol=1e-6)
     expected = module.to_classifier(inputs)
