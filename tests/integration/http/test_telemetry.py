@@ -4,16 +4,21 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.server.memory_budget import MEMORIES
+from service.settings import Limits
+from service.telemetry import LIMITS
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, ServerProcess, wait_for
 
+LIMIT = "keymatch_limit"
 TENT = {"queries": ["tent"]}
 
 
-def samples(service: LocalService) -> dict[tuple[str, ...], float]:
+def samples(service: LocalService | httpx.Client) -> dict[tuple[str, ...], float]:
     """Every sample: (name, label values in order of label names) -> value."""
     answer = service.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -142,6 +147,17 @@ def test_a_server_logs_json_lines(start: Callable[..., ServerProcess]) -> None:
     assert "tent" not in str(line)  # queries are the users' own words
     [ready] = server.logged("ready")
     assert ready["seconds"] > 0
+
+
+def test_a_server_shows_what_its_limits_of_memory_are(server: ServerProcess) -> None:
+    shown = {key[1]: value for key, value in samples(server.client).items() if key[0] == LIMIT}
+    assert shown.keys() == set(LIMITS)
+    assert all(shown.values())
+    assert shown["metadata_bytes"] == Limits().metadata_bytes
+    assert shown["live_bytes"] < shown["memory_bytes"]
+    [budget] = server.logged("memory budget")
+    assert budget["allowed"] == shown["memory_bytes"]
+    assert budget["live memory"] == MEMORIES * shown["live_bytes"]
 
 
 def test_the_access_log_can_be_turned_off(start: Callable[..., ServerProcess]) -> None:
