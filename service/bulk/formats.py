@@ -23,8 +23,7 @@ import orjson
 
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig, MissingExtra
-from service.core.types import Prediction
-from service.http.responses import result_answer
+from service.http.answers import ResultAnswer
 
 CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel")
 
@@ -35,7 +34,7 @@ class AnsweredPart:
 
     first_row: int
     queries: Sequence[FileQuery]
-    predictions: Mapping[str, Prediction]  # by query; not of those that have a problem
+    results: Mapping[str, ResultAnswer]  # by query; not of those that have a problem
 
 
 class Format(Protocol):
@@ -53,15 +52,11 @@ class Format(Protocol):
 class JsonLines:
     """One JSON object a query, as HTTP answers it."""
 
-    def __init__(self, *, explain: bool) -> None:
-        """Add metadata and evidence to each keyword if `explain`."""
-        self._explain = explain
-
     def part(self, answered: AnsweredPart) -> bytes:
         """The lines of a part."""
         lines = io.BytesIO()
         for query in answered.queries:
-            document = self._document(query, answered.predictions)
+            document = _document(query, answered.results)
             lines.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
         return lines.getvalue()
 
@@ -69,11 +64,6 @@ class JsonLines:
         """One part after the other."""
         with target.open("wb") as joined:
             _append(joined, parts)
-
-    def _document(self, query: FileQuery, predictions: Mapping[str, Prediction]) -> Any:
-        if query.problem:
-            return {"query": query.text, "keywords": [], "problem": query.problem}
-        return result_answer(predictions[query.text], explain=self._explain)
 
 
 class CsvLines:
@@ -84,13 +74,12 @@ class CsvLines:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
         for row, query in enumerate(answered.queries, start=answered.first_row):
-            prediction = None if query.problem else answered.predictions[query.text]
-            keywords = () if prediction is None else prediction.keywords
+            keywords = _document(query, answered.results)["keywords"]
             if not keywords:
                 writer.writerow((row, query.text, "", "", "", "", ""))
             for rank, keyword in enumerate(keywords, start=1):
-                novel = str(keyword.novel).lower()
-                shown = (keyword.id, keyword.text, repr(keyword.score), novel)
+                score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
+                shown = (keyword["id"], keyword["text"], score, novel)
                 writer.writerow((row, query.text, rank, *shown))
         return lines.getvalue().encode()
 
@@ -122,7 +111,9 @@ class Parquet:
 
     def part(self, answered: AnsweredPart) -> bytes:
         """A parquet file of the part."""
-        rows = [self._row(query, answered.predictions) for query in answered.queries]
+        rows = [
+            {"problem": None, **_document(query, answered.results)} for query in answered.queries
+        ]
         content = self._arrow.BufferOutputStream()
         table = self._arrow.Table.from_pylist(rows, schema=self._schema)
         self._parquet.write_table(table, content)
@@ -134,21 +125,23 @@ class Parquet:
             for part in parts:
                 joined.write_table(self._parquet.read_table(part, schema=self._schema))
 
-    def _row(self, query: FileQuery, predictions: Mapping[str, Prediction]) -> dict[str, Any]:
-        if query.problem:
-            return {"query": query.text, "keywords": [], "problem": query.problem}
-        return {**result_answer(predictions[query.text], explain=False), "problem": None}
-
 
 def format_of(path: Path, *, explain: bool) -> Format:
     """The format that a file's ending names; raises `InvalidConfig` for another ending."""
     if path.suffix not in (".jsonl", ".csv", ".parquet"):
         raise InvalidConfig(f"{path}: unknown ending; expected .jsonl, .csv or .parquet")
     if path.suffix == ".jsonl":
-        return JsonLines(explain=explain)
+        return JsonLines()
     if explain:
         raise InvalidConfig(f"{path} has no place for evidence: name a .jsonl file for --explain")
     return CsvLines() if path.suffix == ".csv" else Parquet()
+
+
+def _document(query: FileQuery, results: Mapping[str, ResultAnswer]) -> Any:
+    """The result of a query, or why it has none."""
+    if query.problem:
+        return {"query": query.text, "keywords": [], "problem": query.problem}
+    return results[query.text]
 
 
 def _append(target: Any, parts: Iterable[Path]) -> None:

@@ -2,16 +2,19 @@
 
 Encoding and searching, nine tenths of a query's time, leave the interpreter's lock to other
 threads. Threads share one memory; processes were no faster on two cores and would hold one each.
+One thread more than cores works while another waits for that lock or for the disk.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-from service.bulk.answering import answer
+from service.bulk.answering import results
 from service.bulk.formats import AnsweredPart, Format
 from service.bulk.query_file import FileQuery, QueryFile, Survey
 from service.bulk.work_folder import Job, WorkFolder
@@ -21,9 +24,13 @@ from service.engine.loaded_bundle import LoadedBundle
 
 Progress = Callable[[int], None]  # is called with the rows that are done
 
-_MOST_ROWS = 2_048  # of a part: some two seconds of a thread, so an interrupt is soon heeded
+# Of a part: a second of a thread, so that an interrupt is soon heeded and threads end together.
+# Fewer rows would differ more in length where they are encoded together.
+_MOST_ROWS = 1_024
 _MOST_KEYWORDS = 65_536  # of a part, some 40 MB
 _PARTS_A_THREAD = 2  # one that is answered, and one that waits
+_SPARE_THREADS = 1
+_SWITCH_SECONDS = 0.001  # how long the interpreter's lock is kept where other threads wait for it
 
 
 def rows_of_part(top_k: int, *, explain: bool) -> int:
@@ -46,7 +53,7 @@ class BulkRun:
     def answer(self, folder: WorkFolder, form: Format, progress: Progress) -> None:
         """Answer the parts that `folder` lacks; an interrupt keeps those that are answered.
 
-        At most two parts a thread are held, however long the file is. Raises `InvalidData` where it
+        At most two parts a core are held, however long the file is. Raises `InvalidData` where it
         has become another one meanwhile.
         """
 
@@ -56,7 +63,7 @@ class BulkRun:
 
         pending: set[Future[int]] = set()
         rows = 0
-        with ThreadPoolExecutor(self.threads) as pool:
+        with _short_switches(), ThreadPoolExecutor(self.threads + _SPARE_THREADS) as pool:
             try:
                 for number, part in enumerate(self._parts()):
                     rows += len(part)
@@ -102,8 +109,18 @@ class BulkRun:
         return AnsweredPart(
             first_row=1 + number * self.job.part_rows,
             queries=part,
-            predictions=answer(self.loaded, texts, self.options),
+            results=results(self.loaded, texts, self.options),
         )
+
+
+@contextmanager
+def _short_switches() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def _finished(pending: set[Future[int]], progress: Progress) -> set[Future[int]]:

@@ -9,9 +9,13 @@ from pyarrow import parquet
 from service.bulk.formats import AnsweredPart, Format, format_of
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig
-from service.core.types import Keyword, Prediction
+from service.http.answers import KeywordAnswer
 
 SCORE = 0.1 + 0.2  # all digits matter
+KEYWORDS: list[KeywordAnswer] = [
+    {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True},
+    {"id": "y", "text": "é", "score": 0.1, "novel": False},
+]
 ANSWERED = AnsweredPart(
     first_row=3,
     queries=(
@@ -20,21 +24,11 @@ ANSWERED = AnsweredPart(
         FileQuery(text="none"),
         FileQuery(text='a "b", c'),
     ),
-    predictions={
-        'a "b", c': Prediction(
-            query='a "b", c',
-            keywords=(
-                Keyword(id="x", text="line\nfeed", score=SCORE, novel=True),
-                Keyword(id="y", text="é", score=0.1, novel=False),
-            ),
-        ),
-        "none": Prediction(query="none", keywords=()),
+    results={
+        'a "b", c': {"query": 'a "b", c', "keywords": KEYWORDS},
+        "none": {"query": "none", "keywords": []},
     },
 )
-KEYWORDS = [
-    {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True},
-    {"id": "y", "text": "é", "score": 0.1, "novel": False},
-]
 
 
 def written(form: Format, folder: Path) -> Path:

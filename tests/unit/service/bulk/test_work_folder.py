@@ -32,7 +32,7 @@ def test_parts_become_the_file_in_their_order(folder: WorkFolder) -> None:
         assert folder.begin(MADE) == MADE
         folder.write(1, b"second\n")
         folder.write(0, b"first\n")
-        folder.finish(2, JsonLines(explain=False))
+        folder.finish(2, JsonLines())
     assert folder.out.read_bytes() == b"first\nsecond\n"
     assert list(folder.out.parent.iterdir()) == [folder.out]
 
