@@ -110,12 +110,22 @@ class Fitting:
             if candidate is None:
                 continue
             seconds = self._seconds(SHARES[name], facts, cost, candidate)
-            if seconds < SHORTEST and name == INDISPENSABLE:
-                seconds = self._seconds(1.0, facts, cost, candidate)
+            if seconds < SHORTEST:
+                seconds = self._lifted(name, self._seconds(1.0, facts, cost, candidate))
             if seconds < SHORTEST:
                 self.say(f"{candidate.name}: no time is left for it")
                 continue
             yield candidate, seconds
+
+    def _lifted(self, name: str, left: float) -> float:
+        """What a candidate gets whose share is too short, of the `left` seconds that it could have.
+
+        The indispensable one gets all; any other the shortest time, where this leaves more than
+        twice as much for those after it.
+        """
+        if name == INDISPENSABLE:
+            return left
+        return SHORTEST if left > 3.0 * SHORTEST else 0.0
 
     def _seconds(self, share: float, facts: DataFacts, cost: Cost, candidate: Candidate) -> float:
         """What a candidate may train on each split, of a share of the time that is left."""
