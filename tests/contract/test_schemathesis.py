@@ -44,6 +44,8 @@ def test_every_answer_is_as_the_document_says(keys: bool, tmp_path: Path) -> Non
                 *("--seed", str(SEED), "--max-examples", str(EXAMPLES)),
                 *("--phases", "examples,coverage,fuzzing", "--exclude-checks", EXCLUDED),
                 *("--suppress-health-check", "all", "--continue-on-failure", *header),
+                # A snapshot beside other tests takes longer than the ten seconds of the default.
+                *("--request-timeout", "120"),
             ],
             cwd=tmp_path,
             env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.http.schemathesis_hooks",
