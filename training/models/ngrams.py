@@ -18,15 +18,15 @@ it, d dimensions, V tokens of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
+from training.models.saved_module import SavedModule
 from training.models.settings import NgramSettings
 
 SENTENCE_EMBEDDING = "sentence_embedding"  # the feature in which modules pass on the vector
@@ -35,11 +35,10 @@ TOKEN_CHARACTERS = 16  # w; the rest of a longer token is ignored
 _BASE, _MODULUS = 1_000_003, 2_147_483_647  # of the hash; products fit 64 bits
 _JOINERS = frozenset("-_./+@&'")  # WordPiece splits a name at them; here it stays one word
 _CONTINUES = "##"  # how WordPiece marks a token inside a word
-LOAD_OPTIONS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 _BEGINS = ("\u2581", "\u0120")  # how SentencePiece and byte-level BPE mark one that begins a word
 
 
-class CharacterNgrams(Module):  # type: ignore[misc]
+class CharacterNgrams(SavedModule):
     """The last module of a sentence-transformers model: adds G(t) to its vector and normalises.
 
     The buffer `characters` [V, w] spells each token of the vocabulary, and `joins` [V] marks tokens
@@ -121,19 +120,6 @@ class CharacterNgrams(Module):  # type: ignore[misc]
         if torch.compiler.is_exporting():  # where no shape may depend on a value
             return text
         return text[:, : filled.sum(dim=1).max() + 1]
-
-    def save(self, output_path: str, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
-        """Write config and weights, as `Module.save` of sentence-transformers does."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, **where: Any) -> Self:
-        """Read what `save` wrote, as `Module.load` of sentence-transformers does."""
-        where = {key: where[key] for key in LOAD_OPTIONS if key in where}
-        module = cls(**cls.load_config(model_name_or_path, **where))
-        loaded: Self = cls.load_torch_weights(model_name_or_path, model=module, **where)
-        return loaded
 
 
 def ngrams_of(model: nn.Module) -> CharacterNgrams | None:

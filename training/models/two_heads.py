@@ -17,20 +17,20 @@ Shapes: n texts, d dimensions of f, e of D, c of C.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from service.core.types import Floats
-from training.models.ngrams import LOAD_OPTIONS, SENTENCE_EMBEDDING
+from training.models.ngrams import SENTENCE_EMBEDDING
+from training.models.saved_module import SavedModule
 from training.models.settings import HeadSettings
 
 
-class TwoHeads(Module):  # type: ignore[misc]
+class TwoHeads(SavedModule):
     """The last module of a sentence-transformers model: replaces f(t) by e(t).
 
     While it trains with `apart` it returns [D; C], with C as long as it is: UniDEC's loss takes the
@@ -75,19 +75,6 @@ class TwoHeads(Module):  # type: ignore[misc]
     def get_embedding_dimension(self) -> int:
         """e + c, under the name by which sentence-transformers looks for it."""
         return self.encoder + self.classifier
-
-    def save(self, output_path: str, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
-        """Write config and weights, as `Module.save` of sentence-transformers does."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, **where: Any) -> Self:
-        """Read what `save` wrote, as `Module.load` of sentence-transformers does."""
-        where = {key: where[key] for key in LOAD_OPTIONS if key in where}
-        module = cls(**cls.load_config(model_name_or_path, **where))
-        loaded: Self = cls.load_torch_weights(model_name_or_path, model=module, **where)
-        return loaded
 
 
 def heads_of(model: nn.Module) -> TwoHeads | None:
