@@ -81,7 +81,7 @@ def _options(
     memory: MemoryOptions,
     defaults: PredictorDefaults,
 ) -> BundleOptions:
-    """What was chosen; what was not is that of the encoder."""
+    """The options of the command line; where one is not given, that of the encoder."""
     from export.bundle.build import BundleOptions
 
     return BundleOptions(

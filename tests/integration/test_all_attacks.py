@@ -17,7 +17,7 @@ from training.experiments.service_process import Server, running_server
 pytestmark = pytest.mark.slow
 
 LOAD = Load(rate=20.0, label_rate=0, seconds=2.0, seed=0)
-# Other tests run beside this one, so time says little: nothing may stand for seconds.
+# A loose bound, since other tests may use the cores: a probe must not wait for seconds.
 PROBE_SECONDS = 2.0
 REFUSALS = {"429", "503"}  # that the normal client may get
 UNAVAILABLE = {"503", "504", "507"}  # that anybody may get

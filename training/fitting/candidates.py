@@ -155,7 +155,7 @@ def supcon(situation: Situation) -> Candidate | None:
         name=SUPCON,
         rate=situation.rate,
         summary="the whole encoder by SupconDE's loss",
-        recipe="supcon",
+        recipe=SUPCON,
     )
 
 

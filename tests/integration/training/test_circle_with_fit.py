@@ -1,8 +1,8 @@
 """The whole circle: serve, learn a thousand clicks, train on them, compare, serve what is better.
 
-The vocabulary is made of syllables. Each keyword has four words of its own; its text has two of
-them, and a query two of them beside a word that says nothing. So most queries share one word with
-their keyword's text, which an encoder that was hardly trained does not see and a trained one does.
+The vocabulary is made of syllables. Each keyword has four words that no other keyword has; its text
+has two of them, a query two of them and a random word. So most queries share one word with their
+keyword's text: a trained encoder sees that, one that was hardly trained does not.
 """
 
 import random
