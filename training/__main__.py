@@ -20,6 +20,7 @@ from training.commands.report import report
 from training.commands.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
+from training.ranks import leave_run
 
 app = App(
     name="training",
@@ -42,5 +43,13 @@ app.command(report)
 app.command(tables)
 
 
+def main() -> int:
+    """Run the command of this process's arguments; returns its exit status."""
+    try:
+        return run(app)
+    finally:
+        leave_run()
+
+
 if __name__ == "__main__":
-    sys.exit(run(app))
+    sys.exit(main())

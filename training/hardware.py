@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -26,17 +25,6 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
     }
-
-
-def process_of_run() -> tuple[int, int]:
-    """The place of this process among those that train together, and their number."""
-    if "torch.distributed" not in sys.modules:  # nothing is trained yet, and torch takes seconds
-        return 0, 1
-    from torch import distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 def machine(*, libraries: Mapping[str, str], device: str | None = None) -> dict[str, Any]:

@@ -24,8 +24,12 @@ def main(commands: Sequence[Sequence[str]]) -> int:
     """Run the commands in this rank; returns the first exit status that is not 0."""
     from service.command_line import run
     from training.__main__ import app
+    from training.ranks import leave_run
 
-    return next((status for command in commands if (status := run(app, list(command)))), 0)
+    try:
+        return next((status for command in commands if (status := run(app, list(command)))), 0)
+    finally:
+        leave_run()
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
-from training.hardware import process_of_run
 from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 from training.progress import say
+from training.ranks import process_of_run
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
 
