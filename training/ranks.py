@@ -31,4 +31,5 @@ def _joined() -> bool:
         return False
     from torch import distributed
 
-    return distributed.is_available() and distributed.is_initialized()
+    joined: bool = distributed.is_available() and distributed.is_initialized()
+    return joined

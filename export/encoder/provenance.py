@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.exported_encoder import Origin, PredictorDefaults
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
 from training.checkpoints.choices import UNCHOSEN, read_choices
-from training.checkpoints.run_json import RUN, read_run
+from training.checkpoints.run_json import RUN, metadata_of_run, read_run
 from training.evaluation import results
 
 
@@ -22,12 +22,20 @@ def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
 def read_origin(checkpoint: Path) -> Origin | None:
     """Return the run that trained a checkpoint, or None if its parent folder is not a run's.
 
-    Raises `InvalidData` for a damaged `run.json`.
+    Raises `InvalidData` for a damaged `run.json`, and `InvalidInput` for an oracle: its texts have
+    metadata appended, and the queries of a service have none.
     """
     run = checkpoint.resolve().parent
     if not (run / RUN).is_file():
         return None
     facts = read_run(run)
+    appended = metadata_of_run(facts, run).append
+    if appended != "none":
+        raise InvalidInput(
+            f"{run} is an oracle: it was trained with metadata appended (metadata.append ="
+            f" {appended!r}), which queries of a service do not have. Train another run with"
+            f" --set guidance.oracle={run}, and export that one"
+        )
     try:
         settings, progress = facts["settings"], facts["progress"]
         return Origin(

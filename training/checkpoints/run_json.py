@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 
+from service.core.config import parse
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import write_file
+from training.datasets.metadata_texts import MetadataSettings
 
 RUN = "run.json"
 BEST = "best"  # the folder of the best checkpoint, in the run's folder
@@ -40,3 +42,12 @@ def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
     if facts["dataset"] != dataset:
         raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset!r}")
     return facts
+
+
+def metadata_of_run(facts: dict[str, Any], run: Path) -> MetadataSettings:
+    """What is appended to the texts that a run was trained on; raises `InvalidConfig`.
+
+    Runs of versions without metadata have nothing appended.
+    """
+    table = facts.get("settings", {}).get("metadata", {})
+    return parse(MetadataSettings, table, source=str(run / RUN))

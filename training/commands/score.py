@@ -15,10 +15,11 @@ from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
-from training.checkpoints.run_json import BEST, read_run_on
+from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.commands.options import ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
+from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
 from training.evaluation.answers import drawn_rows
@@ -78,6 +79,8 @@ def score(
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
+    if run is not None:
+        dataset = with_metadata(dataset, metadata_of_run(facts, run))
     console = open_console()
     seed = facts.get("settings", {}).get("seed", 0)
     base = facts["settings"]["encoder"]["name"] if untrained else None

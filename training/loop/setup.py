@@ -13,12 +13,14 @@ from rich.console import Console
 from service.core.errors import InvalidConfig, InvalidData
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_texts import with_metadata
 from training.loop import state
 from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import build_model
 from training.loop.interruption import Interruption
 from training.loop.journal import Journal
 from training.loop.length import length_of
+from training.loop.oracle import guided_system
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
@@ -43,11 +45,20 @@ def open_run(
     not fit the data, and `InvalidData` for a folder that holds another run (without `resume`: any).
     """
     saved = saved_state(folder, resume=resume)
+    plain, dataset = dataset, with_metadata(dataset, recipe.metadata)
     data = split_training_data(dataset, recipe, source=source)
     length = length_of(recipe, rows=len(data.rows))
     _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
     model = build_model(recipe, dataset, data, source=source, console=console)
+    model.system = guided_system(
+        model.system,
+        recipe,
+        plain,
+        dimension=model.encoder.dimension,
+        source=source,
+        console=console,
+    )
     identity = run_identity(recipe, dataset)
     progress, neighbourhoods = Progress(), Neighbourhoods()
     if saved is not None:

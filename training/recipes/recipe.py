@@ -8,6 +8,8 @@
     [optimizer]   steps, learning rates, precision
     [validation]  the rows held out of training, on which every choice is made
     [system]      `name` and the settings of that system, see `training.systems`
+    [metadata]    metadata appended to the texts, as MOGIC's oracle reads it, none by default
+    [guidance]    the oracle that guides the system, none by default
 
 A recipe may extend another with `extends = "other"` and give only the keys that differ. The command
 line's `--set table.key=value` overrides both. Each table is described where it is used; that of the
@@ -37,10 +39,12 @@ from service.core.config import (
 )
 from service.core.errors import InvalidConfig
 from training.batches.settings import BatchSettings, RefreshSettings
+from training.datasets.metadata_texts import MetadataSettings
 from training.models.precision import Precision
 from training.models.settings import EncoderSettings, HeadSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
+from training.systems.guidance_settings import GuidanceSettings
 
 GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
 PACKAGES = (GENERAL, MEASURED)
@@ -98,6 +102,8 @@ class Recipe:
     batch: BatchSettings = field(default_factory=BatchSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)
+    metadata: MetadataSettings = field(default_factory=MetadataSettings)
+    guidance: GuidanceSettings = field(default_factory=GuidanceSettings)
     seed: Natural = 0
 
     def steps_of(self, epochs: float, *, rows: int) -> int:

@@ -97,6 +97,11 @@ def pick_some_labels(
     return per_pair.sum() / targets.any(dim=1).sum().clamp(min=1)
 
 
+def matching(vectors: Tensor, targets: Tensor) -> Tensor:
+    """MOGIC's matching loss of one side: the mean distance ||x - x*|| of vectors [n, d]."""
+    return torch.linalg.vector_norm(vectors - targets, dim=-1).mean()
+
+
 def _mean_contrast(logits: Tensor, denominator: Tensor, sampled: Tensor) -> Tensor:
     """Mean over instances of -log exp(p) / (exp(p) + exp(denominator)), averaged over p."""
     per_pair = softplus(denominator[:, None] - logits) * sampled

@@ -31,6 +31,7 @@ class EncodedBatch:
 
     instances: Tensor  # [B, d] unit vectors
     labels: Tensor  # [P, d] unit vectors; [0, d] where the system encodes no labels
+    rows: Tensor  # [B] of the training split
     pool: Tensor  # [P] the labels' columns
     sampled: Tensor  # [B, P]
     positives: Tensor  # [B, P]
@@ -51,6 +52,7 @@ class EncodedBatch:
         return cls(
             instances=vectors[:instances],
             labels=vectors[instances:],
+            rows=tensor(batch.rows.astype(np.int64)),
             pool=tensor(batch.pool.astype(np.int64)),
             sampled=tensor(batch.sampled),
             positives=tensor(batch.positives),
@@ -117,6 +119,10 @@ class System(Protocol):
         """The batch's loss, a scalar."""
         ...
 
+    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """The unit vectors [B, d] and [P, d] of texts alone, which an oracle may guide."""
+        ...
+
     def label_keys(self, vectors: Floats) -> Floats:
         """The label keys Z of the memory, [L, d], from the encoder's label vectors [L, d]."""
         ...
@@ -143,6 +149,10 @@ class SystemDefaults:
     sharded_parameters: tuple[str, ...] = ()
     memory_tau = UNCHOSEN.tau
     heads: TwoHeads | None = None
+
+    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """The encoder's vectors unchanged."""
+        return batch.instances, batch.labels
 
     def neighbour_vectors(self, vectors: Floats) -> Floats:
         """The vectors unchanged."""

@@ -98,6 +98,14 @@ class Unidec(SystemDefaults):
         )
         return weight * encoder_loss + (1.0 - weight) * classifier_loss
 
+    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """D alone: C is compared with Psi, which no oracle has."""
+        width = self.heads.encoder
+        return (
+            normalize(batch.instances[:, :width], dim=-1),
+            normalize(batch.labels[:, :width], dim=-1),
+        )
+
     def _halves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """D as unit vectors [n, e] and C [n, c], whatever factor their concatenation has."""
         encoded, classified = vectors.split([self.heads.encoder, self.heads.classifier], dim=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,22 @@ def tiny_dataset(*, seed: int = 0) -> Dataset:
         test=split(order[48:]),
         labels=Texts(uids=labels, texts=labels),
         fields=("title",),
+    )
+
+
+def with_colour_metadata(dataset: Dataset) -> Dataset:
+    """The tiny data set with an item "is red" for each adjective; nouns have no metadata."""
+
+    def of_texts(texts: Texts) -> csr_matrix:
+        rows = [[word in text.split() for word in ADJECTIVES] for text in texts.texts]
+        return csr_matrix(np.array(rows, np.float32))
+
+    return replace(
+        dataset,
+        train=replace(dataset.train, metadata_of=of_texts(dataset.train.instances)),
+        test=replace(dataset.test, metadata_of=of_texts(dataset.test.instances)),
+        label_metadata=of_texts(dataset.labels),
+        metadata=Texts(uids=ADJECTIVES, texts=tuple(f"is {word}" for word in ADJECTIVES)),
     )
 
 

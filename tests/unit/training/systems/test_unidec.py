@@ -51,6 +51,7 @@ def batch(vectors: torch.Tensor) -> EncodedBatch:
     return EncodedBatch(
         instances=vectors[:2],
         labels=vectors[2:],
+        rows=torch.arange(2),
         pool=torch.arange(LABELS),
         sampled=sampled,
         positives=positives,

@@ -1,0 +1,90 @@
+"""MOGIC's guidance: its two losses by hand, and what cannot be guided."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from service.core.errors import InvalidConfig  # noqa: E402
+from training.systems.guidance import Guided, OracleVectors, guided, projected_on  # noqa: E402
+from training.systems.guidance_settings import GuidanceSettings  # noqa: E402
+from training.systems.losses import matching, triplet  # noqa: E402
+from training.systems.system import EncodedBatch, EncoderOnly  # noqa: E402
+
+
+class Silent(EncoderOnly[None]):
+    """A system whose own loss is zero."""
+
+    def loss(self, batch: EncodedBatch) -> "torch.Tensor":
+        return batch.instances.sum() * 0.0
+
+
+def unit(*shape: int, seed: int = 0) -> "torch.Tensor":
+    generator = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
+
+
+def a_batch() -> EncodedBatch:
+    """Rows 4 and 1 of six, labels 0, 2 and 3 of five."""
+    positives = torch.tensor([[True, False, False], [False, True, False]])
+    return EncodedBatch(
+        instances=unit(2, 8).requires_grad_(),
+        labels=unit(3, 8, seed=1).requires_grad_(),
+        rows=torch.tensor([4, 1]),
+        pool=torch.tensor([0, 2, 3]),
+        sampled=positives,
+        positives=positives,
+        negatives=~positives,
+        instance_negatives=~torch.eye(2, dtype=torch.bool),
+    )
+
+
+def test_alignment_crosses_the_oracle_and_the_disciple() -> None:
+    batch, rows, labels = a_batch(), unit(6, 8, seed=2), unit(5, 8, seed=3)
+    settings = GuidanceSettings(alpha=0.7, beta=0.0, margin=0.3, hardest=2)
+    system = Guided(Silent(None), settings, OracleVectors(instances=rows, labels=labels))
+
+    crossed = (
+        batch.instances @ labels[[0, 2, 3]].T,  # Triplet(x_D, z_O)
+        rows[[4, 1]] @ batch.labels.T,  # Triplet(x_O, z_D)
+    )
+    masks = {"sampled": batch.sampled, "negatives": batch.negatives}
+    expected = sum(triplet(label_scores=s, margin=0.3, hardest=2, **masks) for s in crossed)
+    assert system.loss(batch).item() == pytest.approx(0.7 * expected.item(), rel=1e-6)
+
+
+def test_matching_is_the_mean_distance_of_both_sides() -> None:
+    batch, rows, labels = a_batch(), unit(6, 8, seed=2), unit(5, 8, seed=3)
+    settings = GuidanceSettings(alpha=0.0, beta=0.5)
+    system = Guided(Silent(None), settings, OracleVectors(instances=rows, labels=labels))
+
+    apart = [
+        np.linalg.norm(a.detach().numpy() - b.numpy(), axis=1).mean()
+        for a, b in ((batch.instances, rows[[4, 1]]), (batch.labels, labels[[0, 2, 3]]))
+    ]
+    assert system.loss(batch).item() == pytest.approx(0.5 * sum(apart), rel=1e-6)
+
+
+def test_equal_vectors_have_a_gradient_of_zero() -> None:
+    vectors = unit(3, 8).requires_grad_()
+    matching(vectors, vectors.detach().clone()).backward()
+    assert torch.equal(vectors.grad, torch.zeros(3, 8))
+
+
+def test_a_larger_oracle_is_projected_on_its_main_directions() -> None:
+    flat = np.concatenate([unit(40, 4).numpy(), np.zeros((40, 12), np.float32)], axis=1)
+    projected = projected_on(4, flat, source="here")
+    assert projected @ projected.T == pytest.approx(flat @ flat.T, abs=1e-5)
+
+
+def test_a_smaller_oracle_and_labels_without_texts_are_refused() -> None:
+    smaller, same = unit(6, 4).numpy(), unit(6, 8).numpy()
+    settings = GuidanceSettings(oracle="run")
+    with pytest.raises(InvalidConfig, match="4 dimensions, fewer than the 8"):
+        guided(
+            Silent(None), settings, instances=smaller, labels=smaller, dimension=8, source="here"
+        )
+    without = Silent(None)
+    without.encodes_labels = False
+    with pytest.raises(InvalidConfig, match="encodes the labels' texts"):
+        guided(without, settings, instances=same, labels=same, dimension=8, source="here")

@@ -1,0 +1,130 @@
+"""MOGIC's second phase: an oracle that read the metadata guides a system that does without.
+
+The system, MOGIC's disciple, keeps its own loss L_D and gets two more (section 3.3):
+
+    L = L_D + alpha L_alignment + beta L_matching
+    L_alignment = Triplet(x_D, z_O) + Triplet(x_O, z_D)
+    L_matching  = mean ||x_D - x_O|| + mean ||z_D - z_O||
+
+The oracle is frozen: its vectors of all training texts are made once, before the first step. Where
+it has more dimensions than the disciple, they are projected on their main directions, as the paper
+does with those of large language models.
+
+Shapes: B instances, P labels of the pool, N training rows, L labels, d dimensions of the disciple.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from service.core.errors import InvalidConfig
+from service.core.types import Floats
+from training.systems.guidance_settings import GuidanceSettings
+from training.systems.losses import matching, triplet
+from training.systems.system import EncodedBatch, FinishedTraining, System
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OracleVectors:
+    """The oracle's unit vectors of all training rows [N, d] and of all labels [L, d]."""
+
+    instances: Tensor
+    labels: Tensor
+
+
+class Guided:
+    """A system whose encoder an oracle guides; all but the loss is the system's."""
+
+    def __init__(self, system: System, settings: GuidanceSettings, oracle: OracleVectors) -> None:
+        self._system, self._settings, self._oracle = system, settings, oracle
+        self.encodes_labels, self.head = system.encodes_labels, system.head
+        self.sharded_parameters, self.memory_tau = system.sharded_parameters, system.memory_tau
+        self.heads = system.heads
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
+        """L_D + alpha L_alignment + beta L_matching."""
+        settings, oracle = self._settings, self._oracle
+        instances, labels = self.text_vectors(batch)  # [B, d], [P, d]
+        device = instances.device
+        of_instances = oracle.instances[batch.rows.cpu()].to(device)  # [B, d]
+        of_labels = oracle.labels[batch.pool.cpu()].to(device)  # [P, d]
+        loss = self._system.loss(batch)
+        if settings.alpha:
+            crossed = (instances @ of_labels.T, of_instances @ labels.T)  # [B, P] each
+            loss = loss + settings.alpha * sum(self._triplet(batch, one) for one in crossed)
+        if settings.beta:
+            apart = matching(instances, of_instances) + matching(labels, of_labels)
+            loss = loss + settings.beta * apart
+        return loss
+
+    def _triplet(self, batch: EncodedBatch, scores: Tensor) -> Tensor:
+        return triplet(
+            label_scores=scores,
+            sampled=batch.sampled,
+            negatives=batch.negatives,
+            margin=self._settings.margin,
+            hardest=self._settings.hardest,
+        )
+
+    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """Those of the system."""
+        return self._system.text_vectors(batch)
+
+    def label_keys(self, vectors: Floats) -> Floats:
+        """Those of the system."""
+        return self._system.label_keys(vectors)
+
+    def neighbour_vectors(self, vectors: Floats) -> Floats:
+        """Those of the system."""
+        return self._system.neighbour_vectors(vectors)
+
+    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
+        """Choose the system's settings."""
+        return self._system.choose_settings(finished, folder)
+
+
+def guided(
+    system: System,
+    settings: GuidanceSettings,
+    *,
+    instances: Floats,
+    labels: Floats,
+    dimension: int,
+    source: str,
+) -> Guided:
+    """The system with the guidance of an oracle, whose vectors are [N, D] and [L, D].
+
+    `dimension` is d. Raises `InvalidConfig` for a system whose labels have no text vectors, and for
+    an oracle with fewer dimensions than d.
+    """
+    if not system.encodes_labels:
+        raise InvalidConfig(f"{source}: guidance needs a system that encodes the labels' texts")
+    if system.heads is not None:
+        dimension = system.heads.encoder
+    projected = projected_on(dimension, np.concatenate([instances, labels]), source=source)
+    vectors = torch.from_numpy(projected)
+    oracle = OracleVectors(
+        instances=vectors[: len(instances)].clone(), labels=vectors[len(instances) :].clone()
+    )
+    return Guided(system, settings, oracle)
+
+
+def projected_on(dimension: int, vectors: Floats, *, source: str) -> Floats:
+    """Unit vectors [n, d] along the d main directions of unit vectors [n, D], d <= D."""
+    if vectors.shape[1] == dimension:
+        return vectors
+    if vectors.shape[1] < dimension:
+        raise InvalidConfig(
+            f"{source}: the oracle has {vectors.shape[1]} dimensions, fewer than the {dimension}"
+            " that it is to guide; take a larger oracle, or a system with fewer"
+        )
+    _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
+    main = np.ascontiguousarray(vectors @ directions[:, -dimension:], np.float32)
+    unit: Floats = normalize(torch.from_numpy(main), dim=-1).numpy()
+    return unit

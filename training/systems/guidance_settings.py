@@ -1,0 +1,31 @@
+"""`[guidance]` of a recipe: the oracle that guides a system's training, as MOGIC does.
+
+They are apart from the losses so that a recipe can be read without torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from service.core.config import STRICT, Count, Positive
+
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GuidanceSettings:
+    """`oracle` is the folder of a finished run on the same data; None: nothing guides.
+
+    `alpha` weighs MOGIC's alignment loss, whose triplets have `margin` and count the `hardest`
+    negatives of each row, and `beta` its matching loss (section 3.3; the paper takes 0.1 for both
+    and a margin of 0.3).
+    """
+
+    oracle: str | None = None
+    alpha: Weight = 0.1
+    beta: Weight = 0.1
+    margin: Positive = 0.3
+    hardest: Count = 10
