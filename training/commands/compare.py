@@ -94,7 +94,9 @@ def _training(
     if entry.recipe is None:
         return ("fit", *places, "--minutes", f"{entry.fit:g}")
     resume = ("--resume",) if can_resume(folder) else ()
-    settings = _settings((*comparison.set, *entry.set))
+    oracle = entry.guided_by
+    guidance = () if oracle is None else (f"guidance.oracle={folder.parent / oracle}",)
+    settings = _settings((*comparison.set, *entry.set, *guidance))
     return ("train", entry.recipe, *places, *resume, *settings)
 
 

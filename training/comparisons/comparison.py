@@ -6,6 +6,7 @@ set = ["optimizer.steps=120"]     # overrides every recipe, so that all train al
 name = "rae"                      # the name of its folder, and in the report
 recipe = "rae-moby"               # or encoder = "package:NAME", peer = "bm25", fit = 20.0 (minutes)
 set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
+guided_by = "oracle"              # an entry before it, whose run is the oracle of `[guidance]`
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 class Entry:
     """A system of a comparison: exactly one of recipe, encoder, peer and fit is given.
 
-    `fit` is the time that `python -m training fit` has, in minutes.
+    `fit` is the time that `python -m training fit` has, in minutes. `guided_by` is the name of an
+    entry before this one, whose run is MOGIC's oracle.
     """
 
     name: Name
@@ -36,6 +38,7 @@ class Entry:
     peer: str | None = None
     fit: Positive | None = None
     set: tuple[str, ...] = ()
+    guided_by: Name | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -66,7 +69,7 @@ def load(name: str) -> Comparison:
     """
     document = shipped.read(name, PACKAGE, what="comparison")
     comparison = parse(Comparison, document, source=name)
-    seen: set[str] = set()
+    seen: dict[str, Entry] = {}
     for entry in comparison.entries:
         kinds = (entry.recipe, entry.encoder, entry.peer, entry.fit)
         if sum(kind is not None for kind in kinds) != 1:
@@ -80,5 +83,12 @@ def load(name: str) -> Comparison:
             )
         if entry.name in seen:
             raise InvalidConfig(f"{name}: two entries are named {entry.name}")
-        seen.add(entry.name)
+        if entry.guided_by is not None:
+            oracle = seen.get(entry.guided_by)
+            if entry.recipe is None or oracle is None or oracle.recipe is None:
+                raise InvalidConfig(
+                    f"{name}: {entry.name}: guided_by names an entry before it, and both have a"
+                    f" recipe; {entry.guided_by} is none"
+                )
+        seen[entry.name] = entry
     return comparison

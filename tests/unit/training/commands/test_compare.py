@@ -77,6 +77,18 @@ def test_fit_is_an_entry_too(data: Path, tmp_path: Path, capfd: pytest.CaptureFi
     ]
 
 
+def test_an_entry_is_guided_by_one_before_it(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
+    entries = '[[entries]]\nname = "first"\nrecipe = "rae"\n[[entries]]\nname = "second"\n'
+    comparison.write_text(f'{entries}recipe = "ngame"\nguided_by = "first"\n')
+    command = ["compare", str(comparison), "--data", str(data), "--out", str(out), "--dry-run"]
+    assert run(app, [*command, "--only", "second"]) == 0
+    training = capfd.readouterr().out.splitlines()[0]
+    assert training.endswith(f"--set guidance.oracle={out / 'first'}")
+
+
 def test_a_command_that_fails_stops_the_comparison(
     comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +117,10 @@ def test_a_command_that_fails_stops_the_comparison(
         ('[[entries]]\nname = "a"\nfit = 0.0\n', "entries.0.fit"),
         (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
         ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
+        (
+            '[[entries]]\nname = "a"\nrecipe = "rae"\nguided_by = "b"\n',
+            "guided_by names an entry before it, and both have a recipe; b is none",
+        ),
     ],
 )
 def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path) -> None:
@@ -117,7 +133,7 @@ def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path
 def test_unknown_names_are_told_what_there_is(comparison: Path) -> None:
     with pytest.raises(InvalidConfig, match="known are minilm, bm25, rae, rae-no-instances"):
         comparisons.load(str(comparison)).chosen(("dpr",))
-    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby, own-data"):
+    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby, mogic-debian-seealso"):
         comparisons.load("wikipedia")
 
 
