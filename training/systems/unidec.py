@@ -24,23 +24,18 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Positive, Share
-from service.core.encoding.irene import ASSOCIATED
 from service.core.errors import InvalidConfig
-from service.core.types import Bools, Floats
-from training.checkpoints.choices import NovelChoices, write_novel
+from service.core.types import Floats
 from training.datasets.propensity import label_frequency
 from training.models.class_means import class_means
 from training.models.classifier_table import TABLE, ClassifierTable
 from training.models.sharding import Sharding
 from training.models.two_heads import TwoHeads
-from training.selection.refinement import choose_refinement
-from training.systems.finished import label_fold_data
-from training.systems.irene.combiner import SumCombiner
+from training.systems.finished import choose_novel_by_keys
 from training.systems.losses import pick_some_labels
 from training.systems.system import EncodedBatch, FinishedTraining, SystemDefaults, Task
 
 Reduction = Literal["pal-n", "pal", "pol"]
-COMBINER = "sum"  # of novel labels: it has nothing to train
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -147,31 +142,11 @@ class Unidec(SystemDefaults):
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
         """Choose how a novel label's key is made from those of similar labels, and from queries.
 
-        The classifiers of Algorithm 1 (IRENE) are the keys [D(z_l); Psi_l]; their mean moves the
-        novel label's [D(z); C(z)]. Nothing is written where the memory has texts as label keys.
+        The keys [D(z_l); Psi_l] of similar labels move the novel label's [D(z); C(z)].
         """
-        has_keys = finished is not None and finished.keys is not finished.labels
-        if finished is None or not has_keys or not self._settings.choose_novel:
+        if not self._settings.choose_novel:
             return ""
-        data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
-        chosen = choose_refinement(data, pooled=True, seed=0)
-        if chosen.text is None:
-            return str(chosen)
-        novel = NovelChoices(
-            combiner=COMBINER,
-            heads=1,
-            residual=False,
-            refinement=chosen.refinement,
-            classifiers="keys",
-        )
-        write_novel(folder, novel)
-        return str(chosen)
-
-
-def _sums(texts: Floats, classifiers: Floats, present: Bools) -> Floats:
-    inputs = (torch.from_numpy(array) for array in (texts, classifiers, present))
-    combined: Floats = SumCombiner(ASSOCIATED, weighted=False)(*inputs).numpy()
-    return combined
+        return choose_novel_by_keys(finished, folder)
 
 
 def build(settings: Settings, task: Task) -> Unidec:
