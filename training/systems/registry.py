@@ -14,6 +14,7 @@ SYSTEMS = {
     "rae": "training.systems.rae",
     "dual-encoder": "training.systems.dual_encoder",
     "ngame": "training.systems.ngame",
+    "dexa": "training.systems.dexa",
     "one-versus-all": "training.systems.one_versus_all",
     "irene": "training.systems.irene.system",
     "supcon-de": "training.systems.supcon_de",
