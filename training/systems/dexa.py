@@ -106,9 +106,7 @@ class Dexa(SystemDefaults):
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
         """Choose how a novel label's key is moved by the keys of similar labels, and by queries."""
-        if not self._settings.choose_novel:
-            return ""
-        return choose_novel_by_keys(finished, folder)
+        return choose_novel_by_keys(finished, folder) if self._settings.choose_novel else ""
 
 
 def augmented(*, texts: Tensor, auxiliary: Tensor, gamma: float) -> Tensor:

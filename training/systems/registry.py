@@ -14,6 +14,7 @@ SYSTEMS = {
     "rae": "training.systems.rae",
     "dual-encoder": "training.systems.dual_encoder",
     "ngame": "training.systems.ngame",
+    "ngame-classifiers": "training.systems.ngame_classifiers",
     "dexa": "training.systems.dexa",
     "one-versus-all": "training.systems.one_versus_all",
     "irene": "training.systems.irene.system",
