@@ -14,7 +14,7 @@ z^_l is also the label's key in the memory, and a label without clicks takes its
 label that is posted later has no cluster: its key is the vector of its text, moved by the keys of
 similar labels as far as that helps on labels hidden for it (`choose_novel`).
 
-Shapes: P labels of the pool, L labels, K clusters, d dimensions.
+Shapes: B instances, P labels of the pool, L labels, K clusters, d dimensions.
 """
 
 from __future__ import annotations
@@ -72,41 +72,52 @@ class AuxiliaryVectors(ClassifierTable):
         return table[self.clusters].cpu()
 
 
-class Dexa(SystemDefaults):
-    """Trains the encoder and the auxiliary vectors."""
+class AugmentedLabels(SystemDefaults):
+    """A system whose labels are texts with auxiliary vectors."""
 
     encodes_labels = True
     sharded_parameters = (TABLE,)
 
-    def __init__(self, settings: Settings, head: AuxiliaryVectors) -> None:
-        self._settings, self.head = settings, head
+    def __init__(self, head: AuxiliaryVectors, *, gamma: float, choose_novel: bool) -> None:
+        self.head, self._gamma, self._choose_novel = head, gamma, choose_novel
 
-    def loss(self, batch: EncodedBatch) -> Tensor:
-        """The triplet loss over the pool's augmented labels."""
-        settings = self._settings
+    def label_scores(self, batch: EncodedBatch) -> Tensor:
+        """<E(x), z^_l>, [B, P]."""
         labels = augmented(
-            texts=batch.labels, auxiliary=self.head.of(batch.pool), gamma=settings.gamma
+            texts=batch.labels, auxiliary=self.head.of(batch.pool), gamma=self._gamma
         )  # [P, d]
-        return triplet(
-            label_scores=batch.instances @ labels.T,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=settings.margin,
-            hardest=settings.hardest,
-        )
+        return batch.instances @ labels.T
 
     def label_keys(self, vectors: Floats) -> Floats:
         """z^ of all labels."""
         keys: Floats = augmented(
             texts=torch.from_numpy(vectors),
             auxiliary=self.head.of_all(),
-            gamma=self._settings.gamma,
+            gamma=self._gamma,
         ).numpy()
         return keys
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
         """Choose how a novel label's key is moved by the keys of similar labels, and by queries."""
-        return choose_novel_by_keys(finished, folder) if self._settings.choose_novel else ""
+        return choose_novel_by_keys(finished, folder) if self._choose_novel else ""
+
+
+class Dexa(AugmentedLabels):
+    """Trains the encoder and the auxiliary vectors."""
+
+    def __init__(self, settings: Settings, head: AuxiliaryVectors) -> None:
+        super().__init__(head, gamma=settings.gamma, choose_novel=settings.choose_novel)
+        self._settings = settings
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
+        """The triplet loss over the pool's augmented labels."""
+        return triplet(
+            label_scores=self.label_scores(batch),
+            sampled=batch.sampled,
+            negatives=batch.negatives,
+            margin=self._settings.margin,
+            hardest=self._settings.hardest,
+        )
 
 
 def augmented(*, texts: Tensor, auxiliary: Tensor, gamma: float) -> Tensor:

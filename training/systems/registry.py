@@ -16,6 +16,7 @@ SYSTEMS = {
     "ngame": "training.systems.ngame",
     "ngame-classifiers": "training.systems.ngame_classifiers",
     "dexa": "training.systems.dexa",
+    "siamese-xml": "training.systems.siamese_xml",
     "one-versus-all": "training.systems.one_versus_all",
     "irene": "training.systems.irene.system",
     "supcon-de": "training.systems.supcon_de",
