@@ -82,8 +82,9 @@ def run_course(
     shelf, state = folder / "bundles", folder / "state"
     shutil.copytree(bundle, shelf / "first")
     config = folder / "soak.toml"
-    # Small blocks, so that dozens of them are sealed and merged within the time.
-    config.write_text("[engine]\nseal_rows = 2048\n")
+    # Small blocks, so that dozens of them are sealed and merged within the time, and the log is
+    # walked as often, for the first time within the warm-up: it leaves five megabytes once.
+    config.write_text("[engine]\nseal_rows = 2048\nlog_check_minutes = 2.0\n")
     course = Course()
     life = partial(_life, course, shelf, state, config, texts, rates)
     with suppress(_Killed), life(BEFORE) as server:

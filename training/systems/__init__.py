@@ -5,6 +5,7 @@
 | `system.py`                | the protocol of a system, and what it is built from  |
 | `registry.py`              | the table of systems by the name that a recipe gives |
 | `losses.py`                | all losses as pure functions                         |
+| `two_headed.py`            | what systems with UniDEC's two heads share           |
 | `rae.py`, `ngame.py`, ...  | one system each                                      |
 
 A new system is a new file and a line in the registry. Its file has `Settings`, a frozen dataclass

@@ -1,16 +1,24 @@
-"""What a finished training offers for choosing how novel labels are represented.
+"""Chooses, at the end of a run, how novel labels are represented.
 
 Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from service.core.encoding.irene import Combine
-from service.core.types import Floats
+import numpy as np
+import torch
+
+from service.core.encoding.irene import ASSOCIATED, Combine
+from service.core.types import Bools, Floats
+from training.checkpoints.choices import NovelChoices, write_novel
 from training.selection.hidden_label_folds import LabelFoldData, row_of_each_label
+from training.selection.refinement import choose_refinement
+from training.systems.irene.combiner import SumCombiner
 from training.systems.system import FinishedTraining
+
+COMBINER = "sum"  # it has nothing to train
 
 
 def label_fold_data(
@@ -36,3 +44,33 @@ def label_fold_data(
         choices=finished.choices,
         hidden=validation.hidden,
     )
+
+
+def choose_novel_by_keys(finished: FinishedTraining | None, folder: Path) -> str:
+    """Choose how a novel label's key is moved by the keys of similar labels, and by queries.
+
+    The classifiers of IRENE's Algorithm 1 are the keys of the known labels; their mean moves the
+    vector of the novel label's text. Returns a line for the user. Nothing is written where the
+    memory has texts as label keys.
+    """
+    if finished is None or finished.keys is finished.labels:
+        return ""
+    data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
+    chosen = choose_refinement(data, pooled=True, seed=0)
+    if chosen.text is None:
+        return str(chosen)
+    novel = NovelChoices(
+        combiner=COMBINER,
+        heads=1,
+        residual=False,
+        refinement=chosen.refinement,
+        classifiers="keys",
+    )
+    write_novel(folder, novel)
+    return str(chosen)
+
+
+def _sums(texts: Floats, classifiers: Floats, present: Bools) -> Floats:
+    inputs = (torch.from_numpy(array) for array in (texts, classifiers, present))
+    combined: Floats = SumCombiner(ASSOCIATED, weighted=False)(*inputs).numpy()
+    return combined

@@ -13,6 +13,8 @@ no negative is zero.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, relu, softplus
@@ -72,6 +74,28 @@ def one_versus_all(*, logits: Tensor, positives: Tensor, negatives: Tensor) -> T
     counted = positives | negatives
     losses = binary_cross_entropy_with_logits(logits, positives.to(logits.dtype), reduction="none")
     return (losses * counted).sum() / positives.any(dim=1).sum().clamp(min=1)
+
+
+def probabilistic_contrast(
+    *,
+    label_scores: Tensor,
+    sampled: Tensor,
+    negatives: Tensor,
+    certainty: float,
+    steepness: float,
+    threshold: float,
+) -> Tensor:
+    """SiameseXML: the likelihood of positives and negatives, P(relevant) = c exp(d (s - 1)).
+
+    -log P of a positive and -log(1 - P) of a negative, both over d, summed over an instance's
+    labels. c is the `certainty`, below 1, d the `steepness`. A negative whose term is below the
+    `threshold` is easy and does not count, as in the authors' code.
+    """
+    attracted = 1.0 - label_scores - math.log(certainty) / steepness  # [B, P]
+    close = label_scores.masked_fill(~negatives, -1.0)
+    repelled = -torch.log1p(-certainty * torch.exp(steepness * (close - 1.0))) / steepness
+    counted = negatives & (repelled >= threshold)
+    return (attracted * sampled + repelled * counted).sum() / sampled.any(dim=1).sum().clamp(min=1)
 
 
 def pick_some_labels(

@@ -1,10 +1,10 @@
 """One-versus-all classifiers: a row of W for each label, learned by binary cross-entropy.
 
-OvA-BCE trains encoder and classifiers together. With `[encoder] frozen` and `initial = "labels"` it
-is NGAME's second stage: classifiers that start from the label embeddings. OvA+kNN is trained alike
-and predicts by RAE-XMC's Eq. 11 with W in place of Z.
+OvA-BCE trains encoder and classifiers together. OvA+kNN is trained alike and predicts by RAE-XMC's
+Eq. 11 with W in place of Z. Renee (Jain et al., MLSys 2023) begins with NGAME's encoder, has all
+labels in every step (`[batch] pool = "all"`), and computes their products in half precision.
 
-Shapes: P labels of the pool, L labels, d dimensions.
+Shapes: B instances, P labels of the pool, L labels, d dimensions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ from torch import Tensor, nn
 
 from service.core.config import STRICT, Positive
 from service.core.types import Floats
+from training.models.precision import supported_precision
 from training.systems.losses import one_versus_all
 from training.systems.system import EncodedBatch, SystemDefaults, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """A logit is `scale` times an inner product of unit vectors plus a bias, at first `bias`."""
+    """A logit is `scale` times an inner product of unit vectors plus a bias, at first `bias`.
+
+    W starts at random or as the label vectors. With `hybrid_precision` the inner products, and the
+    gradients through them, are computed in bf16 where the hardware has it; W and the loss stay in
+    fp32.
+    """
 
     initial: Literal["random", "labels"] = "random"
     scale: Positive = 20.0
     bias: float = -10.0
+    hybrid_precision: bool = False
 
 
 class OneVersusAllHead(nn.Module):  # type: ignore[misc]
@@ -50,12 +57,16 @@ class OneVersusAll(SystemDefaults):
 
     def __init__(self, settings: Settings, head: OneVersusAllHead) -> None:
         self._settings, self.head = settings, head
+        half = settings.hybrid_precision and supported_precision("auto") == "bf16"
+        self._precision = torch.bfloat16 if half else torch.float32
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """Binary cross-entropy over the pool."""
-        similarities = batch.instances @ self.head(batch.pool).T
+        products = similarities(
+            instances=batch.instances, classifiers=self.head(batch.pool), precision=self._precision
+        )  # [B, P]
         return one_versus_all(
-            logits=self._settings.scale * similarities + self.head.bias,
+            logits=self._settings.scale * products + self.head.bias,
             positives=batch.positives,
             negatives=batch.negatives,
         )
@@ -65,6 +76,11 @@ class OneVersusAll(SystemDefaults):
         weight = self.head.weight.detach()
         keys: Floats = nn.functional.normalize(weight, dim=-1).cpu().numpy()
         return keys
+
+
+def similarities(*, instances: Tensor, classifiers: Tensor, precision: torch.dtype) -> Tensor:
+    """<x, w_l> in fp32, [B, P], multiplied in `precision`; so are its gradients."""
+    return (instances.to(precision) @ classifiers.to(precision).T).float()
 
 
 def build(settings: Settings, task: Task) -> OneVersusAll:

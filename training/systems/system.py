@@ -120,7 +120,7 @@ class System(Protocol):
         ...
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """The unit vectors [B, d] and [P, d] of texts alone, which an oracle may guide."""
+        """The unit vectors of instances [B, d] and labels [P, d] that an oracle may guide."""
         ...
 
     def label_keys(self, vectors: Floats) -> Floats:

@@ -14,33 +14,25 @@ Shapes: B instances, P labels of the pool, L labels, e dimensions of D, c of C a
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Positive, Share
-from service.core.encoding.irene import ASSOCIATED
-from service.core.errors import InvalidConfig
-from service.core.types import Bools, Floats
-from training.checkpoints.choices import NovelChoices, write_novel
-from training.datasets.propensity import label_frequency
-from training.models.class_means import class_means
-from training.models.classifier_table import TABLE, ClassifierTable
-from training.models.sharding import Sharding
 from training.models.two_heads import TwoHeads
-from training.selection.refinement import choose_refinement
-from training.systems.finished import label_fold_data
-from training.systems.irene.combiner import SumCombiner
 from training.systems.losses import pick_some_labels
-from training.systems.system import EncodedBatch, FinishedTraining, SystemDefaults, Task
+from training.systems.system import EncodedBatch, Task
+from training.systems.two_headed import (
+    Initial,
+    SeenClassifiers,
+    TwoHeaded,
+    heads_of_task,
+    untrained_classifiers,
+)
 
 Reduction = Literal["pal-n", "pal", "pol"]
-COMBINER = "sum"  # of novel labels: it has nothing to train
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -62,35 +54,23 @@ class Settings:
     classifier_tau: Positive = 0.05
     normalized: bool = True
     reduction: Reduction = "pal-n"
-    initial: Literal["texts", "queries", "random"] = "texts"
+    initial: Initial = "texts"
     learn_classifiers: bool = True
     choose_novel: bool = True
 
 
-class UnidecHead(ClassifierTable):
-    """Psi, and which labels have a row that trains them."""
-
-    def __init__(self, initial: Tensor, seen: Tensor, *, learned: bool, sharding: Sharding) -> None:
-        super().__init__(initial, learned=learned, sharding=sharding)
-        self.register_buffer("seen", seen)  # [L]
-
-
-class Unidec(SystemDefaults):
+class Unidec(TwoHeaded):
     """Trains the encoder with its two heads, and Psi."""
 
-    encodes_labels = True
-    sharded_parameters = (TABLE,)
-    heads: TwoHeads
-
-    def __init__(self, settings: Settings, head: UnidecHead, heads: TwoHeads) -> None:
-        self._settings, self.head, self.heads = settings, head, heads
-        heads.apart = True
+    def __init__(self, settings: Settings, head: SeenClassifiers, heads: TwoHeads) -> None:
+        super().__init__(head, heads, choose_novel=settings.choose_novel)
+        self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C."""
         settings, weight = self._settings, self._settings.encoder_weight
-        encoded, classified = self._halves(batch.instances)  # [B, e], [B, c]
-        of_texts, _ = self._halves(batch.labels)  # [P, e]
+        encoded, classified = self._compared(batch.instances)  # [B, e], [B, c]
+        of_texts, _ = self._compared(batch.labels)  # [P, e]
         classifiers = (self.head if settings.normalized else self.head.rows)(batch.pool)  # [P, c]
         encoder_loss = self._both_ways(encoded @ of_texts.T, batch, tau=settings.tau)
         classifier_loss = self._both_ways(
@@ -98,20 +78,13 @@ class Unidec(SystemDefaults):
         )
         return weight * encoder_loss + (1.0 - weight) * classifier_loss
 
-    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """D alone: C is compared with Psi, which no oracle has."""
-        width = self.heads.encoder
-        return (
-            normalize(batch.instances[:, :width], dim=-1),
-            normalize(batch.labels[:, :width], dim=-1),
-        )
-
-    def _halves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    def _compared(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """D as unit vectors [n, e] and C [n, c], whatever factor their concatenation has."""
-        encoded, classified = vectors.split([self.heads.encoder, self.heads.classifier], dim=-1)
+        encoded, classified = self.halves(vectors)
         if self._settings.normalized:
-            return normalize(encoded, dim=-1), normalize(classified, dim=-1)
-        return normalize(encoded, dim=-1), classified / encoded.norm(dim=-1, keepdim=True)
+            return encoded, normalize(classified, dim=-1)
+        length = vectors[:, : self.heads.encoder].norm(dim=-1, keepdim=True)
+        return encoded, classified / length
 
     def _both_ways(self, scores: Tensor, batch: EncodedBatch, *, tau: float) -> Tensor:
         """The pick-some-labels loss of scores [B, P], from queries to labels and back."""
@@ -134,72 +107,11 @@ class Unidec(SystemDefaults):
         )
         return share * to_labels + (1.0 - share) * to_instances
 
-    def neighbour_vectors(self, vectors: Floats) -> Floats:
-        """D alone, [n, e]: the paper mines hard negatives by an index of D(z)."""
-        encoded = vectors[:, : self.heads.encoder]
-        unit: Floats = encoded / np.maximum(np.linalg.norm(encoded, axis=1, keepdims=True), 1e-12)
-        return unit
-
-    def label_keys(self, vectors: Floats) -> Floats:
-        """[D(z_l); Psi_l], from the vectors [L, e + c] of the labels' texts.
-
-        Psi takes the length of C, whose place it takes. Labels without a row keep C(z_l).
-        """
-        classifiers = normalize(self.head.sharding.gather(self.head.weight.detach()), dim=-1)
-        seen = self.head.seen.cpu().numpy()
-        keys = vectors.copy()
-        lengths = np.linalg.norm(vectors[seen, self.heads.encoder :], axis=1, keepdims=True)
-        keys[seen, self.heads.encoder :] = lengths * classifiers.cpu().numpy()[seen]
-        return keys
-
-    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose how a novel label's key is made from those of similar labels, and from queries.
-
-        The classifiers of Algorithm 1 (IRENE) are the keys [D(z_l); Psi_l]; their mean moves the
-        novel label's [D(z); C(z)]. Nothing is written where the memory has texts as label keys.
-        """
-        has_keys = finished is not None and finished.keys is not finished.labels
-        if finished is None or not has_keys or not self._settings.choose_novel:
-            return ""
-        data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
-        chosen = choose_refinement(data, pooled=True, seed=0)
-        if chosen.text is None:
-            return str(chosen)
-        novel = NovelChoices(
-            combiner=COMBINER,
-            heads=1,
-            residual=False,
-            refinement=chosen.refinement,
-            classifiers="keys",
-        )
-        write_novel(folder, novel)
-        return str(chosen)
-
-
-def _sums(texts: Floats, classifiers: Floats, present: Bools) -> Floats:
-    inputs = (torch.from_numpy(array) for array in (texts, classifiers, present))
-    combined: Floats = SumCombiner(ASSOCIATED, weighted=False)(*inputs).numpy()
-    return combined
-
 
 def build(settings: Settings, task: Task) -> Unidec:
     """The system before training; raises `InvalidConfig` for an encoder without heads."""
-    heads = task.heads
-    if heads is None:
-        raise InvalidConfig("system unidec needs the table [heads], with encoder and classifier")
-    seen = torch.from_numpy(label_frequency(task.labels_of) > 0)
-    initial = _initial(settings, task, heads)
-    head = UnidecHead(initial, seen, learned=settings.learn_classifiers, sharding=task.sharding)
+    heads = heads_of_task(task, system="unidec")
+    head = untrained_classifiers(
+        task, heads, initial=settings.initial, learned=settings.learn_classifiers
+    )
     return Unidec(settings, head, heads)
-
-
-def _initial(settings: Settings, task: Task, heads: TwoHeads) -> Tensor:
-    """The first Psi, [L, c] unit vectors."""
-    if settings.initial == "random":
-        generator = torch.Generator().manual_seed(0)
-        return normalize(torch.randn(task.labels, heads.classifier, generator=generator), dim=-1)
-    texts = task.label_vectors()[:, heads.encoder :]
-    if settings.initial == "queries":
-        instances = task.instance_vectors()[:, heads.encoder :]
-        texts = class_means(task.labels_of, instances, texts, text_weight=1.0)
-    return normalize(torch.from_numpy(np.ascontiguousarray(texts)), dim=-1)

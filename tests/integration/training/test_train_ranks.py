@@ -24,6 +24,7 @@ RUNS = {  # settings by run; each is trained by one process and by two
     "cached": (*STEPS, *MINED, CACHED),
     "one-versus-all": (*STEPS, *HEAD, "system.name=one-versus-all"),
     "irene": (*STEPS, *HEAD, *IRENE),
+    "dexa": (*STEPS, "system.name=dexa", "optimizer.head_learning_rate=0.05"),
 }
 
 Command = Callable[[str, str], list[str]]
@@ -79,7 +80,7 @@ def test_two_ranks_have_the_losses_of_one_with_a_gradient_cache(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one-versus-all", "irene"])
+@pytest.mark.parametrize("name", ["one-versus-all", "irene", "dexa"])
 def test_two_ranks_move_a_head_as_one_does(
     name: str, by_two: Callable[[str], tuple[Path, Path]]
 ) -> None:

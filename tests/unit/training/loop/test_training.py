@@ -18,7 +18,10 @@ from tests.support.tiny.training import (
 from training.systems.registry import SYSTEMS
 
 HEADS = ("heads.encoder=16", "heads.classifier=16", "heads.learning_rate=5e-3")
-NEEDED = {"unidec": HEADS}  # settings without which a system cannot be built
+NEEDED = {
+    "unidec": HEADS,
+    "ngame-classifiers": HEADS,
+}  # settings without which a system cannot be built
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -12,6 +12,7 @@ from training.systems.losses import (
     decoupled_softmax,
     one_versus_all,
     pick_some_labels,
+    probabilistic_contrast,
     triplet,
 )
 
@@ -85,6 +86,25 @@ def test_binary_cross_entropy_is_summed_over_labels() -> None:
     assert float(loss) == pytest.approx((first + second) / 2)
 
 
+def test_siamesexmls_likelihood_counts_close_negatives() -> None:
+    # P = .75 exp(2 (s - 1)): of positives at .8 and .5, of the negative at .3; others are too far.
+    first = -math.log(0.75 * math.exp(-0.4)) / 2
+    second = -math.log(0.75 * math.exp(-1.0)) / 2
+    close = -math.log(1 - 0.75 * math.exp(-1.4)) / 2
+    far = -math.log(1 - 0.75 * math.exp(-1.6)) / 2
+
+    loss = probabilistic_contrast(
+        label_scores=SCORES,
+        sampled=SAMPLED,
+        negatives=NEGATIVES,
+        certainty=0.75,
+        steepness=2.0,
+        threshold=(close + far) / 2,
+    )
+
+    assert float(loss) == pytest.approx((first + second + close) / 2)
+
+
 def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
     total = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4))
     first = ((total - 1.6) + (total - 1.2)) / 2
@@ -140,6 +160,14 @@ def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict
             label_scores=scores, sampled=sampled, negatives=negatives, margin=0.3, hardest=2
         ),
         "one versus all": one_versus_all(logits=scores, positives=sampled, negatives=negatives),
+        "probabilistic": probabilistic_contrast(
+            label_scores=scores,
+            sampled=sampled,
+            negatives=negatives,
+            certainty=0.75,
+            steepness=3.0,
+            threshold=0.0,
+        ),
         "pick some": pick_some_labels(
             scores=scores, targets=sampled, candidates=sampled | negatives, tau=TAU
         ),

@@ -1,0 +1,123 @@
+"""DEXA: the augmented label by hand, clusters that share a vector, and keys in the memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from tests.support.tiny.training import open_tiny_run, write_recipe
+from training.checkpoints.label_keys import read_label_keys
+from training.loop.finish import choose_for_inference
+from training.systems.dexa import Dexa, Settings, augmented, build, clusters_of
+from training.systems.losses import triplet
+from training.systems.system import EncodedBatch, Task
+
+# Labels 0 and 1 are close, and so are 2 and 3; nobody has label 3.
+TEXTS = np.array([[1.0, 0.0], [0.98, 0.199], [0.0, 1.0], [0.199, 0.98]], np.float32)
+LABELS_OF = csr_matrix(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], np.float32))
+QUERIES = torch.tensor([[0.6, 0.8], [0.8, 0.6]])
+
+
+@pytest.fixture
+def make() -> Callable[..., Dexa]:
+    def made(**settings: object) -> Dexa:
+        task = Task(
+            labels=4,
+            dimension=2,
+            label_vectors=lambda: TEXTS,
+            instance_vectors=lambda: QUERIES.numpy(),
+            labels_of=LABELS_OF,
+        )
+        return build(Settings(**settings), task)
+
+    return made
+
+
+def batch(texts: torch.Tensor) -> EncodedBatch:
+    """The two queries, and a pool of the labels 0, 1 and 2."""
+    positives = torch.tensor([[True, True, False], [False, False, True]])
+    return EncodedBatch(
+        instances=QUERIES,
+        labels=texts[:3],
+        pool=torch.arange(3),
+        sampled=positives,
+        positives=positives,
+        negatives=~positives,
+        instance_negatives=~torch.eye(2, dtype=torch.bool),
+    )
+
+
+def test_an_auxiliary_vector_is_added_to_the_text_by_gamma() -> None:
+    label = augmented(
+        texts=torch.tensor([[1.0, 0.0]]), auxiliary=torch.tensor([[1.0, 4.0]]), gamma=0.5
+    )
+    # (1, 0) + (0.5, 2) = (1.5, 2), of length 2.5
+    assert label.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)]]
+
+
+def test_close_labels_share_a_cluster() -> None:
+    clusters = clusters_of(TEXTS, size=2)
+    assert clusters[0] == clusters[1] and clusters[2] == clusters[3]
+    assert set(clusters.tolist()) == {0, 1}
+    assert clusters_of(TEXTS, size=1).tolist() == [0, 1, 2, 3]
+
+
+def test_before_training_the_loss_is_ngames(make: Callable[..., Dexa]) -> None:
+    texts = torch.from_numpy(TEXTS)
+    ours = batch(texts)
+    expected = triplet(
+        label_scores=ours.label_scores,
+        sampled=ours.sampled,
+        negatives=ours.negatives,
+        margin=0.3,
+        hardest=10,
+    )
+    assert float(make().loss(ours).detach()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_labels_of_a_cluster_move_their_vector_together(make: Callable[..., Dexa]) -> None:
+    system, texts = make(), torch.from_numpy(TEXTS).requires_grad_()
+    system.loss(batch(texts)).backward()
+
+    gradient = system.head.weight.grad.to_dense()  # [K, d]
+    clusters = system.head.clusters
+    assert texts.grad is not None and texts.grad[:3].abs().sum() > 0.01, "the encoder learns, too"
+    # At e = 0 a text and the vector added to it have the same gradient.
+    np.testing.assert_allclose(gradient[clusters[0]], texts.grad[:2].sum(0), rtol=1e-4)
+
+
+def test_a_label_without_clicks_takes_the_vector_of_its_cluster(make: Callable[..., Dexa]) -> None:
+    system = make(gamma=2.0)
+    np.testing.assert_allclose(system.label_keys(TEXTS), TEXTS, atol=1e-3)
+    moved = int(system.head.clusters[2])
+    with torch.no_grad():
+        system.head.weight[moved] = torch.tensor([0.5, -0.5])
+
+    keys = system.label_keys(TEXTS)
+
+    np.testing.assert_allclose(keys[:2], TEXTS[:2], atol=1e-3)
+    np.testing.assert_allclose(keys[2], [1.0, 0.0], atol=1e-6)  # (0, 1) + 2 (0.5, -0.5)
+    np.testing.assert_allclose(keys[3], np.array([1.199, -0.02]) / 1.1992, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(keys, axis=1), 1.0, atol=1e-5)
+
+
+def test_its_keys_or_the_texts_are_kept_at_the_end(model: Path, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    run = tmp_path / "run"
+    steps = ("optimizer.steps=20", "validation.every=20", "optimizer.head_learning_rate=0.02")
+    trainer = open_tiny_run(write_recipe(tmp_path, model=model, system="dexa"), run, *steps)
+    trainer.train()
+    choices, finished = choose_for_inference(trainer, console=Console(quiet=True))
+
+    assert choices.system == "dexa" and finished is not None
+    keys = read_label_keys(run / "best", labels=16)
+    if finished.keys is finished.labels:
+        assert keys is None
+        return
+    assert keys is not None
+    np.testing.assert_allclose(keys, finished.keys, atol=1e-3)
+    assert np.abs(keys - finished.labels).max() > 0.01
