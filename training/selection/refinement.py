@@ -34,7 +34,8 @@ from training.selection.hidden_label_folds import (
 )
 
 SHORTLISTS = (20, 50, DEEPEST)
-POOLINGS = tuple(product((0.1, 0.2), (0.0, 0.5, 1.0)))  # temperature, residual
+POOLINGS = (0.1, 0.2)  # temperatures
+RESIDUALS = (0.0, 0.5, 1.0)
 THRESHOLDS = (-1.0, 0.15, 0.3, 0.45)
 STRENGTHS = (0.1, 0.25, 0.5, 0.75, 1.0)
 QUERY_WEIGHTS = (0.0, 0.25, 0.5, 1.0)
@@ -89,13 +90,17 @@ class RefinementChoice:
 
 
 def choose_refinement(
-    held_out: LabelFoldData, *, pooled: bool = False, seed: int
+    held_out: LabelFoldData,
+    *,
+    pooled: bool = False,
+    residuals: Sequence[float] = RESIDUALS,
+    seed: int,
 ) -> RefinementChoice:
     """Choose K, tau0, strength and length without queries, then tau1, query weight and length.
 
     With `pooled`, the labels that survive tau0 are pooled, and the pooling's temperature and
-    residual are chosen with K. The first of equally good refinements is chosen. Returns the paper's
-    numbers if no held-out row has a label of a fold.
+    residual, one of `residuals`, are chosen with K. The first of equally good refinements is
+    chosen. Returns the paper's numbers if no held-out row has a label of a fold.
     """
     label_folds = list(folds(held_out, seed=seed))
     if not label_folds:
@@ -109,7 +114,7 @@ def choose_refinement(
             residual=residual,
         )
         for shortlist, threshold, (pooling, residual) in product(
-            SHORTLISTS, THRESHOLDS, POOLINGS if pooled else ((0.0, 0.0),)
+            SHORTLISTS, THRESHOLDS, tuple(product(POOLINGS, residuals)) if pooled else ((0.0, 0.0),)
         )
     ]
     text_keys = [fold.texts for fold in label_folds]

@@ -56,7 +56,8 @@ def choose_novel_by_keys(finished: FinishedTraining | None, folder: Path) -> str
     if finished is None or finished.keys is finished.labels:
         return ""
     data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
-    chosen = choose_refinement(data, pooled=True, seed=0)
+    # What would be taken away from a key is the key itself.
+    chosen = choose_refinement(data, pooled=True, residuals=(0.0,), seed=0)
     if chosen.text is None:
         return str(chosen)
     novel = NovelChoices(
