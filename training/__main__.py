@@ -17,6 +17,7 @@ from training.commands.evaluate_novel import evaluate_novel
 from training.commands.fit import fit
 from training.commands.peer import peer
 from training.commands.report import report
+from training.commands.robustness import robustness
 from training.commands.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
@@ -38,6 +39,7 @@ app.command(peer)
 app.command(evaluate)
 app.command(evaluate_novel)
 app.command(budget)
+app.command(robustness)
 app.command(compare)
 app.command(report)
 app.command(tables)

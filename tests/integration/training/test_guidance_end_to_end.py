@@ -84,3 +84,25 @@ def test_wrong_settings_are_said(
 ) -> None:
     assert train(folder, "wrong", *settings) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "robustness")
+    runs = ("--runs", folder / "oracle", folder / "guided")
+    assert status_of(training, "robustness", *runs, *places) == 0
+
+    rows = orjson.loads((folder / "robustness" / "robustness.json").read_bytes())
+    of_oracle = {(row["metadata"], row["share"]): row for row in rows if row["run"] == "oracle"}
+    assert len(of_oracle) == 1 + 2 + 6 + 8
+    assert {row["metadata"] for row in rows if row["run"] == "guided"} == {"not read"}
+    assert of_oracle["replaced", 0.6]["P@1"] != of_oracle["true", 0.0]["P@1"]
+    assert (folder / "robustness" / "robustness.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_without_metadata_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lf_xmc.write(tiny_dataset(), folder / "no-metadata")
+    places = ("--data", folder / "no-metadata", "--out", folder / "of-none")
+    assert status_of(training, "robustness", "--runs", folder / "oracle", *places) == 2
+    assert "has no metadata" in capsys.readouterr().err
