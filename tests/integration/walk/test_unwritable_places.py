@@ -31,6 +31,7 @@ COMMANDS = [
     "training evaluate --bundle none --data none --json OUT",
     "training evaluate-novel --bundle none --data none --json OUT",
     "training budget --encoder none --data none --json OUT",
+    "training robustness --runs none --data none --out OUT",
     "training simulate stream --bundle none --data none --json OUT",
     "export encoder --encoder none --data none --out OUT",
     "export bundle --encoder none --data none --out OUT",
