@@ -7,23 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 from cyclopts import Parameter
 from rich.console import Console
 
 from service.command_line import open_console
-from service.core.errors import InvalidInput, MissingExtra
+from service.core.errors import MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
+from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, read_run_on
 from training.commands.options import ScoringPrecision
+from training.commands.score_target import target_of
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
 from training.evaluation.answers import drawn_rows
 from training.evaluation.examples import Examples, examples_of, write_examples
-from training.evaluation.results import Check, Results, rows_of_chosen
+from training.evaluation.results import Results, rows_of_chosen
+from training.evaluation.run_facts import facts_of_run
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
 from training.models.precision import Precision
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
+NO_CLASSIFIERS = (
+    "the run kept the labels' texts as label keys, because its classifiers were no better on"
+    " held-out rows: the classifiers' head is compared with itself over the labels' texts"
+)
 
 
 def score(
@@ -46,6 +52,7 @@ def score(
     untrained: Annotated[bool, Parameter(negative=())] = False,
     relevance: Relevance | None = None,
     weighted: Annotated[bool, Parameter(negative=())] = False,
+    head_share: float | None = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
@@ -62,7 +69,7 @@ def score(
     encoder
         In place of a run: an encoder as `export bundle` takes it.
     out
-        The folder for the results of `--encoder`.
+        The folder for the results of `--encoder` or of `--head-share`.
     untrained
         Measure the encoder that the run began with, too, if the run has not kept its answers.
     relevance
@@ -70,8 +77,12 @@ def score(
         otherwise given, as the data have them.
     weighted
         Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
+    head_share
+        For a run with UniDEC's two heads: the share of the dual encoder's head in the vectors, in
+        place of the one that was chosen. 1 is this head alone, 0 the head of the classifiers alone.
+        Goes with `--out`, so that the run's own results stay. Temperature, lambda and b stay, too.
     """
-    target = _target(run, encoder, out, untrained=untrained)
+    target = target_of(run, encoder, out, untrained=untrained, head_share=head_share)
     refuse_unwritable(target)
     if encoder is not None:
         find_encoder(encoder)
@@ -82,11 +93,18 @@ def score(
     seed = facts.get("settings", {}).get("seed", 0)
     base = facts["settings"]["encoder"]["name"] if untrained else None
     options = _Options(
-        base=base, seed=seed, precision=precision, relevance=relevance, weighted=weighted
+        base=base,
+        seed=seed,
+        precision=precision,
+        relevance=relevance,
+        weighted=weighted,
+        head_share=head_share,
     )
     scores, examples = _scores(run, encoder, dataset, options, console)
-    of_run = {"held_out_rows": scores.held_out_rows} if run is None else _facts_of_run(run, facts)
-    name = name or facts.get("recipe") or str(encoder)
+    of_run = {"held_out_rows": scores.held_out_rows} if run is None else facts_of_run(run, facts)
+    if head_share is not None:
+        of_run["settings"] = {**of_run["settings"], "head_share": head_share}
+    name = name or _name(facts.get("recipe") or str(encoder), head_share)
     measured = _results(name, dataset, scores, precision=precision, of_run=of_run)
     results.write(measured, target)
     write_examples(examples, target)
@@ -96,14 +114,8 @@ def score(
         console.print(ALL_ALIKE, soft_wrap=True)
 
 
-def _target(run: Path | None, encoder: str | None, out: Path | None, *, untrained: bool) -> Path:
-    """The folder of the results; raises `InvalidInput` for options that do not go together."""
-    target = run if run is not None else out
-    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
-        raise InvalidInput("give either --run, or --encoder and --out")
-    if untrained and run is None:
-        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
-    return target
+def _name(recipe: str, head_share: float | None) -> str:
+    return recipe if head_share is None else f"{recipe}, head share {head_share:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +130,7 @@ class _Options:
     precision: Precision
     relevance: Relevance | None
     weighted: bool
+    head_share: float | None
 
 
 def _scores(
@@ -138,10 +151,13 @@ def _scores(
             folder=folder,
             precision=options.precision,
             relevance=options.relevance,
+            head_share=options.head_share,
             report=report,
         )
         scoring = replace(scoring, weighted=options.weighted)
         console.print(_described(scoring.choices), soft_wrap=True)
+        if options.head_share is not None and folder and not (folder / LABEL_KEYS).is_file():
+            console.print(NO_CLASSIFIERS, soft_wrap=True)
         scores = EncoderScores(
             choices=scoring.choices,
             results=list(scoring.results()),
@@ -212,32 +228,3 @@ def _described(choices: Choices) -> str:
         f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
         f" b {choices.depth}{relevance}"
     )
-
-
-def _facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Results` that only a run has."""
-    return {
-        "held_out_rows": facts["settings"]["validation"]["rows"],
-        "training_seconds": facts["progress"]["seconds"],
-        "history": tuple(_history(run)),
-        "settings": facts.get("settings", {}),
-        "hardware": facts.get("hardware", {}),
-    }
-
-
-def _history(run: Path) -> list[Check]:
-    """The checks on held-out rows during training, from metrics.jsonl."""
-    history: dict[tuple[int, float], Check] = {}
-    for line in (run / "metrics.jsonl").read_bytes().splitlines():
-        entry = orjson.loads(line)
-        if entry["kind"] != "validation":
-            continue
-        values: dict[str, float] = {}
-        for key, value in entry.items():
-            metric, at, memorization = key.partition(" at ")
-            if at:
-                values[metric], best = value, float(memorization)
-        history[entry["step"], best] = Check(
-            step=entry["step"], seconds=entry["seconds"], memorization=best, metrics=values
-        )
-    return list(history.values())
