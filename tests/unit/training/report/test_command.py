@@ -31,11 +31,7 @@ def test_a_page_and_its_pictures(run: Any, peer: Any, written: Any, tmp_path: Pa
     assert sorted(path.name for path in out.iterdir()) == sorted(
         [
             "report.html",
-            *(
-                f"colours-{panel}{theme}.png"
-                for panel in PANELS
-                for theme in ("", "-dark")
-            ),
+            *(f"colours-{panel}{theme}.png" for panel in PANELS for theme in ("", "-dark")),
         ]
     )
     page = (out / "report.html").read_text(encoding="utf-8")
