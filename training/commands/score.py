@@ -27,7 +27,6 @@ from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Results, rows_of_chosen
 from training.evaluation.run_facts import facts_of_run
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
-from training.models.encoder_location import find_encoder
 from training.models.precision import Precision
 from training.progress import say, stages
 
@@ -58,7 +57,7 @@ def score(
 
     Every key is scanned, in fp16 as it is served. The result with the lambda and b that were chosen
     on held-out rows is marked as chosen; all others are sweeps. Writes results.json, rows.npz, and
-    examples.json: fifty queries with their answers, for the report.
+    examples.json: fifty queries with their answers.
 
     Parameters
     ----------
@@ -73,64 +72,66 @@ def score(
     untrained
         Measure the encoder that the run began with, too, if the run has not kept its answers.
     relevance
-        How the weights of the data's pairs count in the votes. Default: as `fit` chose for the run,
-        otherwise given, as the data have them.
+        How the weights of the pairs count in the votes. Default: as `fit` chose, otherwise given.
     weighted
         Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
     head_share
-        For a run with UniDEC's two heads: the share of the dual encoder's head in the vectors, in
-        place of the one that was chosen. 1 is this head alone, 0 the head of the classifiers alone.
-        Goes with `--out`, so that the run's own results stay. Temperature, lambda and b stay, too.
+        For a run of UniDEC: the share of the dual encoder's head in the vectors, in place of the
+        chosen one. 1 is this head alone, 0 the classifiers alone. It needs `--out`.
     """
     target = target_of(run, encoder, out, untrained=untrained, head_share=head_share)
     refuse_unwritable(target)
-    if encoder is not None:
-        find_encoder(encoder)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
     console = open_console()
-    seed = facts.get("settings", {}).get("seed", 0)
-    base = facts["settings"]["encoder"]["name"] if untrained else None
     options = _Options(
-        base=base,
-        seed=seed,
+        settings=facts.get("settings", {}),
+        untrained=untrained,
         precision=precision,
         relevance=relevance,
         weighted=weighted,
         head_share=head_share,
     )
     scores, examples = _scores(run, encoder, dataset, options, console)
-    of_run = {"held_out_rows": scores.held_out_rows} if run is None else facts_of_run(run, facts)
-    if head_share is not None:
-        of_run["settings"] = {**of_run["settings"], "head_share": head_share}
-    name = name or _name(facts.get("recipe") or str(encoder), head_share)
-    measured = _results(name, dataset, scores, precision=precision, of_run=of_run)
+    name = name or f"{facts.get('recipe') or encoder}{options.share_in_name}"
+    measured = _results(name, dataset, scores, options, of_run=_of_run(run, facts, options))
     results.write(measured, target)
     write_examples(examples, target)
-    for line in (*_against_untrained(examples, run), *_chosen(measured, target)):
-        console.print(line, soft_wrap=True)
-    if weighted and not weights_differ(dataset.test.labels_of):
-        console.print(ALL_ALIKE, soft_wrap=True)
+    said = (*_against_untrained(examples, run), *_chosen(measured, target))
+    console.print(*said, *_all_alike(dataset, options), sep="\n", soft_wrap=True)
 
 
-def _name(recipe: str, head_share: float | None) -> str:
-    return recipe if head_share is None else f"{recipe}, head share {head_share:g}"
+def _all_alike(dataset: Dataset, options: _Options) -> Iterator[str]:
+    if options.weighted and not weights_differ(dataset.test.labels_of):
+        yield ALL_ALIKE
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """How an encoder is scored.
+    """How an encoder is scored; `settings` are the run's, empty without a run."""
 
-    `base` is the encoder that the run began with, where its answers are to be measured, too.
-    """
-
-    base: str | None
-    seed: int  # draws the queries to judge by
+    settings: dict[str, Any]
+    untrained: bool
     precision: Precision
     relevance: Relevance | None
     weighted: bool
     head_share: float | None
+
+    @property
+    def seed(self) -> int:
+        """Draws the queries to judge by."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def share_in_name(self) -> str:
+        """What the name in the report adds where the share of the heads is replaced."""
+        return "" if self.head_share is None else f", head share {self.head_share:g}"
+
+    @property
+    def base(self) -> str | None:
+        """The encoder that the run began with, where its answers are to be measured, too."""
+        return self.settings["encoder"]["name"] if self.untrained else None
 
 
 def _scores(
@@ -155,9 +156,7 @@ def _scores(
             report=report,
         )
         scoring = replace(scoring, weighted=options.weighted)
-        console.print(_described(scoring.choices), soft_wrap=True)
-        if options.head_share is not None and folder and not (folder / LABEL_KEYS).is_file():
-            console.print(NO_CLASSIFIERS, soft_wrap=True)
+        console.print(_described(scoring.choices, folder, options), soft_wrap=True)
         scores = EncoderScores(
             choices=scoring.choices,
             results=list(scoring.results()),
@@ -178,12 +177,22 @@ def _scores(
         return scores, examples_of(answers, untrained, dataset, seed=options.seed)
 
 
+def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[str, Any]:
+    """The fields of `Results` that only a run has, with the share that replaces its own."""
+    if run is None:
+        return {}
+    of_run = facts_of_run(run, facts)
+    if options.head_share is not None:
+        of_run["settings"] = {**of_run["settings"], "head_share": options.head_share}
+    return of_run
+
+
 def _results(
     name: str,
     dataset: Dataset,
     scores: EncoderScores,
+    options: _Options,
     *,
-    precision: Precision,
     of_run: dict[str, Any],
 ) -> Results:
     return Results(
@@ -193,8 +202,8 @@ def _results(
         propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
         results=tuple(result for result, _ in scores.results),
         rows=rows_of_chosen(scores.results),
-        precision=precision,
-        **of_run,
+        precision=options.precision,
+        **{"held_out_rows": scores.held_out_rows, **of_run},
     )
 
 
@@ -222,9 +231,12 @@ def _chosen(measured: Results, target: Path) -> Iterator[str]:
             yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
 
 
-def _described(choices: Choices) -> str:
+def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
     relevance = "" if choices.relevance is None else f"; votes with relevance {choices.relevance}"
+    note = ""
+    if options.head_share is not None and folder and not (folder / LABEL_KEYS).is_file():
+        note = f"\n{NO_CLASSIFIERS}"
     return (
         f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
-        f" b {choices.depth}{relevance}"
+        f" b {choices.depth}{relevance}{note}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.core.errors import InvalidInput
+from training.models.encoder_location import find_encoder
 
 
 def target_of(
@@ -15,7 +16,10 @@ def target_of(
     untrained: bool,
     head_share: float | None,
 ) -> Path:
-    """The folder of the results; raises `InvalidInput` for options that do not go together."""
+    """The folder of the results.
+
+    Raises `InvalidInput` for options that do not go together, and for an encoder that is none.
+    """
     if head_share is not None:
         return _of_share(run, encoder, out, head_share)
     target = run if run is not None else out
@@ -23,6 +27,8 @@ def target_of(
         raise InvalidInput("give either --run, or --encoder and --out")
     if untrained and run is None:
         raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
+    if encoder is not None:
+        find_encoder(encoder)
     return target
 
 

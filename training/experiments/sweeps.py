@@ -205,18 +205,10 @@ def open_scoring(
     if relevance is None and choices is not None:
         relevance = choices.relevance
     dataset = with_relevance(dataset, relevance)
-    train, held, test = dataset.train, slices, dataset.test
-    encoder = load_encoder(name)
-    heads = None if head_share is None else require_heads(encoder.model, name)
-    encode = partial(encode_texts, encoder, precision=precision)
-    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
-    instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
-    queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
-    before = len(train) + len(test)
-    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
-    if heads is not None and head_share is not None:
-        reweighted = partial(with_share, share=head_share, encoder=heads.encoder)
-        instances, queries, labels = map(reweighted, (instances, queries, labels))
+    train, held = dataset.train, slices
+    instances, queries, labels = _encoded(
+        name, dataset, folder=folder, precision=precision, head_share=head_share, report=report
+    )
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
@@ -234,6 +226,30 @@ def open_scoring(
         queries=queries,
         report=report,
     )
+
+
+def _encoded(
+    name: str,
+    dataset: Dataset,
+    *,
+    folder: Path | None,
+    precision: Precision,
+    head_share: float | None,
+    report: Report,
+) -> tuple[Floats, Floats, Floats]:
+    """Unit vectors of training rows [N, d], test rows [n, d] and label keys [L, d]."""
+    encoder, train, test = load_encoder(name), dataset.train, dataset.test
+    heads = None if head_share is None else require_heads(encoder.model, name)
+    encode = partial(encode_texts, encoder, precision=precision)
+    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
+    instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
+    queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
+    before = len(train) + len(test)
+    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
+    if heads is None or head_share is None:
+        return instances, queries, labels
+    reweighted = partial(with_share, share=head_share, encoder=heads.encoder)
+    return reweighted(instances), reweighted(queries), reweighted(labels)
 
 
 def _shown(report: Report, before: int, *, total: int) -> Callable[[int], None]:
