@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,16 @@ CATALOGUE = Catalogue(
 def catalogue_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of 40 labels and 40 instances; do not change it."""
     return make_bundle(tmp_path_factory.mktemp("crash") / "shelf" / "outdoor", CATALOGUE)
+
+
+@pytest.fixture(scope="session")
+def unidec_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same catalogue with the heads and classifiers of a short UniDEC run; do not change it."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is absent")
+    from tests.support.tiny.unidec import make_unidec_bundle
+
+    return make_unidec_bundle(tmp_path_factory.mktemp("unidec"), CATALOGUE)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ with those of a process that has only bundle and log. Every fourth scenario uses
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +32,24 @@ def test_any_moment(
     new_scenario: Callable[..., Scenario], request: pytest.FixtureRequest, log: str, number: int
 ) -> None:
     state = request.getfixturevalue("postgres_url") if log == "PostgreSQL" else ""
-    FIGURES.seed = f"KEYMATCH_CRASH_SEED={SEED}"
+    crashes = min(CRASHES_PER_SCENARIO, CRASHES - number * CRASHES_PER_SCENARIO)
     seed = f"{SEED}/{number}"
-    chance, scenario = random.Random(seed), new_scenario(seed=seed, state=state)
-    for _ in range(min(CRASHES_PER_SCENARIO, CRASHES - number * CRASHES_PER_SCENARIO)):
+    crash_and_compare(new_scenario(seed=seed, state=state), seed=seed, crashes=crashes)
+
+
+def test_any_moment_over_two_heads(
+    new_scenario: Callable[..., Scenario], unidec_bundle: Path
+) -> None:
+    """UniDEC's bundle: posted labels get keys from its combiner and classifiers."""
+    seed = f"{SEED}/unidec"
+    crash_and_compare(new_scenario(seed=seed, bundle=unidec_bundle), seed=seed, crashes=2)
+
+
+def crash_and_compare(scenario: Scenario, *, seed: str, crashes: int) -> None:
+    """Kill so many servers amid traffic; then the answers must be those of bundle and log alone."""
+    FIGURES.seed = f"KEYMATCH_CRASH_SEED={SEED}"
+    chance = random.Random(seed)
+    for _ in range(crashes):
         with scenario.server() as server:
             scenario.check(server)
             with scenario.traffic(server):

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 from cyclopts import Parameter
 from rich.console import Console
 
 from service.command_line import open_console
-from service.core.errors import InvalidInput, MissingExtra
+from service.core.errors import MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
+from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.commands.options import ScoringPrecision
+from training.commands.score_target import target_of
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
@@ -24,9 +25,9 @@ from training.datasets.pair_weights import Relevance
 from training.evaluation import results
 from training.evaluation.answers import drawn_rows
 from training.evaluation.examples import Examples, examples_of, write_examples
-from training.evaluation.results import Check, Results, rows_of_chosen
+from training.evaluation.results import Results, rows_of_chosen
+from training.evaluation.run_facts import facts_of_run
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
-from training.models.encoder_location import find_encoder
 from training.models.precision import Precision
 from training.progress import say, stages
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
+NO_CLASSIFIERS = (
+    "the run kept the labels' texts as label keys, because its classifiers were no better on"
+    " held-out rows: the classifiers' head is compared with itself over the labels' texts"
+)
 
 
 def score(
@@ -47,12 +52,13 @@ def score(
     untrained: Annotated[bool, Parameter(negative=())] = False,
     relevance: Relevance | None = None,
     weighted: Annotated[bool, Parameter(negative=())] = False,
+    head_share: float | None = None,
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
     Every key is scanned, in fp16 as it is served. The result with the lambda and b that were chosen
     on held-out rows is marked as chosen; all others are sweeps. Writes results.json, rows.npz, and
-    examples.json: fifty queries with their answers, for the report.
+    examples.json: fifty queries with their answers.
 
     Parameters
     ----------
@@ -63,64 +69,72 @@ def score(
     encoder
         In place of a run: an encoder as `export bundle` takes it.
     out
-        The folder for the results of `--encoder`.
+        The folder for the results of `--encoder` or of `--head-share`.
     untrained
         Measure the encoder that the run began with, too, if the run has not kept its answers.
     relevance
-        How the weights of the data's pairs count in the votes. Default: as `fit` chose for the run,
-        otherwise given, as the data have them.
+        How the weights of the pairs count in the votes. Default: as `fit` chose, otherwise given.
     weighted
         Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
+    head_share
+        For a run of UniDEC: the share of the dual encoder's head in the vectors, in place of the
+        chosen one. 1 is this head alone, 0 the classifiers alone. It needs `--out`.
     """
-    target = _target(run, encoder, out, untrained=untrained)
+    target = target_of(run, encoder, out, untrained=untrained, head_share=head_share)
     refuse_unwritable(target)
-    if encoder is not None:
-        find_encoder(encoder)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts = read_run_on(run, dataset.name) if run is not None else {}
     if run is not None:
         dataset = with_metadata(dataset, metadata_of_run(facts, run))
     console = open_console()
-    seed = facts.get("settings", {}).get("seed", 0)
-    base = facts["settings"]["encoder"]["name"] if untrained else None
     options = _Options(
-        base=base, seed=seed, precision=precision, relevance=relevance, weighted=weighted
+        settings=facts.get("settings", {}),
+        untrained=untrained,
+        precision=precision,
+        relevance=relevance,
+        weighted=weighted,
+        head_share=head_share,
     )
     scores, examples = _scores(run, encoder, dataset, options, console)
-    of_run = {"held_out_rows": scores.held_out_rows} if run is None else _facts_of_run(run, facts)
-    name = name or facts.get("recipe") or str(encoder)
-    measured = _results(name, dataset, scores, precision=precision, of_run=of_run)
+    name = name or f"{facts.get('recipe') or encoder}{options.share_in_name}"
+    measured = _results(name, dataset, scores, options, of_run=_of_run(run, facts, options))
     results.write(measured, target)
     write_examples(examples, target)
-    for line in (*_against_untrained(examples, run), *_chosen(measured, target)):
-        console.print(line, soft_wrap=True)
-    if weighted and not weights_differ(dataset.test.labels_of):
-        console.print(ALL_ALIKE, soft_wrap=True)
+    said = (*_against_untrained(examples, run), *_chosen(measured, target))
+    console.print(*said, *_all_alike(dataset, options), sep="\n", soft_wrap=True)
 
 
-def _target(run: Path | None, encoder: str | None, out: Path | None, *, untrained: bool) -> Path:
-    """The folder of the results; raises `InvalidInput` for options that do not go together."""
-    target = run if run is not None else out
-    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
-        raise InvalidInput("give either --run, or --encoder and --out")
-    if untrained and run is None:
-        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
-    return target
+def _all_alike(dataset: Dataset, options: _Options) -> Iterator[str]:
+    if options.weighted and not weights_differ(dataset.test.labels_of):
+        yield ALL_ALIKE
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """How an encoder is scored.
+    """How an encoder is scored; `settings` are the run's, empty without a run."""
 
-    `base` is the encoder that the run began with, where its answers are to be measured, too.
-    """
-
-    base: str | None
-    seed: int  # draws the queries to judge by
+    settings: dict[str, Any]
+    untrained: bool
     precision: Precision
     relevance: Relevance | None
     weighted: bool
+    head_share: float | None
+
+    @property
+    def seed(self) -> int:
+        """Draws the queries to judge by."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def share_in_name(self) -> str:
+        """What the name in the report adds where the share of the heads is replaced."""
+        return "" if self.head_share is None else f", head share {self.head_share:g}"
+
+    @property
+    def base(self) -> str | None:
+        """The encoder that the run began with, where its answers are to be measured, too."""
+        return self.settings["encoder"]["name"] if self.untrained else None
 
 
 def _scores(
@@ -141,10 +155,11 @@ def _scores(
             folder=folder,
             precision=options.precision,
             relevance=options.relevance,
+            head_share=options.head_share,
             report=report,
         )
         scoring = replace(scoring, weighted=options.weighted)
-        console.print(_described(scoring.choices), soft_wrap=True)
+        console.print(_described(scoring.choices, folder, options), soft_wrap=True)
         scores = EncoderScores(
             choices=scoring.choices,
             results=list(scoring.results()),
@@ -165,12 +180,22 @@ def _scores(
         return scores, examples_of(answers, untrained, dataset, seed=options.seed)
 
 
+def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[str, Any]:
+    """The fields of `Results` that only a run has, with the share that replaces its own."""
+    if run is None:
+        return {}
+    of_run = facts_of_run(run, facts)
+    if options.head_share is not None:
+        of_run["settings"] = {**of_run["settings"], "head_share": options.head_share}
+    return of_run
+
+
 def _results(
     name: str,
     dataset: Dataset,
     scores: EncoderScores,
+    options: _Options,
     *,
-    precision: Precision,
     of_run: dict[str, Any],
 ) -> Results:
     return Results(
@@ -180,8 +205,8 @@ def _results(
         propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
         results=tuple(result for result, _ in scores.results),
         rows=rows_of_chosen(scores.results),
-        precision=precision,
-        **of_run,
+        precision=options.precision,
+        **{"held_out_rows": scores.held_out_rows, **of_run},
     )
 
 
@@ -209,38 +234,12 @@ def _chosen(measured: Results, target: Path) -> Iterator[str]:
             yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
 
 
-def _described(choices: Choices) -> str:
+def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
     relevance = "" if choices.relevance is None else f"; votes with relevance {choices.relevance}"
+    note = ""
+    if options.head_share is not None and folder and not (folder / LABEL_KEYS).is_file():
+        note = f"\n{NO_CLASSIFIERS}"
     return (
         f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
-        f" b {choices.depth}{relevance}"
+        f" b {choices.depth}{relevance}{note}"
     )
-
-
-def _facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Results` that only a run has."""
-    return {
-        "held_out_rows": facts["settings"]["validation"]["rows"],
-        "training_seconds": facts["progress"]["seconds"],
-        "history": tuple(_history(run)),
-        "settings": facts.get("settings", {}),
-        "hardware": facts.get("hardware", {}),
-    }
-
-
-def _history(run: Path) -> list[Check]:
-    """The checks on held-out rows during training, from metrics.jsonl."""
-    history: dict[tuple[int, float], Check] = {}
-    for line in (run / "metrics.jsonl").read_bytes().splitlines():
-        entry = orjson.loads(line)
-        if entry["kind"] != "validation":
-            continue
-        values: dict[str, float] = {}
-        for key, value in entry.items():
-            metric, at, memorization = key.partition(" at ")
-            if at:
-                values[metric], best = value, float(memorization)
-        history[entry["step"], best] = Check(
-            step=entry["step"], seconds=entry["seconds"], memorization=best, metrics=values
-        )
-    return list(history.values())

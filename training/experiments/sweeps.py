@@ -31,6 +31,7 @@ from training.evaluation.prediction import (
 from training.evaluation.results import Result, measured
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
+from training.models.two_heads import require_heads, with_share
 from training.progress import Report
 from training.selection.memory_choices import DEPTHS as CHOOSABLE
 from training.selection.memory_choices import choose_on
@@ -190,24 +191,24 @@ def open_scoring(
     slices: Slices | None = None,
     precision: Precision = "fp32",
     relevance: Relevance | None = None,
+    head_share: float | None = None,
     report: Report = _silent,
 ) -> Scoring:
     """Encode a data set and choose tau, lambda and b; `folder` is a run's, which may hold choices.
 
     Without choices in the folder they are made on `slices`, training rows that the encoder never
-    saw; default: `default_slices`. `relevance` replaces the one in the folder.
+    saw; default: `default_slices`. `relevance` replaces the one in the folder, and `head_share` the
+    share that D of UniDEC's two heads has in the encoder's vectors. Raises `InvalidInput` for a
+    share where the encoder has no heads.
     """
     choices = read_choices(folder) if folder is not None else None
     if relevance is None and choices is not None:
         relevance = choices.relevance
     dataset = with_relevance(dataset, relevance)
-    train, held, test = dataset.train, slices, dataset.test
-    encode = partial(encode_texts, load_encoder(name), precision=precision)
-    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
-    instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
-    queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
-    before = len(train) + len(test)
-    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
+    train, held = dataset.train, slices
+    instances, queries, labels = _encoded(
+        name, dataset, folder=folder, precision=precision, head_share=head_share, report=report
+    )
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
@@ -225,6 +226,30 @@ def open_scoring(
         queries=queries,
         report=report,
     )
+
+
+def _encoded(
+    name: str,
+    dataset: Dataset,
+    *,
+    folder: Path | None,
+    precision: Precision,
+    head_share: float | None,
+    report: Report,
+) -> tuple[Floats, Floats, Floats]:
+    """Unit vectors of training rows [N, d], test rows [n, d] and label keys [L, d]."""
+    encoder, train, test = load_encoder(name), dataset.train, dataset.test
+    heads = None if head_share is None else require_heads(encoder.model, name)
+    encode = partial(encode_texts, encoder, precision=precision)
+    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
+    instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
+    queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
+    before = len(train) + len(test)
+    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
+    if heads is None or head_share is None:
+        return instances, queries, labels
+    reweighted = partial(with_share, share=head_share, encoder=heads.encoder)
+    return reweighted(instances), reweighted(queries), reweighted(labels)
 
 
 def _shown(report: Report, before: int, *, total: int) -> Callable[[int], None]:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from service.core.errors import InvalidInput
 from service.core.types import Floats
 from training.models.ngrams import SENTENCE_EMBEDDING
 from training.models.saved_module import SavedModule
@@ -80,6 +81,14 @@ class TwoHeads(SavedModule):
 def heads_of(model: nn.Module) -> TwoHeads | None:
     """The two heads of a model, None where it has none."""
     return next((part for part in model.modules() if isinstance(part, TwoHeads)), None)
+
+
+def require_heads(model: nn.Module, name: str) -> TwoHeads:
+    """The two heads of the model `name`; raises `InvalidInput` where it has none."""
+    heads = heads_of(model)
+    if heads is None:
+        raise InvalidInput(f"{name} has no two heads: a share is that of an encoder as UniDEC's")
+    return heads
 
 
 def untrained_heads(vectors: Floats, settings: HeadSettings) -> TwoHeads:

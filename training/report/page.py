@@ -18,7 +18,13 @@ from training.evaluation.answers import TOP
 from training.report import facts, orderings, significance, tables
 from training.report.facts import Facts
 from training.report.orderings import Ordering
-from training.report.panels import Panel, depth_panels, memorization_panels, time_panels
+from training.report.panels import (
+    Panel,
+    depth_panels,
+    memorization_panels,
+    plane_panels,
+    time_panels,
+)
 from training.report.plots import DARK, LIGHT, draw
 from training.report.runs import Run
 from training.report.significance import Comparison
@@ -62,6 +68,7 @@ class Section:
     anchor: str
     facts: Facts
     metrics: Table
+    plane_pictures: tuple[Picture, ...]
     memorizations: Table
     memorization_pictures: tuple[Picture, ...]
     depth_pictures: tuple[Picture, ...]
@@ -77,7 +84,12 @@ class Section:
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """All pictures of the section."""
-        return (*self.memorization_pictures, *self.depth_pictures, *self.time_pictures)
+        return (
+            *self.plane_pictures,
+            *self.memorization_pictures,
+            *self.depth_pictures,
+            *self.time_pictures,
+        )
 
 
 def sections_of(by_dataset: Mapping[str, Sequence[Run]]) -> list[Section]:
@@ -98,6 +110,7 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
         anchor=anchor,
         facts=facts.facts_of(runs),
         metrics=tables.metrics(runs),
+        plane_pictures=pictures(anchor, plane_panels(runs)),
         memorizations=tables.memorizations(runs),
         memorization_pictures=pictures(anchor, memorization_panels(runs)),
         depth_pictures=pictures(anchor, depth_panels(runs)),

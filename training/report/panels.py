@@ -1,4 +1,4 @@
-"""The data of the report's figures: Figures 2 and 3 of RAE-XMC, and Table 8 as a figure.
+"""The data of the report's figures: Figures 2 and 3 of RAE-XMC, Table 8 as a figure, P and PSP.
 
 Each panel is a separate picture, so that a narrow screen can show them below each other.
 """
@@ -42,6 +42,32 @@ class Panel:
     ticks: tuple[tuple[float, str], ...] | None = None
     logarithmic: bool = False
     limits: tuple[float, float] | None = None  # of y, where panels are to be compared
+
+
+def plane_panels(runs: Sequence[Run]) -> list[Panel]:
+    """PSP@1 and PSP@5 against P@1: a point for each run as chosen, where there are several runs.
+
+    What gains on frequent labels at the cost of rare ones moves right and down.
+    """
+    if len(runs) < 2:
+        return []
+    return [
+        Panel(
+            name=f"plane-{metric.replace('@', '')}",
+            title=f"P@1 and {metric}",
+            x="P@1, percent",
+            y=f"{metric}, percent",
+            curves=tuple(
+                Curve(
+                    name=run.name,
+                    style=style,
+                    points=((run.chosen.metrics["P@1"], run.chosen.metrics[metric]),),
+                )
+                for style, run in _styled_with_peers(runs)
+            ),
+        )
+        for metric in ("PSP@1", "PSP@5")
+    ]
 
 
 def memorization_panels(runs: Sequence[Run]) -> list[Panel]:
@@ -141,6 +167,14 @@ def held_out_curves(run: Run) -> dict[float, Points]:
 def _styled(runs: Sequence[Run]) -> list[tuple[int, Run]]:
     """The runs that any figure draws, each with its style."""
     return list(enumerate(run for run in runs if run.by_memorization or run.results.history))
+
+
+def _styled_with_peers(runs: Sequence[Run]) -> list[tuple[int, Run]]:
+    """All runs: those of `_styled` with the style that they have there, then the others."""
+    styled = _styled(runs)
+    drawn = {id(run) for _, run in styled}
+    others = (run for run in runs if id(run) not in drawn)
+    return [*styled, *enumerate(others, start=len(styled))]
 
 
 def _time_panel(

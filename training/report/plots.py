@@ -101,12 +101,18 @@ def _plot(axes: Any, curve: Curve, theme: Theme) -> Any:
         marker=marker,
         markersize=4.5,
         linewidth=1.6,
-        linestyle="-" if curve.style < len(theme.curves) else "--",
+        linestyle=_line_style(curve, theme),
     )
     if curve.chosen is not None:
         at = curve.points[curve.chosen]
         axes.plot(*at, "o", markersize=12, markerfacecolor="none", markeredgecolor=colour)
     return line
+
+
+def _line_style(curve: Curve, theme: Theme) -> str:
+    if len(curve.points) == 1:  # also in the legend, where a line would mean a curve
+        return "none"
+    return "-" if curve.style < len(theme.curves) else "--"
 
 
 def _dress(axes: Any, panel: Panel, theme: Theme) -> None:

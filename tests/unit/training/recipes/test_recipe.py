@@ -21,6 +21,13 @@ IRENES_TABLE_10 = {
     "lf-wikipedia-500k": (1_781_890, 40),
 }
 
+UNIDECS_NUMBERS = {  # instances, beta, eta, dimensions of each head, tokens of a query
+    "unidec-lf-amazon-131k": (576, 3, 6, 384, 128),
+    "unidec-lf-amazontitles-131k": (576, 3, 6, 384, 32),
+    "unidec-lf-wikiseealso-320k": (677, 3, 6, 384, 128),
+    "unidec-lf-amazontitles-1.3m": (1098, 1, 6, 256, 32),
+}
+
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_is_whole_and_names_a_system(name: str) -> None:
@@ -61,6 +68,26 @@ def test_irenes_table_10(name: str) -> None:
         assert done == pytest.approx(passes, rel=0.02)
     margins = (second.system["classifier_margin"], second.system["combiner_margin"])
     assert margins == (0.1, 0.3)
+
+
+@pytest.mark.parametrize("name", UNIDECS_NUMBERS)
+def test_unidecs_numbers(name: str) -> None:
+    recipe = recipes.load(name)
+    batch, refresh, optimizer, heads = recipe.batch, recipe.refresh, recipe.optimizer, recipe.heads
+
+    assert UNIDECS_NUMBERS[name] == (
+        batch.instances,
+        batch.positives,
+        batch.hard_negatives,
+        heads.encoder,
+        recipe.encoder.query_tokens,
+    )
+    assert heads.classifier == heads.encoder and heads.dropout == 0.1
+    rates = (optimizer.learning_rate, heads.learning_rate, optimizer.head_learning_rate)
+    assert rates == (1e-4, 2e-4, 1e-3)
+    assert (optimizer.epochs, refresh.every_epochs) == (150, 5)
+    assert batch.cluster_size == batch.instances and refresh.top == 5 * batch.hard_negatives
+    assert recipe.system["encoder_weight"] == 0.3 and recipe.system["normalized"] is False
 
 
 def test_a_file_extends_another_and_is_overridden(tmp_path: Path) -> None:

@@ -8,6 +8,17 @@ import pytest
 from tests.support.commands import one_line, status_of
 from training.__main__ import app
 
+PANELS = (
+    "plane-PSP1",
+    "plane-PSP5",
+    "lambda-P1",
+    "lambda-P5",
+    "b-P1",
+    "b-P5",
+    "b-R100",
+    "time-1",
+)
+
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return one_line(status_of(app, "report", *arguments), capsys.readouterr().err)
@@ -20,11 +31,7 @@ def test_a_page_and_its_pictures(run: Any, peer: Any, written: Any, tmp_path: Pa
     assert sorted(path.name for path in out.iterdir()) == sorted(
         [
             "report.html",
-            *(
-                f"colours-{panel}{theme}.png"
-                for panel in ("lambda-P1", "lambda-P5", "b-P1", "b-P5", "b-R100", "time-1")
-                for theme in ("", "-dark")
-            ),
+            *(f"colours-{panel}{theme}.png" for panel in PANELS for theme in ("", "-dark")),
         ]
     )
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ def test_nothing_is_loaded_from_elsewhere(run: Any, peer: Any) -> None:
     page = render(sections_of({"colours": [run(), peer], "moby": [run(dataset="moby")]}))
     elements = Elements(page)
     assert all(place.startswith(("data:image/png;base64,", "#")) for place in elements.loaded)
-    assert sum(place.startswith("data:") for place in elements.loaded) == 2 * 2 * 6
+    assert sum(place.startswith("data:") for place in elements.loaded) == 2 * (2 * 6 + 2)
     assert not {"script", "link", "iframe", "object", "base"} & set(elements.tags)
     assert "url(" not in page
     assert "@import" not in page
@@ -87,6 +87,7 @@ def test_all_that_there_is(run: Any, peer: Any) -> None:
     assert headings(page) == [
         "What was measured",
         "Metrics",
+        "Frequent and rare keywords together: P@1 against PSP",
         "Instances against labels: λ",
         "How many keys are retrieved: b",
         "Quality against training time",

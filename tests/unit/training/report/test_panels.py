@@ -1,8 +1,15 @@
 """What is drawn, from results made by hand."""
 
+from dataclasses import replace
 from typing import Any
 
-from training.report.panels import Curve, depth_panels, memorization_panels, time_panels
+from training.report.panels import (
+    Curve,
+    depth_panels,
+    memorization_panels,
+    plane_panels,
+    time_panels,
+)
 
 
 def test_lambdas_stand_at_equal_distances(run: Any, peer: Any) -> None:
@@ -33,6 +40,29 @@ def test_training_time_of_all_runs_and_of_each(run: Any, peer: Any) -> None:
 
 def test_one_run_needs_no_panel_of_all(run: Any) -> None:
     assert [panel.name for panel in time_panels([run()])] == ["time-1"]
+
+
+def test_the_plane_has_a_point_for_each_run_as_chosen(run: Any, peer: Any, result: Any) -> None:
+    one = result((52, 31, 81), memorization=0.3, depth=200, chosen=True)
+    rare = dict(one.metrics) | {"PSP@1": 25.0, "PSP@5": 60.0}
+    other = run("unidec", ways=(replace(one, metrics=rare),))
+    first, fifth = plane_panels([peer, run(), other])
+    assert [panel.name for panel in (first, fifth)] == ["plane-PSP1", "plane-PSP5"]
+    points = {curve.name: curve.points for curve in fifth.curves}
+    assert points == {"bm25": ((37, 1.0),), "rae": ((50, 1.0),), "unidec": ((52, 60.0),)}
+    assert first.curves[1].points == ((52, 25.0),)
+    assert (fifth.x, fifth.y) == ("P@1, percent", "PSP@5, percent")
+
+
+def test_a_run_has_the_same_style_in_the_plane_and_elsewhere(run: Any, peer: Any) -> None:
+    runs = [peer, run("a"), run("b")]
+    plane = {curve.name: curve.style for curve in plane_panels(runs)[0].curves}
+    assert plane == {"a": 0, "b": 1, "bm25": 2}
+    assert {c.name: c.style for c in depth_panels(runs)[0].curves} == {"a": 0, "b": 1}
+
+
+def test_one_run_has_no_plane(run: Any) -> None:
+    assert plane_panels([run()]) == []
 
 
 def test_nothing_to_draw(peer: Any) -> None:

@@ -4,15 +4,18 @@ from typing import Any
 
 import pytest
 
-from training.report.panels import Curve, Panel, depth_panels
+from training.report.panels import Curve, Panel, depth_panels, plane_panels
 from training.report.plots import DARK, LIGHT, draw, shortened
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_pictures_are_png_and_the_same_each_time(run: Any, theme: Any) -> None:
-    panel = depth_panels([run()])[0]
+@pytest.mark.parametrize(
+    "panels", [lambda run: depth_panels([run()])[0], lambda run: plane_panels([run(), run("b")])[0]]
+)
+def test_pictures_are_png_and_the_same_each_time(run: Any, theme: Any, panels: Any) -> None:
+    panel = panels(run)
     picture = draw(panel, theme)
     assert picture.startswith(PNG)
     assert draw(panel, theme) == picture

@@ -1,0 +1,75 @@
+"""A bundle of UniDEC, trained for some steps on a catalogue; it needs torch."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from export.__main__ import app as export
+from service.core.bundle.bundle import open_bundle
+from tests.support.commands import status_of
+from tests.support.tiny.bundles import Catalogue
+from tests.support.tiny.training import write_tiny_checkpoint
+from training.__main__ import app as training
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset, Split, Texts
+
+RECIPE = """
+[encoder]
+name = "{model}"
+[heads]
+encoder = 16
+classifier = 12
+learning_rate = 5e-3
+[batch]
+instances = 16
+positives = 2
+[optimizer]
+steps = 8
+learning_rate = 1e-3
+head_learning_rate = 0.05
+precision = "fp32"
+[validation]
+rows = 8
+every = 8
+[system]
+name = "unidec"
+"""
+
+
+def make_unidec_bundle(folder: Path, catalogue: Catalogue) -> Path:
+    """Train, choose and export below `folder`; the bundle holds all of the catalogue."""
+    lf_xmc.write(_dataset(catalogue), folder / "data")
+    model = write_tiny_checkpoint(folder, dropout=0.0)
+    (folder / "unidec.toml").write_text(RECIPE.format(model=model))
+    data = ("--data", folder / "data")
+    out = ("--out", folder / "run")
+    assert status_of(training, "train", folder / "unidec.toml", *data, *out) == 0
+    places = ("--encoder", folder / "run/best", "--out", folder / "shelf/outdoor")
+    options = ("--quantize", "none", "--memorization", "0.5", "--depth", "10")
+    assert status_of(export, "bundle", *data, *places, *options) == 0
+    assert open_bundle(folder / "shelf/outdoor").novel is not None, "a bundle with classifiers"
+    return folder / "shelf/outdoor"
+
+
+def _dataset(catalogue: Catalogue) -> Dataset:
+    """The catalogue's queries as training rows, and one other query to test on."""
+    uids = tuple(catalogue.labels)
+    votes = np.zeros((len(catalogue.instances), len(uids)), np.float32)
+    for row, columns in enumerate(catalogue.votes()):
+        votes[row, columns] = 1.0
+    queries, other = tuple(catalogue.instances), ("something else",)
+    return Dataset(
+        name="outdoor goods",
+        train=_split(queries, votes),
+        test=_split(other, votes[:1]),
+        labels=Texts(uids=uids, texts=tuple(catalogue.labels.values())),
+    )
+
+
+def _split(texts: tuple[str, ...], votes: np.ndarray) -> Split:
+    return Split(
+        instances=Texts(uids=texts, texts=texts),
+        labels_of=csr_matrix(votes),
+        filtered=csr_matrix(votes.shape, dtype=bool),
+    )

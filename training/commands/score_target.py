@@ -1,0 +1,42 @@
+"""The folder into which `score` writes, and which of its options go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.core.errors import InvalidInput
+from training.models.encoder_location import find_encoder
+
+
+def target_of(
+    run: Path | None,
+    encoder: str | None,
+    out: Path | None,
+    *,
+    untrained: bool,
+    head_share: float | None,
+) -> Path:
+    """The folder of the results.
+
+    Raises `InvalidInput` for options that do not go together, and for an encoder that is none.
+    """
+    if head_share is not None:
+        return _of_share(run, encoder, out, head_share)
+    target = run if run is not None else out
+    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
+        raise InvalidInput("give either --run, or --encoder and --out")
+    if untrained and run is None:
+        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
+    if encoder is not None:
+        find_encoder(encoder)
+    return target
+
+
+def _of_share(run: Path | None, encoder: str | None, out: Path | None, head_share: float) -> Path:
+    if not 0.0 <= head_share <= 1.0:
+        raise InvalidInput(f"--head-share must lie in 0..1, not {head_share:g}")
+    if run is None or encoder is not None or out is None:
+        raise InvalidInput("--head-share goes with --run and --out")
+    if out.resolve() == run.resolve():
+        raise InvalidInput("--out must be another folder than --run, whose results stay")
+    return out

@@ -1,0 +1,39 @@
+"""What the results of a run have and those of an encoder lack: its time, history and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from training.evaluation.results import Check
+
+
+def facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Results` that only a run has; `facts` are those of its `run.json`."""
+    return {
+        "held_out_rows": facts["settings"]["validation"]["rows"],
+        "training_seconds": facts["progress"]["seconds"],
+        "history": tuple(history_of(run)),
+        "settings": facts.get("settings", {}),
+        "hardware": facts.get("hardware", {}),
+    }
+
+
+def history_of(run: Path) -> list[Check]:
+    """The checks on held-out rows during training, one a step and lambda, from metrics.jsonl."""
+    history: dict[tuple[int, float], Check] = {}
+    for line in (run / "metrics.jsonl").read_bytes().splitlines():
+        entry = orjson.loads(line)
+        if entry["kind"] != "validation":
+            continue
+        values: dict[str, float] = {}
+        for key, value in entry.items():
+            metric, at, memorization = key.partition(" at ")
+            if at:
+                values[metric], best = value, float(memorization)
+        history[entry["step"], best] = Check(
+            step=entry["step"], seconds=entry["seconds"], memorization=best, metrics=values
+        )
+    return list(history.values())
