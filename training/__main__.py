@@ -18,7 +18,7 @@ from training.commands.fit import fit
 from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.robustness import robustness
-from training.commands.score import score
+from training.commands.scoring.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
 from training.ranks import leave_run

@@ -20,13 +20,13 @@ from training.loop.build_model import build_model
 from training.loop.interruption import Interruption
 from training.loop.journal import Journal
 from training.loop.length import length_of
-from training.loop.oracle import guided_system
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
 from training.progress import say
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
+from training.systems.mogic.oracle import guided_system
 
 
 def open_run(
@@ -53,7 +53,7 @@ def open_run(
     model = build_model(recipe, dataset, data, source=source, console=console)
     model.system = guided_system(
         model.system,
-        recipe,
+        recipe.guidance,
         plain,
         dimension=model.encoder.dimension,
         source=source,

@@ -44,7 +44,7 @@ from training.models.precision import Precision
 from training.models.settings import EncoderSettings, HeadSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
-from training.systems.guidance_settings import GuidanceSettings
+from training.systems.mogic.settings import GuidanceSettings
 
 GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
 PACKAGES = (GENERAL, MEASURED)

@@ -6,9 +6,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from service.core.errors import InvalidConfig  # noqa: E402
-from training.systems.guidance import Guided, OracleVectors, guided, projected_on  # noqa: E402
-from training.systems.guidance_settings import GuidanceSettings  # noqa: E402
 from training.systems.losses import matching, triplet  # noqa: E402
+from training.systems.mogic.guidance import Guided, OracleVectors, guided, projected_on  # noqa: E402
+from training.systems.mogic.settings import GuidanceSettings  # noqa: E402
 from training.systems.system import EncodedBatch, EncoderOnly  # noqa: E402
 
 

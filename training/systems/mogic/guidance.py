@@ -25,8 +25,8 @@ from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
-from training.systems.guidance_settings import GuidanceSettings
 from training.systems.losses import matching, triplet
+from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import EncodedBatch, FinishedTraining, System
 
 

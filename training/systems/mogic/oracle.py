@@ -16,27 +16,26 @@ from training.datasets.metadata_texts import with_metadata
 from training.evaluation.encode_texts import encode_texts
 from training.models.torch_encoder import load_encoder
 from training.progress import status
-from training.recipes.recipe import Recipe
-from training.systems.guidance import Guided, guided
+from training.systems.mogic.guidance import Guided, guided
+from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import System
 
 
 def guided_system(
     system: System,
-    recipe: Recipe,
+    settings: GuidanceSettings,
     dataset: Dataset,
     *,
     dimension: int,
     source: str,
     console: Console,
 ) -> System | Guided:
-    """The system with the recipe's oracle, unchanged where the recipe names none.
+    """The system with the oracle of `settings`, unchanged where they name none.
 
     `dataset` has its own texts, without metadata; the oracle's get what it was trained with. Raises
     `InvalidData` where the oracle is no finished run, `InvalidInput` for one on another data set,
     and as `guided`.
     """
-    settings = recipe.guidance
     if settings.oracle is None:
         return system
     run = Path(settings.oracle)
