@@ -22,6 +22,8 @@ LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
 STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
+WHOLE_ENCODINGS = len(MIXINGS) + 1  # of all texts, by one check and at the end
+UNIDEC_CHOICES = 4  # longer vectors, eleven shares of the heads, keys with classifiers and without
 CLICKS_A_LABEL = 2  # on average, that classifiers need
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
 MOST_EPOCHS = 40
@@ -36,6 +38,7 @@ class Candidate:
     summary: str
     settings: tuple[str, ...]  # table.key=value
     encodings: int = 1  # how often it encodes all texts, beside its steps
+    choices: int = 1  # how often it chooses on the held-out rows, in units of one with one vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +111,14 @@ class Situation:
 Proposal = Callable[[Situation], Candidate | None]
 
 
-def quick(situation: Situation) -> Candidate:
+def quick(
+    situation: Situation, *, name: str = QUICK, summary: str = "n-grams beside the frozen encoder"
+) -> Candidate:
     """Character n-grams beside the frozen encoder."""
     return Candidate(
-        name=QUICK,
-        recipe="rae-quick",
-        summary="n-grams beside the frozen encoder",
+        name=name,
+        recipe=QUICK,
+        summary=summary,
         settings=(*situation.shared(), f"optimizer.epochs={MOST_EPOCHS / 2:g}"),
     )
 
@@ -134,6 +139,7 @@ def quick_unidec(situation: Situation) -> Candidate | None:
             "refresh.every_epochs=10",
         ),
         encodings=2,
+        choices=UNIDEC_CHOICES,
     )
 
 
@@ -165,11 +171,16 @@ def longer(situation: Situation) -> Candidate | None:
     That is UniDEC where its classifiers helped beside the frozen encoder. It does not go on from an
     earlier checkpoint: a learning rate that rises anew undoes more within minutes than it gains.
     Where half of the trained weights was best, the learning rate is halved, and where no loss
-    gained, it is a fifth.
+    gained, it is a fifth. Where there was no time for the whole encoder, the n-grams get it, if
+    they gained something.
     """
     tried = [trial for name in (WHOLE, SUPCON) if (trial := situation.trial(name)) is not None]
     if not tried:
-        return None
+        if not situation.gained(QUICK):
+            return None
+        return quick(
+            situation, name=LONGER, summary="n-grams beside the frozen encoder, for longer"
+        )
     best = max(tried, key=lambda trial: trial.score)
     factor = 1.0 if best.mixing == 1.0 else 0.5
     if not situation.gained(best.name):
@@ -230,5 +241,6 @@ def _whole(
             f"optimizer.bucket_tokens={memory.bucket_tokens}",
             f"optimizer.gradient_cache={str(memory.gradient_cache).lower()}",
         ),
-        encodings=len(MIXINGS) + 1 + int(clustered),
+        encodings=WHOLE_ENCODINGS + int(clustered),
+        choices=UNIDEC_CHOICES if recipe == UNIDEC else 1,
     )

@@ -13,18 +13,13 @@ from rich.console import Console
 from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
-from training.fitting.candidates import (
-    CANDIDATES,
-    INDISPENSABLE,
-    SHARES,
-    Candidate,
-    Situation,
-)
+from training.fitting.candidates import CANDIDATES, Candidate, Situation
 from training.fitting.facts import DataFacts, data_facts, hardware_line
 from training.fitting.free_memory import free_bytes
 from training.fitting.memory_need import Transformer
-from training.fitting.runs import Cost, keep, trained, untrained
+from training.fitting.runs import keep, trained, untrained
 from training.fitting.table import as_facts, table_of, verdict
+from training.fitting.time_left import Cost, TimeLeft
 from training.fitting.trial import UNTRAINED, Trial, best_of
 from training.fitting.weights import weight_lines
 from training.loop.interruption import Interruption
@@ -33,7 +28,6 @@ from training.models.two_heads import heads_of
 from training.progress import status
 
 TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
-SHORTEST = 5.0  # seconds of training that are worth a trial
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,31 +99,16 @@ class Fitting:
 
     def _candidates(self, facts: DataFacts, cost: Cost) -> Iterator[tuple[Candidate, float]]:
         """Each candidate with the seconds that its steps may take, as long as there is time."""
-        for name, propose in CANDIDATES.items():
+        for propose in CANDIDATES.values():
             candidate = propose(self._situation(facts))
             if candidate is None:
                 continue
-            seconds = self._seconds(SHARES[name], facts, cost, candidate)
-            if seconds < SHORTEST:
-                seconds = self._lifted(name, self._seconds(1.0, facts, cost, candidate))
-            if seconds < SHORTEST:
+            left = TimeLeft(seconds=self.left / facts.splits, cost=cost)
+            seconds = left.of(candidate)
+            if not seconds:
                 self.say(f"{candidate.name}: no time is left for it")
                 continue
             yield candidate, seconds
-
-    def _lifted(self, name: str, left: float) -> float:
-        """What a candidate gets whose share is too short, of the `left` seconds that it could have.
-
-        The indispensable one gets all; any other the shortest time, where this leaves more than
-        twice as much for those after it.
-        """
-        if name == INDISPENSABLE:
-            return left
-        return SHORTEST if left > 3.0 * SHORTEST else 0.0
-
-    def _seconds(self, share: float, facts: DataFacts, cost: Cost, candidate: Candidate) -> float:
-        """What a candidate may train on each split, of a share of the time that is left."""
-        return share * self.left / facts.splits - cost.overhead(candidate.encodings)
 
     def _situation(self, facts: DataFacts) -> Situation:
         config = self.encoder.model[0].auto_model.config

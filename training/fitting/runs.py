@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +29,7 @@ from training.evaluation.encode_texts import encode_texts
 from training.experiments.untrained import encoded_rows, keep_untrained
 from training.fitting.candidates import Candidate
 from training.fitting.facts import DataFacts
+from training.fitting.time_left import Cost
 from training.fitting.trial import METRICS, UNTRAINED, Measured, Trial, joined, measure
 from training.fitting.weights import best_relevance, chosen_with, weight_trials
 from training.hardware import hardware, machine, versions
@@ -41,18 +42,6 @@ from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
 from training.selection.memory_choices import DEPTHS, choose_on
 from training.selection.validation import HeldOutRetrieval, hold_out, retrieve_held_out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Seconds that the untrained encoder took, from which those of the others are estimated."""
-
-    encode: float  # all texts of the memory
-    choose: float
-
-    def overhead(self, encodings: int) -> float:
-        """Seconds of a candidate beside its steps, which encodes all texts so many times."""
-        return encodings * self.encode + self.choose
 
 
 def untrained(

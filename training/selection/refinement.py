@@ -105,18 +105,7 @@ def choose_refinement(
     label_folds = list(folds(held_out, seed=seed))
     if not label_folds:
         return RefinementChoice(refinement=PAPERS)
-    without_query = [
-        replace(
-            PAPERS,
-            shortlist=shortlist,
-            text_threshold=threshold,
-            pooling=pooling,
-            residual=residual,
-        )
-        for shortlist, threshold, (pooling, residual) in product(
-            SHORTLISTS, THRESHOLDS, tuple(product(POOLINGS, residuals)) if pooled else ((0.0, 0.0),)
-        )
-    ]
+    without_query = _without_query(residuals, pooled=pooled)
     text_keys = [fold.texts for fold in label_folds]
     text = _measure(label_folds, text_keys, revealed=False)
     best = _best_among_novel(
@@ -138,6 +127,21 @@ def choose_refinement(
         text_and_query=text_and_query,
         one_shot=one_shot,
     )
+
+
+def _without_query(residuals: Sequence[float], *, pooled: bool) -> list[Refinement]:
+    """Every shortlist with every threshold and, where the survivors are pooled, every pooling."""
+    poolings = tuple(product(POOLINGS, residuals)) if pooled else ((0.0, 0.0),)
+    return [
+        replace(
+            PAPERS,
+            shortlist=shortlist,
+            text_threshold=threshold,
+            pooling=pooling,
+            residual=residual,
+        )
+        for shortlist, threshold, (pooling, residual) in product(SHORTLISTS, THRESHOLDS, poolings)
+    ]
 
 
 def least_gain(figures: Figures, text: Figures) -> float:

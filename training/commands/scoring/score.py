@@ -84,9 +84,7 @@ def score(
     refuse_unwritable(target)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
-    facts = read_run_on(run, dataset.name) if run is not None else {}
-    if run is not None:
-        dataset = with_metadata(dataset, metadata_of_run(facts, run))
+    facts, dataset = _as_of_run(run, dataset)
     console = open_console()
     options = _Options(
         settings=facts.get("settings", {}),
@@ -103,6 +101,14 @@ def score(
     write_examples(examples, target)
     said = (*_against_untrained(examples, run), *_chosen(measured, target))
     console.print(*said, *_all_alike(dataset, options), sep="\n", soft_wrap=True)
+
+
+def _as_of_run(run: Path | None, dataset: Dataset) -> tuple[dict[str, Any], Dataset]:
+    """The run's facts, and the data with the texts that the run reads."""
+    if run is None:
+        return {}, dataset
+    facts = read_run_on(run, dataset.name)
+    return facts, with_metadata(dataset, metadata_of_run(facts, run))
 
 
 def _all_alike(dataset: Dataset, options: _Options) -> Iterator[str]:

@@ -70,6 +70,13 @@ def test_small_data_has_small_batches_and_a_small_rate(labelled: int, batch: int
     assert here.rate == pytest.approx(6e-4 * (batch / 1024) ** 0.5)
 
 
+def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
+    assert CANDIDATES[LONGER](situation(trial(QUICK, HALF))) is None
+    candidate = CANDIDATES[LONGER](situation(trial(QUICK, GOOD)))
+    assert candidate is not None and candidate.name == LONGER
+    assert recipes.load(candidate.recipe, candidate.settings).encoder.frozen
+
+
 def test_ngrams_that_gained_nothing_are_left_out() -> None:
     for rows, buckets in ((HALF, 0), (GOOD, 65_536)):
         candidate = CANDIDATES[WHOLE](situation(trial(QUICK, rows)))
