@@ -34,6 +34,7 @@ from service.core.errors import (
 from service.http.refusals import Refusals
 from service.http.request_body import NDJSON, header
 from service.server.connection_guard import ConnectionGuard
+from service.server.living_transport import LivingTransport
 
 READ_BYTES = 262_144  # that the event loop reads from a socket at once
 MOST_PIPELINED = 64  # requests that wait behind the one in progress
@@ -71,7 +72,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, LivingTransport(transport)))
         self._guard.enter(self)
         self._for_probes = self._guard.crowded
         if self._guard.full:

@@ -23,7 +23,7 @@ from service.core.errors import CommandFailed
 
 HOST = "127.0.0.1"
 READY_SECONDS = 120.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 40.0  # more than a service takes by its own setting, `shutdown_seconds`
 _LOG_TAIL_BYTES = 4_000
 _POLL_SECONDS = 0.02
 

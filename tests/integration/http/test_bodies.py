@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,20 @@ def test_a_client_that_does_not_wait_for_its_answer_is_no_defect(server: ServerP
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_a_client_that_leaves_between_two_requests_at_once_is_no_defect(
+    server: ServerProcess,
+) -> None:
+    """uvicorn tells the second request alone that the client has left; the first is answered on."""
+    queries = [f"tent {number}" for number in range(256)]
+    body = json.dumps({"queries": queries, "top_k": 100}).encode()
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(request * 3)
+            connection.recv(1)
 
 
 @pytest.mark.parametrize(
