@@ -78,12 +78,13 @@ def attacks(
             quiet = measure_round(server, facts, texts, load, turn=2 * turn)
             beside = measure_round(server, facts, texts, load, attack=name, turn=2 * turn + 1)
             rows += rows_of(name, quiet, beside)
-    Report(
-        title="Attacks",
-        settings={"rate": rate, "seconds": seconds, "bundle": bundle.name},
-        environment=environment(),
-        rows=rows,
-    ).publish(out, "attacks")
+        report = Report(
+            title="Attacks",
+            settings={"rate": rate, "seconds": seconds, "bundle": bundle.name},
+            environment=environment(),
+            rows=rows,
+        )
+        report.publish(out, "attacks")  # before the server is stopped, which may fail
     return 0 if all(row.met is not False for row in rows) else 1
 
 
