@@ -12,7 +12,6 @@ from rich.console import Console
 
 from service.command_line import open_console
 from service.core.errors import MissingExtra
-from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
@@ -81,7 +80,6 @@ def score(
         chosen one. 1 is this head alone, 0 the classifiers alone. It needs `--out`.
     """
     target = target_of(run, encoder, out, untrained=untrained, head_share=head_share)
-    refuse_unwritable(target)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts, dataset = _as_of_run(run, dataset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.core.errors import InvalidInput
+from service.core.files.atomic import refuse_unwritable
 from training.models.encoder_location import find_encoder
 
 
@@ -16,9 +17,10 @@ def target_of(
     untrained: bool,
     head_share: float | None,
 ) -> Path:
-    """The folder of the results.
+    """The folder of the results, which can be written.
 
-    Raises `InvalidInput` for options that do not go together, and for an encoder that is none.
+    Raises `InvalidData` where it cannot be written, and `InvalidInput` for options that do not go
+    together, and for an encoder that is none.
     """
     if head_share is not None:
         return _of_share(run, encoder, out, head_share)
@@ -27,6 +29,7 @@ def target_of(
         raise InvalidInput("give either --run, or --encoder and --out")
     if untrained and run is None:
         raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
+    refuse_unwritable(target)
     if encoder is not None:
         find_encoder(encoder)
     return target
@@ -39,4 +42,5 @@ def _of_share(run: Path | None, encoder: str | None, out: Path | None, head_shar
         raise InvalidInput("--head-share goes with --run and --out")
     if out.resolve() == run.resolve():
         raise InvalidInput("--out must be another folder than --run, whose results stay")
+    refuse_unwritable(out)
     return out

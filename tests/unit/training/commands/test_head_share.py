@@ -10,7 +10,7 @@ from service.core.types import Role
 from tests.support.tiny.training import RECIPE, tiny_dataset
 from training.__main__ import app
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
-from training.commands import score as command
+from training.commands.scoring import score as command
 from training.evaluation import results
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import heads_of, with_share

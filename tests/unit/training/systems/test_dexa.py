@@ -42,6 +42,7 @@ def batch(texts: torch.Tensor) -> EncodedBatch:
     return EncodedBatch(
         instances=QUERIES,
         labels=texts[:3],
+        rows=torch.arange(len(QUERIES)),
         pool=torch.arange(3),
         sampled=positives,
         positives=positives,

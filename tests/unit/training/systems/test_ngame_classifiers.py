@@ -52,6 +52,7 @@ def batch(vectors: torch.Tensor) -> EncodedBatch:
     return EncodedBatch(
         instances=vectors[:2],
         labels=vectors[2:],
+        rows=torch.arange(2),
         pool=torch.arange(LABELS),
         sampled=POSITIVES,
         positives=POSITIVES,
