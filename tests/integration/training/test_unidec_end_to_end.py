@@ -13,32 +13,11 @@ import pytest
 from service.core.bundle import manifest
 from tests.support.commands import run, status_of
 from tests.support.serving import ServerProcess, server_process
+from tests.support.tiny.unidec import write_unidec_recipe
 from training.__main__ import app as training
 from training.datasets import lf_xmc
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
-
-RECIPE = """
-[encoder]
-name = "{model}"
-[heads]
-encoder = 16
-classifier = 12
-learning_rate = 5e-3
-[batch]
-instances = 16
-positives = 2
-[optimizer]
-steps = 12
-learning_rate = 1e-3
-head_learning_rate = 0.05
-precision = "fp32"
-[validation]
-rows = 8
-every = 12
-[system]
-name = "unidec"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unidec")
     lf_xmc.write(tiny_dataset(), folder / "data")
     model = write_tiny_checkpoint(folder, dropout=0.0)
-    (folder / "unidec.toml").write_text(RECIPE.format(model=model))
+    recipe = write_unidec_recipe(folder, model=model)
     places = ("--data", folder / "data", "--out", folder / "run")
-    assert status_of(training, "train", folder / "unidec.toml", *places) == 0
+    assert status_of(training, "train", recipe, *places) == 0
     for name, encoder in (("unidec", folder / "run" / "best"), ("plain", model)):
         source = ("--encoder", encoder, "--data", folder / "data", "--quantize", "none")
         ended = run("export", "bundle", *source, "--out", folder / "bundles" / name, seconds=300)

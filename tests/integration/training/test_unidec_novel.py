@@ -12,34 +12,11 @@ from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
 from tests.support.commands import status_of
 from tests.support.serving import local_service
+from tests.support.tiny.unidec import write_unidec_recipe
 from training.__main__ import app as training
 from training.datasets import lf_xmc, novel_split
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
-
-RECIPE = """
-[encoder]
-name = "{model}"
-[heads]
-encoder = 16
-classifier = 12
-learning_rate = 5e-3
-[batch]
-instances = 16
-positives = 2
-[optimizer]
-steps = 12
-learning_rate = 1e-3
-head_learning_rate = 0.05
-precision = "fp32"
-[validation]
-rows = 6
-labels = 0.3
-every = 12
-[system]
-name = "unidec"
-choose_novel = {choose_novel}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +35,11 @@ def made_bundle(folder: Path, split: Path, *, choose_novel: bool) -> Path:
     from tests.support.tiny.training import write_tiny_checkpoint
 
     model = write_tiny_checkpoint(folder, dropout=0.0)
-    recipe = folder / "unidec.toml"
-    recipe.write_text(RECIPE.format(model=model, choose_novel=str(choose_novel).lower()))
-    data = ("--data", split / "seen")
-    assert status_of(training, "train", recipe, *data, "--out", folder / "run") == 0
+    recipe, data = write_unidec_recipe(folder, model=model), ("--data", split / "seen")
+    hidden = ("--set", "validation.rows=6", "validation.labels=0.3")
+    chosen = (f"system.choose_novel={str(choose_novel).lower()}",)
+    places = (*data, "--out", folder / "run")
+    assert status_of(training, "train", recipe, *places, *hidden, *chosen) == 0
     options = ("--quantize", "none", "--depth", "12", "--memorization", "0.5")
     source = ("--encoder", folder / "run/best", "--out", folder / "bundle")
     assert status_of(export, "bundle", *data, *source, *options) == 0

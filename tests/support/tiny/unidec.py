@@ -1,4 +1,4 @@
-"""A bundle of UniDEC, trained for some steps on a catalogue; it needs torch."""
+"""UniDEC on tiny data: its recipe, and a bundle that is trained on a catalogue with torch."""
 
 from pathlib import Path
 
@@ -25,26 +25,32 @@ learning_rate = 5e-3
 instances = 16
 positives = 2
 [optimizer]
-steps = 8
+steps = 12
 learning_rate = 1e-3
 head_learning_rate = 0.05
 precision = "fp32"
 [validation]
 rows = 8
-every = 8
+every = 12
 [system]
 name = "unidec"
 """
+
+
+def write_unidec_recipe(folder: Path, *, model: Path) -> Path:
+    """A recipe of twelve steps, validated after the last one."""
+    recipe = folder / "unidec.toml"
+    recipe.write_text(RECIPE.format(model=model))
+    return recipe
 
 
 def make_unidec_bundle(folder: Path, catalogue: Catalogue) -> Path:
     """Train, choose and export below `folder`; the bundle holds all of the catalogue."""
     lf_xmc.write(_dataset(catalogue), folder / "data")
     model = write_tiny_checkpoint(folder, dropout=0.0)
-    (folder / "unidec.toml").write_text(RECIPE.format(model=model))
-    data = ("--data", folder / "data")
-    out = ("--out", folder / "run")
-    assert status_of(training, "train", folder / "unidec.toml", *data, *out) == 0
+    recipe, data = write_unidec_recipe(folder, model=model), ("--data", folder / "data")
+    short = ("--set", "optimizer.steps=8", "validation.every=8")
+    assert status_of(training, "train", recipe, *data, "--out", folder / "run", *short) == 0
     places = ("--encoder", folder / "run/best", "--out", folder / "shelf/outdoor")
     options = ("--quantize", "none", "--memorization", "0.5", "--depth", "10")
     assert status_of(export, "bundle", *data, *places, *options) == 0

@@ -16,7 +16,7 @@ from training.datasets.metadata_texts import with_metadata
 from training.evaluation.encode_texts import encode_texts
 from training.models.torch_encoder import load_encoder
 from training.progress import status
-from training.systems.mogic.guidance import Guided, guided
+from training.systems.mogic.guidance import guided
 from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import System
 
@@ -29,7 +29,7 @@ def guided_system(
     dimension: int,
     source: str,
     console: Console,
-) -> System | Guided:
+) -> System:
     """The system with the oracle of `settings`, unchanged where they name none.
 
     `dataset` has its own texts, without metadata; the oracle's get what it was trained with. Raises
