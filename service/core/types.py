@@ -88,11 +88,16 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The predictions of one request, the version of the view, and the seconds of each stage."""
+    """The predictions of one request, the version of the view, and the seconds of each stage.
+
+    `serialized` holds the predictions in place of `predictions` where the request brought a
+    function that serialises them.
+    """
 
     version: int
     predictions: tuple[Prediction, ...]
     seconds: Mapping[str, float]
+    serialized: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from service.engine.devices import open_device, segment_source
 from service.engine.label_encoding import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.reading.arrivals import Arrivals
-from service.engine.reading.query_request import Client
+from service.engine.reading.query_request import Client, Serializer
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import TaskQueue
 from service.engine.sealer import Sealer
@@ -209,14 +209,17 @@ class Engine:
         deadline: float,
         min_version: int = 0,
         client: Client | None = None,
+        serialize: Serializer | None = None,
         **requested: Any,
     ) -> tuple[str, Answer]:
         """Answer queries from one view of at least `min_version`; returns the bundle's name too.
 
         `requested` are options for which the bundle has defaults, None where the request has none;
         `deadline` is a time of `monotonic`; a request whose `client` has left is not worked on.
-        Raises `NotReady`, `InvalidInput` for a `min_version` that cannot come, `Overloaded`,
-        `DelayExceeded`, `DeadlineExceeded` or `ClientLeft`.
+        `serialize` is called in an answering thread with each prediction, in whose place the answer
+        then holds the bytes; what it raises fails the request. Raises `NotReady`, `InvalidInput`
+        for a `min_version` that cannot come, `Overloaded`, `DelayExceeded`, `DeadlineExceeded` or
+        `ClientLeft`.
         """
         self._require_ready()
         return await self._reads.predict(
@@ -225,6 +228,7 @@ class Engine:
             deadline=deadline,
             min_version=min_version,
             client=client,
+            serialize=serialize,
             **requested,
         )
 

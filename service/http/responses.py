@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from service.http.answers import (
     StreamEnd,
     TimingAnswer,
 )
-from service.http.large.held_bytes import Hold
 from service.http.problems import Problem
 
 PIECE_BYTES = 131_072  # of an answer that are handed to the server at once
@@ -89,36 +89,50 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
     }
 
 
-def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> int:
-    """About how many bytes an answer will have; raises `AnswerTooLarge` beyond `limit`."""
-    size = sum(_size(prediction, explain) for prediction in answer.predictions)
+def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> None:
+    """Raise `AnswerTooLarge` where an answer will have more than about `limit` bytes."""
+    _require_fits(sum(_size(prediction, explain) for prediction in answer.predictions), limit)
+
+
+def _require_fits(size: int, limit: int) -> None:
     if size > limit:
         raise AnswerTooLarge(
-            f"the answer would have some {size} bytes, and {limit} are allowed; ask for fewer"
+            f"the answer would have at least {size} bytes, and {limit} are allowed; ask for fewer"
             " keywords, for fewer queries, or without `explain`",
             field="top_k",
         )
-    return size
 
 
-def large_predict_answer(
-    answer: Answer, *, bundle: str, explain: bool, limit: int, hold: Hold
-) -> JsonAnswer:
-    """The same, serialised query by query: a single call would keep the interpreter's lock.
+class SerializedResults:
+    """Serialises the results of one large answer, query by query, wherever they are made.
 
-    Raises, before it builds the answer, `AnswerTooLarge` if it would have more than `limit` bytes
-    and `TooManyBytes` if `hold` cannot take them.
+    As objects they would all be freed in one go, in which nothing else is answered.
     """
-    hold.become(require_answer_fits(answer, explain=explain, limit=limit))
-    return JsonAnswer.of_parts(_large_parts(answer, bundle=bundle, explain=explain))
+
+    def __init__(self, *, explain: bool, limit: int) -> None:
+        """All results of an answer together may have about `limit` bytes."""
+        self._explain, self._limit = explain, limit
+        self._size, self._lock = 0, Lock()
+
+    def __call__(self, prediction: Prediction) -> bytes:
+        """A query's result as JSON; raises `AnswerTooLarge` before it builds what is too much."""
+        with self._lock:
+            self._size += _size(prediction, self._explain)
+            _require_fits(self._size, self._limit)
+        return orjson.dumps(result_answer(prediction, explain=self._explain))
 
 
-def _large_parts(answer: Answer, *, bundle: str, explain: bool) -> Iterator[bytes]:
+def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
+    """The same document as `predict_answer`, from results that are serialised already."""
+    return JsonAnswer.of_parts(_large_parts(answer, bundle=bundle))
+
+
+def _large_parts(answer: Answer, *, bundle: str) -> Iterator[bytes]:
     """The parts of `predict_answer` as JSON, one for each query between others."""
     yield b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)
-    for number, prediction in enumerate(answer.predictions):
+    for number, result in enumerate(answer.serialized):
         yield b"," if number else b""
-        yield orjson.dumps(result_answer(prediction, explain=explain))
+        yield result
     yield b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds))
 
 

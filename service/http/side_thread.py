@@ -1,4 +1,4 @@
-"""One thread beside the event loop for bodies and answers that take longer than a few milliseconds.
+"""One thread beside the event loop for bodies that take longer than a few milliseconds to parse.
 
 There is one thread, so large bodies wait for each other and not for small ones. Parsing 4 MB of
 JSON holds the interpreter's lock for some 50 ms, and the event loop releases that lock whenever it

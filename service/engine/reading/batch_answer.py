@@ -17,6 +17,7 @@ from service.engine.reading.task_queue import Batch
 from service.telemetry import Telemetry
 
 Encoded = tuple[QueryTask, Floats]  # a task and the vectors of its queries, [B, d]
+Results = tuple[tuple[Prediction, ...], tuple[bytes, ...]]  # as `Answer` holds them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,10 +116,12 @@ def _search(
         if isinstance(result, KeymatchError):
             outcomes.append(failure(task.request, result))
             continue
+        predictions, serialized = result
         part = Answer(
             version=task.view.version,
-            predictions=result,
+            predictions=predictions,
             seconds={"queue": taken - task.request.queued, **encoding, **watch.seconds},
+            serialized=serialized,
         )
         outcomes.append(Outcome(request=task.request, task=task, answer=part))
     return outcomes
@@ -126,16 +129,26 @@ def _search(
 
 def _score(
     loaded: LoadedBundle, group: Sequence[Encoded], retrieved: tuple[Floats, Rows]
-) -> list[tuple[QueryTask, tuple[Prediction, ...] | KeymatchError]]:
-    """The predictions of each task from all keys [B, b]; of none that has expired meanwhile."""
-    similarities, rows = retrieved
-    scored: list[tuple[QueryTask, tuple[Prediction, ...] | KeymatchError]] = []
+) -> list[tuple[QueryTask, Results | KeymatchError]]:
+    """The results of each task from all keys [B, b]; of none that has expired meanwhile."""
+    scored: list[tuple[QueryTask, Results | KeymatchError]] = []
     start = 0
     for task, _ in group:
         own = slice(start, start := start + len(task))
-        error = task.request.useless(monotonic())
-        predictions = error or loaded.predictor.predictions(
-            task.view, task.queries, (similarities[own], rows[own]), task.request.options
-        )
-        scored.append((task, predictions))
+        found = (retrieved[0][own], retrieved[1][own])
+        try:
+            scored.append(
+                (task, task.request.useless(monotonic()) or _results(loaded, task, found))
+            )
+        except KeymatchError as error:  # the answer would be too large
+            scored.append((task, error))
     return scored
+
+
+def _results(loaded: LoadedBundle, task: QueryTask, retrieved: tuple[Floats, Rows]) -> Results:
+    """The predictions of a task, serialised where its request asks for that."""
+    request = task.request
+    predictions = loaded.predictor.predictions(task.view, task.queries, retrieved, request.options)
+    if request.serialize is None:
+        return predictions, ()
+    return (), tuple(map(request.serialize, predictions))

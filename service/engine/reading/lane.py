@@ -36,13 +36,13 @@ class Lane:
         return self._begun is not None or bool(self._requests)
 
     @property
-    def evidence_next(self) -> bool:
-        """Whether the next task is one of those that are spent on evidence."""
+    def interpreted_next(self) -> bool:
+        """Whether the next task is one of those that keep the interpreter busy."""
         if self._begun is not None:
-            return self._begun.evidence
+            return self._begun.interpreted
         if not self._requests:
             return False
-        return self._requests[-1 if self._too_many_wait else 0].evidence
+        return self._requests[-1 if self._too_many_wait else 0].interpreted
 
     @property
     def full(self) -> bool:

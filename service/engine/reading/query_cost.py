@@ -23,3 +23,14 @@ def query_cost(options: PredictOptions) -> int:
     keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
     milliseconds = _QUERY + key * options.depth + keyword * options.top_k
     return max(1, round(milliseconds / _UNIT))
+
+
+def is_interpreted(options: PredictOptions) -> bool:
+    """Whether a query keeps the interpreter busy for longer than all of a plain one takes.
+
+    Keywords and evidence are put together in Python: in two threads at once they take twice as
+    long, and everything else in the process waits for the interpreter.
+    """
+    keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
+    key = _EXPLAINED_KEY * options.explain
+    return keyword * options.top_k + key * options.depth > _UNIT

@@ -13,12 +13,14 @@ from typing import Protocol
 
 from service.core.errors import ClientLeft, DeadlineExceeded, KeymatchError
 from service.core.memory.view import View
-from service.core.types import Answer, PredictOptions
+from service.core.types import Answer, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
-from service.engine.reading.query_cost import query_cost
+from service.engine.reading.query_cost import is_interpreted, query_cost
 
 TASK_COST = 8  # of a task of several queries: a large request must not occupy a thread for long
-EVIDENCE_COST = 4  # of a query of whose time evidence takes the most
+
+
+Serializer = Callable[[Prediction], bytes]  # called in the answering threads
 
 
 class Client(Protocol):
@@ -49,10 +51,15 @@ class QueryRequest:
         queued: float,
         deadline: float,
         client: Client | None = None,
+        serialize: Serializer | None = None,
     ) -> None:
-        """Wait from `queued` to `deadline`, times of `monotonic`; call it within the event loop."""
+        """Wait from `queued` to `deadline`, times of `monotonic`; call it within the event loop.
+
+        With `serialize`, each prediction is serialised as soon as it is made: a large answer is
+        never held as objects, which would all be freed in one go.
+        """
         self.queries, self.options, self.loaded = queries, options, loaded
-        self.deadline, self.client = deadline, client
+        self.deadline, self.client, self.serialize = deadline, client, serialize
         self.queued = queued
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Answer] = self.loop.create_future()
@@ -60,7 +67,7 @@ class QueryRequest:
         self._cut = 0  # queries that are in tasks already
         self._parts: dict[int, Answer] = {}  # by the place of their first query
         self._missing = len(queries)
-        self.query_cost = query_cost(options)
+        self.query_cost, self.interpreted = query_cost(options), is_interpreted(options)
 
     @property
     def cost(self) -> int:
@@ -68,20 +75,18 @@ class QueryRequest:
         return len(self.queries) * self.query_cost
 
     @property
-    def evidence(self) -> bool:
-        """Whether its tasks are spent on evidence, in Python: two at once take twice as long."""
-        return self.options.explain and self.query_cost >= EVIDENCE_COST
-
-    @property
     def uncut(self) -> int:
         """What is not in a task yet, in plain queries."""
         return (len(self.queries) - self._cut) * self.query_cost
 
     def cut(self, most: int = TASK_COST) -> QueryTask:
-        """The next task, of one query or of several that cost at most `most`."""
+        """The next task, of one query or of several that cost at most `most`.
+
+        A query that keeps the interpreter busy is a task by itself, so that others come between.
+        """
         if self.view is None:
             self.view = self.loaded.memory.view
-        queries = max(1, most // self.query_cost)
+        queries = 1 if self.interpreted else max(1, most // self.query_cost)
         start, self._cut = self._cut, min(len(self.queries), self._cut + queries)
         return QueryTask(request=self, view=self.view, start=start, stop=self._cut)
 
@@ -139,4 +144,9 @@ def _joined(parts: Sequence[Answer]) -> Answer:
             before = seconds.get(stage, 0.0)
             seconds[stage] = max(before, value) if stage == "queue" else before + value
     predictions = tuple(prediction for part in parts for prediction in part.predictions)
-    return Answer(version=parts[0].version, predictions=predictions, seconds=seconds)
+    return Answer(
+        version=parts[0].version,
+        predictions=predictions,
+        seconds=seconds,
+        serialized=tuple(result for part in parts for result in part.serialized),
+    )

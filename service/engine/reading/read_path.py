@@ -13,7 +13,7 @@ from service.core.errors import ClientLeft, DeadlineExceeded, InvalidInput, Over
 from service.core.types import Answer, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading.answer_threads import AnswerThreads
-from service.engine.reading.query_request import Client, QueryRequest
+from service.engine.reading.query_request import Client, QueryRequest, Serializer
 from service.engine.reading.task_queue import TaskQueue
 from service.engine.reading.view_waiters import ViewWaiters
 from service.settings import EngineSettings
@@ -60,6 +60,7 @@ class ReadPath:
         deadline: float,
         min_version: int,
         client: Client | None,
+        serialize: Serializer | None,
         **requested: Any,
     ) -> tuple[str, Answer]:
         """Answer queries, see `Engine.predict`."""
@@ -79,6 +80,7 @@ class ReadPath:
             queued=queued,
             deadline=deadline,
             client=client,
+            serialize=serialize,
         )
         self._queue.put(request)
         return loaded.name, await self._answer(request)

@@ -34,9 +34,9 @@ class Batch:
         return sum(task.cost for task in self.tasks)
 
     @property
-    def evidence(self) -> bool:
-        """Whether it is spent on evidence."""
-        return any(task.request.evidence for task in self.tasks)
+    def interpreted(self) -> bool:
+        """Whether it keeps the interpreter busy."""
+        return any(task.request.interpreted for task in self.tasks)
 
     def __len__(self) -> int:
         return sum(map(len, self.tasks))
@@ -57,9 +57,10 @@ class TaskQueue:
     many requests that are. Overload and the limit on what waits or runs are each lane's own: large
     requests wait longer than small ones by nature, and must not take the places of these.
 
-    One thread at a time builds evidence: it is the interpreter's work, in which a second thread
-    would gain nothing, and small requests would wait until either has finished. Where small ones
-    came meanwhile, the evidence of large requests then rests for as long as it took.
+    One thread at a time puts evidence and many keywords together: it is the interpreter's work, in
+    which a second thread would gain nothing, and small requests would wait until either has
+    finished. Where small ones came meanwhile, such work of large requests then rests for as long as
+    it took.
 
     On the processor, threads share what waits evenly. A GPU computes for one thread at a time, so
     that one takes all that has come in while the last batch ran.
@@ -82,9 +83,9 @@ class TaskQueue:
             )
             for _ in range(2)
         )
-        self._explaining = False  # whether a thread builds evidence
-        self._rests_until = 0.0  # by `monotonic`, the evidence of large requests
-        self._small_came = False  # since evidence was begun
+        self._interpreting = False  # whether a thread keeps the interpreter busy
+        self._rests_until = 0.0  # by `monotonic`, such work of large requests
+        self._small_came = False  # since such work was begun
         self._query_seconds = 0.0  # that a plain query takes one thread, in the mean
         self._errands: deque[Errand] = deque()
         self._closed = False
@@ -159,8 +160,8 @@ class TaskQueue:
         """Note that a batch, which took so many seconds, runs no longer."""
         with self._changed:
             batch.lane.running -= batch.cost
-            if batch.evidence:
-                self._explaining = False
+            if batch.interpreted:
+                self._interpreting = False
                 if batch.lane is self._large and self._small_came:
                     self._rests_until = monotonic() + seconds
                 self._changed.notify()
@@ -179,19 +180,21 @@ class TaskQueue:
         return min(lanes, key=lambda lane: lane.served, default=None)
 
     def _waits(self, lane: Lane) -> bool:
-        """Whether a lane's next task must wait until evidence was built, or has rested."""
-        if not lane.evidence_next:
+        """Whether a lane's next task must wait until the interpreter is free, or has rested."""
+        if not lane.interpreted_next:
             return False
-        return self._explaining or (lane is self._large and self._rest_left() is not None)
+        return self._interpreting or (lane is self._large and self._rest_left() is not None)
 
     def _rest_left(self) -> float | None:
-        """For how many seconds the evidence of large requests still rests, None where not."""
+        """For how many seconds the interpreter still rests from large requests, None where not."""
         left = self._rests_until - monotonic()
         return left if left > 0 else None
 
     def _take(self, lane: Lane) -> Batch:
         # What waits is shared among the threads: one that took all of it would let the others idle.
         share = self._task_cost if lane is self._large else -(-lane.waiting // self._sharing)
+        if lane.interpreted_next:
+            share = 1  # one task, which is one query
         per_second = self._threads / self._query_seconds if self._query_seconds else 0.0
         tasks, dropped = lane.take(
             min(share, self._batch_cost),
@@ -200,6 +203,6 @@ class TaskQueue:
             per_second=per_second,
         )
         batch = Batch(lane=lane, tasks=tasks, dropped=dropped)
-        if batch.evidence:
-            self._explaining, self._small_came = True, False
+        if batch.interpreted:
+            self._interpreting, self._small_came = True, False
         return batch

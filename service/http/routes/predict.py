@@ -14,6 +14,7 @@ from service.http.request_models.predictions import PredictBody
 from service.http.responses import (
     KEYWORD_BYTES,
     JsonAnswer,
+    SerializedResults,
     large_predict_answer,
     predict_answer,
     require_answer_fits,
@@ -28,7 +29,6 @@ class PredictRoutes:
 
     def __init__(self, dependencies: RouteDependencies) -> None:
         self._engine, self._models = dependencies.engine, dependencies.models
-        self._side_thread = dependencies.side_thread
         self._limits = dependencies.limits
         self._answer_bytes = dependencies.limits.answer_bytes
 
@@ -53,21 +53,17 @@ class PredictRoutes:
         rows = len(body.queries) * body.top_k * (EVIDENCE_ROWS if body.explain else 1)
         if rows > FEW_ROWS:  # as much is held before its answer is built, and waits for that
             call.hold.add(min(rows * KEYWORD_BYTES, self._answer_bytes))
+            serialize = SerializedResults(explain=body.explain, limit=self._answer_bytes)
+            bundle, answer = await self._answer(call, serialize)
+            return large_predict_answer(answer, bundle=bundle)
         bundle, answer = await self._answer(call)
-        if rows <= FEW_ROWS:
-            if body.explain:  # only metadata and evidence make so few rows large
-                require_answer_fits(answer, explain=True, limit=self._answer_bytes)
-            return predict_answer(answer, bundle=bundle, explain=body.explain)
-        return await self._side_thread.run(
-            large_predict_answer,
-            answer,
-            bundle=bundle,
-            explain=body.explain,
-            limit=self._answer_bytes,
-            hold=call.hold,
-        )
+        if body.explain:  # only metadata and evidence make so few rows large
+            require_answer_fits(answer, explain=True, limit=self._answer_bytes)
+        return predict_answer(answer, bundle=bundle, explain=body.explain)
 
-    async def _answer(self, call: Call[PredictBody]) -> tuple[str, Answer]:
+    async def _answer(
+        self, call: Call[PredictBody], serialize: SerializedResults | None = None
+    ) -> tuple[str, Answer]:
         """The bundle's name and the answer; a passed deadline is named by its field."""
         body = call.input
         base = PredictOptions(top_k=body.top_k, explain=body.explain)
@@ -79,6 +75,7 @@ class PredictRoutes:
                 deadline=call.received + deadline_ms / 1000,
                 min_version=body.min_version,
                 client=call.request.scope.get("state", {}).get("client"),
+                serialize=serialize,
                 memorization=body.memorization,
                 depth=body.depth,
             )

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from service.core.errors import InvalidInput, TooManyBytes
+from service.core.errors import InvalidInput
 from service.core.types import Answer, Evidence, Keyword, Prediction, RowKind
-from service.http.large.held_bytes import HeldBytes, Hold
 from service.http.responses import (
     PIECE_BYTES,
     JsonAnswer,
+    SerializedResults,
     _size,
     large_predict_answer,
     predict_answer,
@@ -27,8 +27,10 @@ ROW = Evidence(
 LIMIT = 1_000_000
 
 
-def hold(limit: int = 10 * LIMIT) -> Hold:
-    return HeldBytes(limit).hold()
+def serialized(answer: Answer, *, explain: bool = True) -> Answer:
+    """The answer as a request for much gets it from the engine."""
+    serialize = SerializedResults(explain=explain, limit=LIMIT)
+    return replace(answer, predictions=(), serialized=tuple(map(serialize, answer.predictions)))
 
 
 def answer(*, keywords: int, metadata: dict[str, str]) -> Answer:
@@ -66,7 +68,7 @@ def body(sent: JsonAnswer) -> bytes:
 def test_a_large_answer_is_the_same_document(explain: bool) -> None:
     tents = answer(keywords=50, metadata={"brand": "acme"})
     small = predict_answer(tents, bundle="b", explain=explain)
-    large = large_predict_answer(tents, bundle="b", explain=explain, limit=LIMIT, hold=hold())
+    large = large_predict_answer(serialized(tents, explain=explain), bundle="b")
     assert body(large) == orjson.dumps(small)
 
 
@@ -76,7 +78,7 @@ def test_a_large_answer_has_a_part_for_each_query(queries: int, keywords: int) -
     tents = answer(keywords=keywords, metadata={"brand": "acme"})
     many = replace(tents, predictions=tents.predictions * queries)
     small = predict_answer(many, bundle='"b"', explain=True)
-    large = large_predict_answer(many, bundle='"b"', explain=True, limit=LIMIT, hold=hold())
+    large = large_predict_answer(serialized(many), bundle='"b"')
     assert body(large) == orjson.dumps(small)
     assert large.size == len(body(large))
 
@@ -92,16 +94,18 @@ def test_the_size_of_an_answer_is_estimated_to_a_fifth(explain: bool) -> None:
 def test_an_answer_that_would_be_too_large_is_refused() -> None:
     fat = answer(keywords=100, metadata={"story": "x" * 100_000})
     with pytest.raises(InvalidInput, match="fewer keywords") as refused:
-        large_predict_answer(fat, bundle="b", explain=True, limit=LIMIT, hold=hold())
+        serialized(fat)
     assert refused.value.field == "top_k"
-    large_predict_answer(fat, bundle="b", explain=False, limit=LIMIT, hold=hold())
+    serialized(fat, explain=False)
 
 
-def test_an_answer_for_which_nothing_is_left_is_refused_before_it_is_built() -> None:
-    fat, held = answer(keywords=100, metadata={"story": "x" * 1_000}), hold(50_000)
-    with pytest.raises(TooManyBytes):
-        large_predict_answer(fat, bundle="b", explain=True, limit=LIMIT, hold=held)
-    assert held.size == 0
+def test_an_answer_is_refused_with_the_first_result_that_is_too_much() -> None:
+    fat = answer(keywords=10, metadata={"story": "x" * 40_000})
+    serialize = SerializedResults(explain=True, limit=LIMIT)
+    for _ in range(2):
+        serialize(fat.predictions[0])
+    with pytest.raises(InvalidInput, match=r"at least 12\d{5} bytes"):
+        serialize(fat.predictions[0])
 
 
 def test_a_long_answer_is_sent_in_pieces() -> None:

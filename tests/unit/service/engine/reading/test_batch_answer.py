@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.core.errors import ClientLeft, DeadlineExceeded, DelayExceeded, KeymatchError
+from service.core.errors import (
+    AnswerTooLarge,
+    ClientLeft,
+    DeadlineExceeded,
+    DelayExceeded,
+    KeymatchError,
+)
 from service.core.prediction.predictor import Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions
 from service.engine.reading import batch_answer
@@ -85,6 +91,7 @@ class Desk:
                 queued=NOW - 0.5,
                 deadline=how.get("deadline", NOW + 60),
                 client=how.get("client"),
+                serialize=how.get("serialize"),
             )
 
         return self.loop.run_until_complete(make())
@@ -132,6 +139,26 @@ def test_an_answer_says_what_each_stage_took(desk: Desk) -> None:
     seconds = request.future.result().seconds
     assert seconds.keys() == {"queue", "encode", "retrieve", "score"}
     assert (seconds["queue"], seconds["encode"]) == (0.5, 0.002)
+
+
+def test_predictions_are_serialised_where_the_request_asks_for_that(desk: Desk) -> None:
+    request = desk.request("a", "bb", serialize=lambda prediction: prediction.query.encode())
+    plain = desk.request("ccc")
+    desk.answer_requests(request, plain)
+    answer = request.future.result()
+    assert (answer.predictions, answer.serialized) == ((), (b"a", b"bb"))
+    assert answered(plain) == ["ccc"]
+
+
+def test_what_a_serialiser_refuses_fails_its_request_alone(desk: Desk) -> None:
+    def refuse(_prediction: Prediction) -> bytes:
+        raise AnswerTooLarge("too much")
+
+    request, plain = desk.request("a", serialize=refuse), desk.request("bb")
+    desk.answer_requests(request, plain)
+    assert isinstance(request.future.exception(), AnswerTooLarge)
+    assert answered(plain) == ["bb"]
+    assert desk.predictor.searched == [[1, 2]]  # none of it was done twice
 
 
 def test_tasks_of_other_options_or_views_are_searched_by_themselves(desk: Desk) -> None:

@@ -223,10 +223,11 @@ def test_every_query_comes_out_exactly_once(steps: list[tuple[str, int]], thread
         desk.loop.close()
 
 
-# Evidence -------------------------------------------------------------------------------------
+# The interpreter's work -------------------------------------------------------------------------
 
 
 EXPLAINED = PredictOptions(top_k=1_000, depth=2_000, explain=True)
+MANY_KEYWORDS = PredictOptions(top_k=1_000)
 
 
 def begin(desk: QueueDesk) -> Batch:
@@ -236,9 +237,12 @@ def begin(desk: QueueDesk) -> Batch:
     return batch
 
 
-def test_one_thread_at_a_time_builds_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [EXPLAINED, MANY_KEYWORDS])
+def test_one_thread_at_a_time_builds_evidence_or_many_keywords(
+    options: PredictOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = QueueDesk(monkeypatch, threads=2)
-    explained = desk.put(2, options=EXPLAINED)
+    explained = desk.put(8, options=options)
     first = begin(desk)
     plain = desk.put(1)
     assert taken(first) == [explained]
@@ -256,6 +260,13 @@ def test_one_thread_at_a_time_builds_evidence(monkeypatch: pytest.MonkeyPatch) -
     waiting.join(30)
     assert taken(second[0]) == [explained]
     desk.loop.close()
+
+
+def test_a_query_for_many_keywords_is_a_task_by_itself(desk: QueueDesk) -> None:
+    request = desk.put(8, options=MANY_KEYWORDS)
+    batches = [desk.take() for _ in range(8)]
+    assert [taken(batch) for batch in batches] == [[request]] * 8
+    assert [len(batch) for batch in batches] == [1] * 8
 
 
 def test_evidence_does_not_rest_where_no_small_request_came(desk: QueueDesk) -> None:
