@@ -22,12 +22,13 @@ from training.loop.frozen import FrozenEmbedder
 from training.loop.model import TrainedModel
 from training.loop.optimizers import Optimizers, make_optimizers
 from training.loop.training_data import TrainingData
+from training.models.lora import add_adapters
 from training.models.ngrams import CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
 from training.models.precision import supported_precision
 from training.models.sharding import Sharding, sharding_of
 from training.models.tokens import TokenTable, concatenate, tokenize
-from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.torch_encoder import TorchEncoder, load_encoder, set_pooling
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads
 from training.models.wise_ft import Mixture
 from training.progress import status
@@ -88,7 +89,7 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 
 
 def trainable_encoder(recipe: Recipe) -> TorchEncoder:
-    """Load the encoder to train, with the recipe's token limit, prompts, dropout and n-grams."""
+    """Load the encoder to train, with the recipe's token limit, prompts, pooling and additions."""
     settings, ngrams = recipe.encoder, recipe.ngrams
     encoder = load_encoder(
         settings.name,
@@ -96,8 +97,12 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
         query_prompt=settings.query_prompt,
         label_prompt=settings.label_prompt,
     )
+    if settings.pooling is not None:
+        set_pooling(encoder.model, settings.pooling)
     if settings.dropout is not None:
         set_dropout(encoder.model, settings.dropout)
+    if recipe.lora.rank:
+        add_adapters(encoder.model, recipe.lora)
     if ngrams.buckets and ngrams_of(encoder.model) is None:
         encoder.model.append(untrained_ngrams(encoder.tokenizer, encoder.dimension, ngrams))
     return encoder

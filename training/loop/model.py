@@ -23,6 +23,7 @@ from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
 from training.loop.optimizers import HEAD, Optimizers
+from training.models.lora import remove_adapters
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
@@ -141,19 +142,23 @@ class TrainedModel:
             write_model(self.encoder, folder, head_weights=head_weights, label_keys=label_keys)
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Take over the weights of a checkpoint that `write_checkpoint` wrote."""
+        """Take over the weights of a checkpoint that `write_checkpoint` wrote.
+
+        They hold what adapters of LoRA have learned, so the model goes on without these.
+        """
         best = load_encoder(str(folder))
+        remove_adapters(self.encoder.model)
         self.encoder.model.load_state_dict(best.model.state_dict())
         if self.system.head is not None:
             self.system.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
 
     def state(self) -> TrainedState:
-        """A copy of all weights and moments."""
+        """A copy of the weights, but those that are frozen, and of the moments."""
         return TrainedState(
             weights={
                 f"{name}/{key}": value.detach().cpu().clone().contiguous()
                 for name, module in self._modules().items()
-                for key, value in module.state_dict().items()
+                for key, value in _learned(module).items()
             },
             moments={
                 name: {
@@ -168,13 +173,12 @@ class TrainedModel:
         """Go on from what `state` returned."""
         for name, module in self._modules().items():
             prefix = f"{name}/"
-            module.load_state_dict(
-                {
-                    key.removeprefix(prefix): value
-                    for key, value in state.weights.items()
-                    if key.startswith(prefix)
-                }
-            )
+            saved = {
+                key.removeprefix(prefix): value
+                for key, value in state.weights.items()
+                if key.startswith(prefix)
+            }
+            module.load_state_dict({**_frozen(module), **saved})
         self.optimizers.load_moments(state.moments)
 
     def _modules(self) -> dict[str, nn.Module]:
@@ -186,3 +190,14 @@ class TrainedModel:
 
     def _head_parameters(self) -> Iterator[nn.Parameter]:
         return iter(()) if self.system.head is None else self.system.head.parameters()
+
+
+def _learned(module: nn.Module) -> dict[str, Tensor]:
+    """The module's state without the parameters that are frozen, such as those under LoRA."""
+    frozen = _frozen(module)
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def _frozen(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that do not learn: a resumed run loads them with its encoder."""
+    return {name: value for name, value in module.named_parameters() if not value.requires_grad}

@@ -15,6 +15,7 @@ VARIANTS = {
     "cached": ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
     "mixed": ("validation.mixing=[0.5, 1.0]", "ngrams.buckets=512"),
     "frozen": ("encoder.frozen=true", "ngrams.buckets=512", "ngrams.dropout=0.2"),
+    "lora": ("lora.rank=2", "lora.dropout=0.2", "validation.mixing=[0.5, 1.0]"),
     "head": ("encoder.frozen=true", "system.name=irene"),
 }
 
