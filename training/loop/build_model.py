@@ -5,7 +5,7 @@ Shapes: N training instances, L labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -41,11 +41,18 @@ _DIRECTION_TEXTS = 4_096  # from which heads of fewer dimensions learn the main 
 
 
 def build_model(
-    recipe: Recipe, dataset: Dataset, data: TrainingData, *, source: str, console: Console
+    recipe: Recipe,
+    dataset: Dataset,
+    data: TrainingData,
+    *,
+    guide: Callable[..., System],
+    source: str,
+    console: Console,
 ) -> TrainedModel:
     """The model of a run before its first step.
 
-    Raises `InvalidConfig` where the recipe leaves nothing to train.
+    `guide` (`guided_system` with the recipe's settings) lets an oracle guide the system, if the
+    recipe has one. Raises `InvalidConfig` where the recipe leaves nothing to train.
     """
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
@@ -64,6 +71,7 @@ def build_model(
     if isinstance(embedder, FrozenEmbedder):
         with status(console, f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.transformer_vectors
+    system = guide(system, dimension=encoder.dimension, source=source, console=console)
     optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(
         encoder=encoder,
@@ -233,14 +241,16 @@ def _prepare(
         embedder.module if embedder.learns else None,
         system.head,
         recipe,
+        training_only=system.training_only,
         sharded=system.sharded_parameters,
         sharding=sharding,
     )
     if embedder.learns:
         embedder.module, *optimizers.each = accelerator.prepare(embedder.module, *optimizers.each)
     embedder.module.train(embedder.learns)
-    if system.head is not None:
-        system.head.to(accelerator.device)
+    for module in (system.head, system.training_only):
+        if module is not None:
+            module.to(accelerator.device)
     return optimizers
 
 

@@ -22,7 +22,7 @@ from service.core.types import Floats, Role, Rows
 from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
-from training.loop.optimizers import HEAD, Optimizers
+from training.loop.optimizers import HEAD, TRAINING_ONLY, Optimizers
 from training.models.lora import remove_adapters
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
@@ -84,7 +84,7 @@ class TrainedModel:
         """Move all parameters by their gradients, then clear these."""
         for group in self.optimizers.param_groups:
             group["lr"] = learning_rate_factor * group["base_learning_rate"]
-        for parameter in self._head_parameters():  # every process has the head's whole gradient
+        for parameter in self._whole_parameters():
             if parameter.grad is not None:
                 parameter.grad /= self.accelerator.num_processes
         self.optimizers.clip(largest_norm=clip, accelerator=self.accelerator)
@@ -184,12 +184,14 @@ class TrainedModel:
     def _modules(self) -> dict[str, nn.Module]:
         """The trained modules by their names in a state."""
         modules = {"encoder": self.accelerator.unwrap_model(self.embedder.module)}
-        if self.system.head is not None:
-            modules[HEAD] = self.system.head
-        return modules
+        others = {HEAD: self.system.head, TRAINING_ONLY: self.system.training_only}
+        return modules | {name: module for name, module in others.items() if module is not None}
 
-    def _head_parameters(self) -> Iterator[nn.Parameter]:
-        return iter(()) if self.system.head is None else self.system.head.parameters()
+    def _whole_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of which every process has the whole gradient: all but the encoder's."""
+        for module in (self.system.head, self.system.training_only):
+            if module is not None:
+                yield from module.parameters()
 
 
 def _learned(module: nn.Module) -> dict[str, Tensor]:
