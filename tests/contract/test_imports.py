@@ -90,7 +90,7 @@ def test_importing_a_package_does_nothing() -> None:
 # What the extra `training` brings, and the extras of the quick start (`make serve`) do not.
 ONLY_TRAINING = (
     *("torch", "transformers", "sentence_transformers", "accelerate", "psutil", "safetensors"),
-    *("tensorboard", "pyarrow", "matplotlib", "jinja2", "onnx", "onnxscript"),
+    *("tensorboard", "pyarrow", "matplotlib", "jinja2", "onnx", "onnxscript", "peft"),
 )
 
 

@@ -5,7 +5,7 @@
 W_0 [out, in] keeps the weights that were loaded; only A [r, in] and B [out, r] learn. B starts at
 zero, so that training starts from the encoder as it is. A model of billions of weights then has
 gradients and moments for a few millions. Checkpoints hold W, so nothing that reads them knows of
-adapters.
+adapters. Where a model is loaded in half precision, W is rounded to it; A and B learn in fp32.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
             f" {', '.join(sorted(layers))}"
         ) from error
     for parameter in transformer.parameters():
-        if parameter.requires_grad:  # A and B: moments in the precision of a half would be lost
+        if parameter.requires_grad:  # A and B, whose small steps half precision would lose
             parameter.data = parameter.data.float()
 
 

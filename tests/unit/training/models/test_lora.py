@@ -1,5 +1,6 @@
 """LoRA: what learns, that nothing changes at first, and that merged weights give equal vectors."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from service.core.errors import InvalidConfig  # noqa: E402
+from service.core.errors import InvalidConfig, MissingExtra  # noqa: E402
 from service.core.types import Role  # noqa: E402
 from tests.support.tiny.training import (  # noqa: E402
     write_tiny_checkpoint,
@@ -103,6 +104,13 @@ def test_adapters_can_be_removed(encoder: TorchEncoder) -> None:
     remove_adapters(encoder.model)
     assert {*encoder.model.state_dict()} == names
     assert np.array_equal(vectors(encoder), before)
+
+
+def test_peft_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load_encoder(str(write_tiny_language_model(tmp_path)), max_tokens=16)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtra, match=r"peft is not installed: .*keymatch\[training\]"):
+        add_adapters(encoder.model, SETTINGS)
 
 
 def test_the_layers_can_be_chosen(tmp_path: Path) -> None:
