@@ -1,0 +1,112 @@
+"""OAK: trained on predicted metadata items, guided, scored, and measured with wrong items."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import orjson
+import pytest
+
+from export.__main__ import app as export
+from tests.support.commands import status_of
+from tests.support.tiny.training import (
+    losses,
+    tiny_dataset,
+    with_colour_metadata,
+    write_recipe,
+    write_tiny_checkpoint,
+)
+from training.__main__ import app as training
+from training.datasets import lf_xmc
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+OAK = ("optimizer.head_learning_rate=0.02", "system.attended=2", "system.choose_novel=false")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An oracle, OAK by itself, and OAK that the oracle guided."""
+    folder = tmp_path_factory.mktemp("oak")
+    lf_xmc.write(with_colour_metadata(tiny_dataset()), folder / "data")
+    model = write_tiny_checkpoint(folder, dropout=0.0)
+    for system in ("oak", "ngame"):
+        write_recipe(folder, model=model, system=system)
+    assert train(folder, "ngame", "oracle", "metadata.append=both") == 0
+    assert train(folder, "oak", "alone", *OAK) == 0
+    assert train(folder, "oak", "guided", *OAK, f"guidance.oracle={folder / 'oracle'}") == 0
+    return folder
+
+
+def train(folder: Path, recipe: str, name: str, *settings: str) -> int:
+    places = ("--data", folder / "data", "--out", folder / name)
+    return status_of(training, "train", folder / f"{recipe}.toml", *places, "--set", *settings)
+
+
+def chosen(folder: Path) -> dict[str, float]:
+    """The metrics of the chosen way in a folder of results."""
+    found = orjson.loads((folder / "results.json").read_bytes())["results"]
+    metrics: dict[str, float] = next(result for result in found if result["chosen"])["metrics"]
+    return metrics
+
+
+def test_an_oracle_guides_fused_queries(folder: Path) -> None:
+    alone, guided = (losses(folder / name) for name in ("alone", "guided"))
+    assert guided[0] > alone[0] + 0.01, "two losses are added to the system's own"
+    assert guided[-1] < guided[0]
+
+
+def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None:
+    places = ("--run", folder / "alone", "--data", folder / "data")
+    assert status_of(training, "score", *places) == 0
+    out = folder / "linked"
+    assert status_of(training, "score", *places, "--items", "linked", "--out", out) == 0
+    results = orjson.loads((out / "results.json").read_bytes())
+    assert results["name"].endswith(", linked items")
+    assert results["settings"]["items"] == "linked"
+    assert chosen(folder / "alone").keys() == chosen(out).keys()
+
+
+def test_wrong_items_are_measured_as_for_an_oracle(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "robustness")
+    runs = ("--runs", folder / "alone", folder / "oracle")
+    assert status_of(training, "score", "--run", folder / "alone", *places[:2]) == 0
+    assert status_of(training, "robustness", *runs, *places) == 0
+
+    rows = orjson.loads((folder / "robustness" / "robustness.json").read_bytes())
+    of_run = {
+        run: {(row["metadata"], row["share"]): row["P@1"] for row in rows if row["run"] == run}
+        for run in ("alone", "oracle")
+    }
+    assert of_run["alone"].keys() == of_run["oracle"].keys()
+    assert of_run["alone"]["predicted", 0.0] == chosen(folder / "alone")["P@1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--run", "oracle", "--items", "linked", "--out", "x"), "is for a run of OAK"),
+        (("--run", "alone", "--items", "linked"), "goes with --run and --out"),
+        (("--run", "alone", "--items", "linked", "--untrained", "--out", "x"), "--untrained"),
+    ],
+)
+def test_options_that_do_not_fit_are_said(
+    folder: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [folder / word if word in ("oracle", "alone", "x") else word for word in options]
+    assert status_of(training, "score", *places, "--data", folder / "data") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_without_items_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lf_xmc.write(tiny_dataset(), folder / "bare")
+    places = ("--run", folder / "alone", "--data", folder / "bare")
+    assert status_of(training, "score", *places) == 2
+    assert "looks up metadata items, and data set colours has none" in capsys.readouterr().err
+
+
+def test_it_is_not_exported_without_its_items(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ("--encoder", folder / "alone" / "best", "--data", folder / "data")
+    assert status_of(export, "bundle", *source, "--out", folder / "bundle") == 2
+    assert "metadata items" in capsys.readouterr().err
+    assert not (folder / "bundle").exists()
