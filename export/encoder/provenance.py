@@ -10,9 +10,9 @@ from pathlib import Path
 from export.exported_encoder import Origin, PredictorDefaults
 from service.core.errors import InvalidData, InvalidInput
 from training.checkpoints.choices import UNCHOSEN, read_choices
+from training.checkpoints.item_memory import has_item_memory
 from training.checkpoints.run_json import RUN, metadata_of_run, read_run
 from training.evaluation import results
-from training.systems.oak.checkpoint import has_item_memory
 
 
 def refuse_item_memory(checkpoint: Path) -> None:

@@ -13,11 +13,12 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from service.core.types import Floats, Role, Rows
+from training.checkpoints.item_memory import has_item_memory
 from training.datasets.dataset import Dataset
 from training.evaluation.encode_texts import encode_texts
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
-from training.systems.oak.checkpoint import has_item_memory, read_item_memory
+from training.systems.oak.checkpoint import read_item_memory
 from training.systems.oak.memory import ItemVectors, linked_items
 
 
@@ -65,9 +66,7 @@ def linked_to_test_rows(items: QueryItems | None, dataset: Dataset) -> Rows:
     Raises `InvalidInput` where the system reads no items.
     """
     if items is None:
-        raise InvalidInput(
-            "--items linked is for a run of OAK; this one looks up no metadata items"
-        )
+        raise InvalidInput("--items linked is for a run of OAK; this one looks up no items")
     assert dataset.test.metadata_of is not None
     return all_linked(dataset.test.metadata_of, dataset)
 

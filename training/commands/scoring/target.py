@@ -13,8 +13,8 @@ from training.models.encoder_location import find_encoder
 
 Items = Literal["predicted", "linked"]  # that a query of OAK attends to
 _HELP = (
-    "For a run of OAK: the metadata items that a test row attends to, those that it is predicted, as"
-    " when served, or all that the data link it to; `linked` needs `--out`."
+    "For a run of OAK: the metadata items that a test row attends to, those that it is predicted,"
+    " as when served, or all that the data link it to; `linked` needs `--out`."
 )
 ItemsOption = Annotated[Items, Parameter(help=_HELP)]
 

@@ -1,44 +1,52 @@
-"""The item memory of an OAK checkpoint: what was learned beside the encoder.
+"""OAK's item memory to and from a checkpoint's files (`training.checkpoints.item_memory`).
 
-| file                  | content                                                          |
-|-----------------------|------------------------------------------------------------------|
-| `fusion.json`         | how many items a query attends to; heads, width of the fusion    |
-| `fusion.safetensors`  | the fusion's weights                                             |
-| `items.safetensors`   | `residuals` [M, d]: the bank's vectors less those of the texts   |
-
-The items' texts are the data set's; keys and bank follow from them by the checkpoint's encoder.
+Shapes: M items, d dimensions.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import orjson
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from service.core.errors import InvalidData
-from service.core.files.atomic import write_file
 from service.core.types import Floats
+from training.checkpoints.item_memory import (
+    FUSION,
+    FUSION_WEIGHTS,
+    ITEMS,
+    RESIDUALS,
+    FusionChoices,
+    read_fusion_choices,
+    read_residuals,
+    write_fusion_choices,
+)
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.memory import ItemVectors
-
-FUSION, FUSION_WEIGHTS, RESIDUALS = "fusion.json", "fusion.safetensors", "items.safetensors"
-_RESIDUALS = "residuals"
 
 
 def write_item_memory(folder: Path, fusion: Fusion, residuals: Tensor, *, attended: int) -> None:
     """Write the fusion and what the bank adds to the items' texts into a checkpoint's folder."""
     weights = {name: value.detach().cpu() for name, value in fusion.state_dict().items()}
     save_file(weights, folder / FUSION_WEIGHTS)
-    save_file({_RESIDUALS: residuals.detach().cpu()}, folder / RESIDUALS)
-    facts = {"attended": attended, "heads": fusion.heads, "hidden": fusion.widen.out_features}
-    write_file(folder / FUSION, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    save_file({RESIDUALS: residuals.detach().cpu()}, folder / ITEMS)
+    hidden = fusion.widen.out_features
+    write_fusion_choices(
+        folder, FusionChoices(attended=attended, heads=fusion.heads, hidden=hidden)
+    )
 
 
-def has_item_memory(folder: Path) -> bool:
-    """Whether a checkpoint's queries attend to metadata items."""
-    return (folder / FUSION).is_file()
+def read_fusion(folder: Path, *, dimension: int) -> tuple[Fusion, FusionChoices]:
+    """The fusion of a checkpoint; raises `InvalidData` where its files do not fit each other."""
+    choices, path = read_fusion_choices(folder), folder / FUSION_WEIGHTS
+    fusion = Fusion(dimension, heads=choices.heads, hidden=choices.hidden)
+    try:
+        fusion.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InvalidData(path, f"does not fit {FUSION} and the encoder: {error}") from error
+    return fusion.eval(), choices
 
 
 def read_item_memory(folder: Path, items: Floats) -> ItemVectors:
@@ -46,19 +54,9 @@ def read_item_memory(folder: Path, items: Floats) -> ItemVectors:
 
     Raises `InvalidData` where the files do not fit each other or these items.
     """
-    facts = orjson.loads((folder / FUSION).read_bytes())
-    residuals = load_file(folder / RESIDUALS)[_RESIDUALS].numpy()
-    if residuals.shape != items.shape:
-        raise InvalidData(
-            folder / RESIDUALS,
-            f"has shape {list(residuals.shape)}, but the data set's items with this encoder have"
-            f" {list(items.shape)}; take the data set of the run",
-        )
-    fusion = Fusion(items.shape[1], heads=facts["heads"], hidden=facts["hidden"])
-    try:
-        fusion.load_state_dict(load_file(folder / FUSION_WEIGHTS))
-    except RuntimeError as error:
-        raise InvalidData(folder / FUSION_WEIGHTS, f"does not fit {FUSION}: {error}") from error
+    count, dimension = items.shape
+    residuals = read_residuals(folder, items=count, dimension=dimension)
+    fusion, choices = read_fusion(folder, dimension=dimension)
     return ItemVectors(
-        keys=items, values=items + residuals, attended=facts["attended"], fusion=fusion
+        keys=items, values=items + residuals, attended=choices.attended, fusion=fusion
     )
