@@ -81,13 +81,12 @@ def export_checkpoint(
     with from_extra("export"):
         from export.encoder.export import EncoderOptions, export_encoder
         from export.encoder.parity import Tolerance
-        from export.encoder.provenance import predictor_defaults, read_origin, refuse_item_memory
+        from export.encoder.provenance import predictor_defaults, read_origin
     from training.models.encoder_location import locate
     from training.models.torch_encoder import load_encoder
 
     folder = Path(locate(checkpoint))
     origin = read_origin(folder)
-    refuse_item_memory(folder)
     load = partial(load_encoder, max_tokens=options.max_tokens, query_prompt=options.query_prompt)
     encoder_options = EncoderOptions(
         quantization=options.quantize or DEFAULT_QUANTIZATION,

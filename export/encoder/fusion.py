@@ -1,6 +1,6 @@
-"""From an OAK checkpoint to the graph that fuses a query with its metadata items.
+"""From an OAK checkpoint to the graph that fuses a query with its items, and the bank's residuals.
 
-Shapes: n queries, m items of a query, d dimensions.
+Shapes: n queries, M items, m items of a query, d dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import torch
 from onnxruntime import InferenceSession, SessionOptions
 
 from export.encoder.onnx import quiet
+from export.item_files import FUSION, RESIDUALS, ItemMemoryFacts, digest_of_items
 from service.core.errors import ParityError
+from training.checkpoints.item_memory import has_item_memory, read_residuals
+from training.datasets.dataset import Dataset
+from training.systems.oak.checkpoint import read_fusion
 from training.systems.oak.fusion import Fusion
 
 INPUTS = ("query", "items", "mask")  # [n, d], [n, m, d], [n, m] of bool
@@ -20,6 +24,27 @@ OUTPUT = "fused"  # [n, d]
 TOLERANCE = 1e-4  # per component of a vector; graph and torch both compute in fp32
 _COMPARED = 64  # random queries
 _MOST_ITEMS = 6
+
+
+def export_items(
+    checkpoint: Path, dataset: Dataset, folder: Path, *, dimension: int
+) -> ItemMemoryFacts | None:
+    """Write `items/` into an exported encoder's folder; return None without an item memory.
+
+    Raises `InvalidInput` and `InvalidData` for a data set with other items than the run's, and
+    `ParityError` if graph and torch differ.
+    """
+    if not has_item_memory(checkpoint):
+        return None
+    digest = digest_of_items(dataset)
+    assert dataset.metadata is not None
+    items = len(dataset.metadata)
+    residuals = read_residuals(checkpoint, items=items, dimension=dimension)
+    fusion, choices = read_fusion(checkpoint, dimension=dimension)
+    (folder / FUSION).parent.mkdir()
+    export_fusion(fusion, folder / FUSION)
+    np.save(folder / RESIDUALS, residuals.astype(np.float16))
+    return ItemMemoryFacts(items=items, attended=choices.attended, digest=digest)
 
 
 def export_fusion(fusion: Fusion, target: Path) -> None:

@@ -10,21 +10,8 @@ from pathlib import Path
 from export.exported_encoder import Origin, PredictorDefaults
 from service.core.errors import InvalidData, InvalidInput
 from training.checkpoints.choices import UNCHOSEN, read_choices
-from training.checkpoints.item_memory import has_item_memory
 from training.checkpoints.run_json import RUN, metadata_of_run, read_run
 from training.evaluation import results
-
-
-def refuse_item_memory(checkpoint: Path) -> None:
-    """Raise `InvalidInput` for a checkpoint whose queries attend to metadata items.
-
-    Without them its queries would have other vectors than its instance keys.
-    """
-    if has_item_memory(checkpoint):
-        raise InvalidInput(
-            f"{checkpoint} looks up metadata items, which bundles do not hold yet: its queries"
-            " cannot be served. Train a run of another system, which it may guide"
-        )
 
 
 def predictor_defaults(checkpoint: Path) -> PredictorDefaults:

@@ -3,10 +3,16 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
+from onnxruntime import InferenceSession
 
 from export.__main__ import app as export
+from export.exported_encoder import open_exported
+from export.item_files import FUSION, RESIDUALS
+from service.core.encoding.encoder import encode
+from service.core.types import Role
 from tests.support.commands import status_of
 from tests.support.tiny.training import (
     losses,
@@ -103,10 +109,43 @@ def test_data_without_items_are_refused(folder: Path, capsys: pytest.CaptureFixt
     assert "looks up metadata items, and data set colours has none" in capsys.readouterr().err
 
 
-def test_it_is_not_exported_without_its_items(
+def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
+    source = ("--encoder", folder / "alone" / "best", "--data", folder / "data")
+    out = folder / "exported"
+    assert status_of(export, "encoder", *source, "--out", out, "--quantize", "none") == 0
+
+    exported, dataset = open_exported(out), lf_xmc.read(folder / "data")
+    items = exported.description.items
+    assert items is not None and (items.items, items.attended) == (8, 2)
+    assert {FUSION, RESIDUALS} <= exported.description.files.keys()
+    keys = encode(exported.open_encoder(), dataset.metadata.texts, role=Role.LABEL)
+    queries = encode(exported.open_encoder(), dataset.test.instances.texts, role=Role.QUERY)
+    from training.systems.oak.checkpoint import read_item_memory
+
+    memory = read_item_memory(folder / "alone" / "best", keys)
+    places = memory.predicted(queries)
+    values = keys + np.load(out / RESIDUALS).astype(np.float32)
+    session = InferenceSession(str(out / FUSION), providers=["CPUExecutionProvider"])
+    inputs = {"query": queries, "items": values[places], "mask": places >= 0}
+    [fused] = session.run(["fused"], inputs)
+    np.testing.assert_allclose(fused, memory.fused(queries), atol=1e-3)  # the bank is in fp16
+
+
+@pytest.mark.parametrize("source", ["alone/best", "exported"])
+def test_a_bundle_cannot_hold_items_yet(
+    folder: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--encoder", folder / source, "--data", folder / "data")
+    assert status_of(export, "bundle", *given, "--out", folder / "bundle") == 2
+    assert "looks up metadata items" in capsys.readouterr().err
+    assert not (folder / "bundle").exists()
+
+
+def test_an_encoder_is_exported_with_its_own_items_only(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = ("--encoder", folder / "alone" / "best", "--data", folder / "data")
-    assert status_of(export, "bundle", *source, "--out", folder / "bundle") == 2
-    assert "metadata items" in capsys.readouterr().err
-    assert not (folder / "bundle").exists()
+    lf_xmc.write(tiny_dataset(), folder / "itemless")
+    given = ("--encoder", folder / "alone" / "best", "--data", folder / "itemless")
+    assert status_of(export, "encoder", *given, "--out", folder / "other") == 2
+    assert "data set colours has none" in capsys.readouterr().err
+    assert not (folder / "other").exists()
