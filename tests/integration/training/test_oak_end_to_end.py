@@ -131,6 +131,15 @@ def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
     np.testing.assert_allclose(fused, memory.fused(queries), atol=1e-3)  # the bank is in fp16
 
 
+def test_a_query_encoder_is_added_beside_fusion_and_bank(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "tower")
+    student = ("--query-encoder", folder / "alone" / "best")  # the encoder itself: nothing is lost
+    assert status_of(export, "encoder", "--encoder", folder / "exported", *student, *places) == 0
+    files = open_exported(folder / "tower").description
+    assert files.items == open_exported(folder / "exported").description.items
+    assert {FUSION, RESIDUALS, "query_encoder.onnx"} <= files.files.keys()
+
+
 @pytest.mark.parametrize("source", ["alone/best", "exported"])
 def test_a_bundle_cannot_hold_items_yet(
     folder: Path, source: str, capsys: pytest.CaptureFixture[str]
