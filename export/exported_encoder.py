@@ -8,6 +8,7 @@
 | `encoder.json`       | format, version, facts, predictor defaults, parity, origin, checksums   |
 | `label_keys.npy`     | optional: Z, fp16 [L, d], if the system learned label keys of their own |
 | `novel/*`            | optional: IRENE's combiner and classifiers, see `irene_files`           |
+| `items/*`            | optional: OAK's fusion and memory bank, see `export.item_files`          |
 | `README.md`          | the model card                                                          |
 """
 
@@ -23,6 +24,7 @@ import orjson
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from export.item_files import ItemMemoryFacts
 from service.core.bundle import irene_files
 from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER, QueryEncoder
 from service.core.bundle.irene_files import NovelFiles
@@ -117,6 +119,7 @@ class Description:
     origin: Origin | None = None
     labels: LabelFacts | None = None
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
+    items: ItemMemoryFacts | None = None  # None: a query attends to no items
 
 
 _ADAPTER = TypeAdapter(Description)
@@ -225,6 +228,7 @@ def describe(
     origin: Origin | None,
     labels: LabelFacts | None = None,
     query_encoder: EncoderFacts | None = None,
+    items: ItemMemoryFacts | None = None,
 ) -> Description:
     """Write `encoder.json` with the checksums of all files that the folder holds already."""
     description = Description(
@@ -238,6 +242,7 @@ def describe(
         origin=origin,
         labels=labels,
         query_encoder=query_encoder,
+        items=items,
     )
     return _write(description, folder)
 

@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
 from export.exported_encoder import ExportedEncoder
+from export.item_files import refuse_item_memory
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
@@ -94,6 +95,7 @@ def export_bundle(
     continues an interrupted one. Raises `InvalidInput` as `check_options` does.
     """
     check_options(options, dataset, target)
+    refuse_item_memory(encoder.folder)
     dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def encoder(
     with from_extra("export"):
         from training.datasets import lf_xmc
         from training.models.encoder_location import find_encoder
-    find_encoder(encoder)
+    find_encoder(encoder, exported=name is None)
     console, dataset = open_console(), lf_xmc.read(data)
     if is_exported(Path(encoder)) and name is None:
         exported = export_query_tower(

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from export import exported_encoder
 from export.encoder import model_card
+from export.encoder.fusion import export_items
 from export.encoder.irene import export_novel
 from export.encoder.onnx import trace
 from export.encoder.parity import (
@@ -33,6 +34,7 @@ from export.exported_encoder import (
     Origin,
     PredictorDefaults,
 )
+from export.item_files import ItemMemoryFacts
 from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER
 from service.core.bundle.manifest import EncoderFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder
@@ -104,7 +106,10 @@ def export_encoder(
         if options.query_encoder is not None:
             metrics |= export_query_encoder(options.query_encoder, exported, work)
         labels = _export_label_files(options.checkpoint, dataset, folder)
-        _describe(encoder, folder, options, metrics, labels)
+        items = None
+        if options.checkpoint is not None:
+            items = export_items(options.checkpoint, dataset, folder, dimension=encoder.dimension)
+        _describe(encoder, folder, options, metrics, labels, items)
     return exported_encoder.open_exported(target)
 
 
@@ -233,6 +238,7 @@ def _describe(
     options: EncoderOptions,
     metrics: dict[str, float],
     labels: LabelFacts | None,
+    items: ItemMemoryFacts | None,
 ) -> None:
     queries = options.query_encoder
     description = exported_encoder.describe(
@@ -243,6 +249,7 @@ def _describe(
         libraries=versions(*LIBRARIES),
         origin=options.origin,
         labels=labels,
+        items=items,
         query_encoder=None
         if queries is None
         else facts(queries, folder, quantization=options.quantization, graph=QUERY_ENCODER),

@@ -52,6 +52,7 @@ def add_query_encoder(
     ):
         for name in description.files:
             if name != exported_encoder.CARD:
+                (folder / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(exported.folder / name, folder / name)
         work = ExportWork(
             dataset=dataset, folder=folder, scratch=Path(scratch), options=options, report=report

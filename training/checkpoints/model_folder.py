@@ -5,6 +5,7 @@
 | all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` loads |
 | `keymatch.json` and others   | inference settings, see `training.checkpoints.choices`          |
 | `own.safetensors`            | the head's parameters, such as one-versus-all classifiers       |
+| `fusion.json` and others     | OAK's item memory, see `training.checkpoints.item_memory`       |
 | `label_keys.npy`             | Z, fp16 [L, d], where a system replaces the label vectors       |
 """
 

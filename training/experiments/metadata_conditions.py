@@ -1,4 +1,4 @@
-"""How much an oracle needs true metadata: MOGIC's Tables 6, 8 and 9 on the test queries.
+"""How much oracle and OAK need true metadata: MOGIC's Tables 6, 8 and 9 on the test queries.
 
 The memory is made once, with the true metadata of training rows and labels. What changes is that of
 the test queries: true, predicted or none, with links dropped or replaced, with fewer items known.
@@ -22,7 +22,8 @@ from training.datasets.dataset import Dataset, Texts
 from training.datasets.metadata_noise import bank, dropped, replaced, within
 from training.datasets.metadata_texts import with_metadata
 from training.evaluation.encode_texts import encode_texts
-from training.experiments.sweeps import open_scoring
+from training.experiments.query_items import QueryItems, all_linked
+from training.experiments.sweeps import Scoring, open_scoring
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 
@@ -63,6 +64,9 @@ def measure_run(
     checkpoint = run / BEST
     fused = with_metadata(dataset, settings)
     scoring = open_scoring(str(checkpoint), fused, folder=checkpoint, precision=precision)
+    if scoring.items is not None:
+        yield from _of_lookup(scoring, scoring.items, dataset)
+        return
     if settings.append not in ("queries", "both"):
         yield ALONE, next(scoring.results())[0].metrics
         return
@@ -75,21 +79,43 @@ def measure_run(
         yield condition, next(changed.results())[0].metrics
 
 
+def _of_lookup(
+    scoring: Scoring, items: QueryItems, dataset: Dataset
+) -> Iterator[tuple[Condition, Mapping[str, float]]]:
+    """The metrics of a run whose queries look their items up, as they are served and otherwise."""
+    assert dataset.test.metadata_of is not None
+    memory = items.memory
+    similarities = items.vectors @ memory.keys.T
+    everything = noisy(
+        dataset.test.metadata_of, similarities, most=memory.attended, items=len(memory.keys)
+    )
+    for condition, metadata_of in ((TRUE, dataset.test.metadata_of), *everything):
+        changed = scoring.with_items(all_linked(metadata_of, dataset))
+        yield condition, next(changed.results())[0].metrics
+
+
 def conditions(dataset: Dataset, encode: Encode) -> Iterator[tuple[Condition, csr_matrix]]:
     """Each condition but the true metadata, and what the test queries then have, [n, M]."""
     true_items, items = dataset.test.metadata_of, dataset.metadata
     assert true_items is not None and items is not None
     similarities = _similarities(dataset.test.instances, items, encode)
-    predicted = predicted_items(similarities, np.ones(len(items), bool))
+    return noisy(true_items, similarities, most=PREDICTED, items=len(items))
+
+
+def noisy(
+    true_items: csr_matrix, similarities: Floats, *, most: int, items: int
+) -> Iterator[tuple[Condition, csr_matrix]]:
+    """Each condition but the true items [n, M], from similarities [n, M]; `most` are predicted."""
+    predicted = predicted_items(similarities, np.ones(items, bool), most=most)
     yield PREDICTED_ITEMS, predicted
     yield NO_ITEMS, csr_matrix(true_items.shape, dtype=np.float32)
     for kind, change in (("dropped", dropped), ("replaced", replaced)):
         for share in NOISE:
             yield Condition(metadata=kind, share=share), change(true_items, share, _rng(share))
     for share in BANKS:
-        banked = bank(len(items), share, _rng(share))
+        banked = bank(items, share, _rng(share))
         yield Condition(metadata=BANK, share=share), within(true_items, banked)
-        kept = predicted_items(similarities, banked)
+        kept = predicted_items(similarities, banked, most=most)
         yield Condition(metadata=PREDICTED_BANK, share=share), kept
 
 
@@ -97,10 +123,10 @@ def _rng(share: float) -> np.random.Generator:
     return np.random.default_rng([SEED, round(100 * share)])
 
 
-def predicted_items(similarities: Floats, banked: Bools) -> csr_matrix:
-    """The `PREDICTED` most similar items of those `banked` [M] for each text, as ones [n, M]."""
+def predicted_items(similarities: Floats, banked: Bools, *, most: int = PREDICTED) -> csr_matrix:
+    """The `most` most similar items of those `banked` [M] for each text, as ones [n, M]."""
     known = np.where(banked, similarities, -np.inf)
-    count = min(PREDICTED, int(banked.sum()))
+    count = min(most, int(banked.sum()))
     nearest = np.argpartition(-known, count - 1, axis=1)[:, :count] if count else known[:, :0]
     rows = np.repeat(np.arange(len(known)), count)
     ones = np.ones(len(rows), np.float32)

@@ -1,6 +1,6 @@
 """All ways of prediction with one encoder's vectors: Tables 4, 5 and 8 and Figure 3 of RAE-XMC.
 
-Shapes: N training rows, L labels, n test rows, d dimensions.
+Shapes: N training rows, L labels, n test rows, M metadata items, m items of a query, d dimensions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from training.evaluation.prediction import (
     retrieve,
 )
 from training.evaluation.results import Result, measured
+from training.experiments.query_items import QueryItems, linked_to_test_rows, query_items
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import require_heads, with_share
@@ -83,6 +85,7 @@ class Scoring:
     held_out_rows: int  # on which the choices were made
     memory: OfflineMemory
     queries: Floats  # [n, d], all test rows
+    items: QueryItems | None = None  # where the system reads metadata items
     report: Report = _silent
     weighted: bool = False  # add the metrics in which a more relevant label counts more
 
@@ -95,6 +98,20 @@ class Scoring:
             depth=max(*DEPTHS, self.choices.depth),
             progress=lambda done: self.report("retrieve", done, len(self.queries)),
         )
+
+    def attending(self, items: Literal["predicted", "linked"]) -> Scoring:
+        """The same memory for test rows that attend to predicted or to linked items.
+
+        Raises `InvalidInput` for linked ones where the system reads no items.
+        """
+        if items == "predicted":
+            return self
+        return self.with_items(linked_to_test_rows(self.items, self.dataset))
+
+    def with_items(self, places: Rows) -> Scoring:
+        """The same memory for test rows that attend to the items at `places` [n, m]."""
+        assert self.items is not None
+        return replace(self, queries=self.items.fused(places))
 
     def answers(self, rows: Rows, *, encoder: str) -> Answers:
         """The best labels of some test rows [m], in the chosen way."""
@@ -209,6 +226,9 @@ def open_scoring(
     instances, queries, labels = _encoded(
         name, dataset, folder=folder, precision=precision, head_share=head_share, report=report
     )
+    items = query_items(name, dataset, queries, folder=folder, precision=precision)
+    if items is not None:
+        instances, queries = items.memory.fused(instances), items.fused()
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
@@ -224,6 +244,7 @@ def open_scoring(
         held_out_rows=len(held.held_out) if held is not None else 0,
         memory=memory,
         queries=queries,
+        items=items,
         report=report,
     )
 

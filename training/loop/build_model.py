@@ -16,7 +16,7 @@ from torch import nn
 
 from service.core.errors import InvalidConfig
 from service.core.types import Role
-from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, Texts
 from training.loop.embedder import BucketedEncoder, Embedder
 from training.loop.frozen import FrozenEmbedder
 from training.loop.model import TrainedModel
@@ -33,8 +33,8 @@ from training.models.two_heads import TwoHeads, heads_of, untrained_heads
 from training.models.wise_ft import Mixture
 from training.progress import status
 from training.recipes.recipe import Recipe
-from training.systems.registry import build_system
-from training.systems.system import System, Task
+from training.systems.registry import build_system, reads_items
+from training.systems.system import ItemsOfTask, System, Task
 
 _FROZEN_BUCKETS = 16  # times larger, since no transformer's activations are kept
 _DIRECTION_TEXTS = 4_096  # from which heads of fewer dimensions learn the main directions
@@ -60,9 +60,12 @@ def build_model(
     if recipe.heads.encoder:
         _add_heads(encoder, dataset, recipe)
     mixture = Mixture(pretrained(encoder), recipe.validation.mixing)
-    embedder = make_embedder(encoder, token_table(encoder, dataset, recipe), recipe, accelerator)
+    items = items_to_read(recipe, dataset, source=source)
+    table = token_table(encoder, dataset, recipe, items=items.texts)
+    embedder = make_embedder(encoder, table, recipe, accelerator)
     sharding = sharding_of(accelerator)
-    system = _build_system(recipe, encoder, embedder, data, sharding, source=source)
+    task = _task(dataset, encoder, embedder, data, sharding, items=len(items))
+    system = build_system(recipe.system, task, source=source)
     if not embedder.learns and system.head is None:
         raise InvalidConfig(
             f"{source}: encoder.frozen leaves nothing to train; set ngrams.buckets, or take a"
@@ -81,7 +84,23 @@ def build_model(
         optimizers=optimizers,
         accelerator=accelerator,
         instances=data.instances,
+        items=len(items),
     )
+
+
+def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
+    """The data's metadata items where the recipe's system reads them, else none.
+
+    Raises `InvalidConfig` for such a system on a data set without metadata.
+    """
+    if not reads_items(recipe.system):
+        return Texts(uids=(), texts=())
+    if dataset.metadata is None or not len(dataset.metadata):
+        raise InvalidConfig(
+            f"{source}: system {recipe.system['name']} reads metadata items, and data set"
+            f" {dataset.name} has none (metadata.json.gz)"
+        )
+    return dataset.metadata
 
 
 def make_accelerator(recipe: Recipe) -> Accelerator:
@@ -160,9 +179,14 @@ def learned_modules(encoder: TorchEncoder, recipe: Recipe) -> list[nn.Module]:
 
 
 def token_table(
-    encoder: TorchEncoder, dataset: Dataset, recipe: Recipe, *, queries: Sequence[str] = ()
+    encoder: TorchEncoder,
+    dataset: Dataset,
+    recipe: Recipe,
+    *,
+    queries: Sequence[str] = (),
+    items: Sequence[str] = (),
 ) -> TokenTable:
-    """The tokens of all training instances, then of all labels, then of further `queries`."""
+    """The tokens of all training instances, all labels, further `queries`, and metadata `items`."""
     return concatenate(
         [
             tokenize(encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=tokens)
@@ -170,6 +194,7 @@ def token_table(
                 (dataset.train.instances.texts, Role.QUERY, recipe.encoder.query_tokens),
                 (dataset.labels.texts, Role.LABEL, recipe.encoder.label_tokens),
                 (queries, Role.QUERY, recipe.encoder.query_tokens),
+                (items, Role.LABEL, recipe.encoder.label_tokens),
             )
         ]
     )
@@ -207,26 +232,38 @@ def make_embedder(
     )
 
 
-def _build_system(
-    recipe: Recipe,
+def _task(
+    dataset: Dataset,
     encoder: TorchEncoder,
     embedder: Embedder,
     data: TrainingData,
     sharding: Sharding,
     *,
-    source: str,
-) -> System:
-    labels = np.arange(data.instances, len(embedder.table))  # among the embedder's texts
-    task = Task(
+    items: int,
+) -> Task:
+    """What the system is built from; `items` is M, 0 where it reads none."""
+    texts = np.arange(len(embedder.table))  # those of the embedder
+    before = len(texts) - items
+    labels = texts[data.instances : before]
+    of_items = None
+    if items:
+        assert dataset.train.metadata_of is not None
+        of_items = ItemsOfTask(
+            count=items,
+            vectors=partial(embedder.vectors, texts[before:]),
+            linked=dataset.train.metadata_of,
+            rows=data.rows,
+        )
+    return Task(
         labels=len(labels),
         dimension=encoder.dimension,
         label_vectors=partial(embedder.vectors, labels),
         instance_vectors=partial(embedder.vectors, data.rows),
         labels_of=data.pairs.drawable[data.rows],
         heads=heads_of(encoder.model),
+        items=of_items,
         sharding=sharding,
     )
-    return build_system(recipe.system, task, source=source)
 
 
 def _prepare(

@@ -1,8 +1,9 @@
 """The one owner of what a run trains: the encoder, the system's head, and their optimizers.
 
-The texts are numbered as in the embedder's table: all training instances, then all labels.
+The texts are numbered as in the embedder's table: all training instances, then all labels, then the
+metadata items where the system reads them.
 
-Shapes: N training instances, L labels, d dimensions.
+Shapes: N training instances, L labels, M items, d dimensions.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class TrainedModel:
     optimizers: Optimizers
     accelerator: Accelerator
     instances: int  # N
+    items: int = 0  # M, 0 where the system reads none
 
     def texts_of(self, batch: Batch) -> Rows:
-        """The texts that a batch encodes: its instances, then its pool."""
+        """The texts that a batch encodes: its instances, its pool, its instances' items."""
         if not self.system.encodes_labels:
             return batch.rows
-        return np.concatenate([batch.rows, self.instances + batch.pool])
+        items = len(self.embedder.table) - self.items + self.system.items_of(batch.rows)
+        return np.concatenate([batch.rows, self.instances + batch.pool, items])
 
     def loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor]:
         """The batch's loss as a function of the vectors of its texts."""
@@ -92,12 +95,18 @@ class TrainedModel:
         self.optimizers.zero_grad()
 
     def vectors(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
-        """The encoder's vectors of all instances [N, d] and of all labels [L, d]."""
+        """The keys of all instances [N, d], and the encoder's vectors of all labels [L, d]."""
+        instances, labels, items = self._encoded(progress)
+        return self.system.instance_keys(instances, items), labels
+
+    def _encoded(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats, Floats]:
+        """The encoder's vectors of all instances [N, d], labels [L, d] and items [M, d]."""
         texts = len(self.embedder.table)
         vectors = self.embedder.vectors(
             np.arange(texts), progress=lambda done: progress(done, texts)
         )
-        return vectors[: self.instances], vectors[self.instances :]
+        items = texts - self.items
+        return vectors[: self.instances], vectors[self.instances : items], vectors[items:]
 
     def query_vectors(self, queries: Sequence[str], *, max_tokens: int) -> Floats:
         """The encoder's vectors of further queries, [n, d]; all processes must call it."""
@@ -110,8 +119,13 @@ class TrainedModel:
         return self.embedder.over(table).vectors(np.arange(len(table)))
 
     def neighbours(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
-        """What hard negatives and clusters are computed with: [N, d'] and [L, d']."""
-        instances, labels = self.vectors(progress)
+        """What hard negatives and clusters are computed with: [N, d'] and [L, d'].
+
+        The items of the instances are predicted anew.
+        """
+        instances, labels, items = self._encoded(progress)
+        self.system.look_up(instances, items)
+        instances = self.system.instance_keys(instances, items)
         return self.system.neighbour_vectors(instances), self.system.neighbour_vectors(labels)
 
     def memory_keys(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:

@@ -28,6 +28,7 @@ from training.progress import say
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
 from training.systems.mogic.oracle import guided_system
+from training.systems.registry import reads_items
 
 
 def open_run(
@@ -88,10 +89,12 @@ def _say_sizes(
 def run_identity(recipe: Recipe, dataset: Dataset) -> str:
     """SHA-256 of the recipe and the training data, which tells runs apart."""
     digest = hashlib.sha256(orjson.dumps(asdict(recipe), option=orjson.OPT_SORT_KEYS))
-    for texts in (dataset.train.instances, dataset.labels):
+    items = [dataset.metadata] if reads_items(recipe.system) and dataset.metadata else []
+    for texts in (dataset.train.instances, dataset.labels, *items):
         for text in texts.texts:
             digest.update(text.encode() + b"\0")
-    for matrix in (dataset.train.labels_of, dataset.train.filtered):
+    links = [dataset.train.metadata_of] if items else []
+    for matrix in (dataset.train.labels_of, dataset.train.filtered, *links):
         digest.update(np.ascontiguousarray(matrix.indptr, np.int64).data)
         digest.update(np.ascontiguousarray(matrix.indices, np.int64).data)
     if recipe.batch.sampling == "weighted":

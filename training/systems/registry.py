@@ -16,12 +16,19 @@ SYSTEMS = {
     "ngame": "training.systems.ngame",
     "ngame-classifiers": "training.systems.ngame_classifiers",
     "dexa": "training.systems.dexa",
+    "oak": "training.systems.oak.system",
     "siamese-xml": "training.systems.siamese_xml",
     "one-versus-all": "training.systems.one_versus_all",
     "irene": "training.systems.irene.system",
     "supcon-de": "training.systems.supcon_de",
     "unidec": "training.systems.unidec",
 }
+READING_ITEMS = frozenset({"oak"})  # the systems whose queries attend to metadata items
+
+
+def reads_items(table: Mapping[str, Any]) -> bool:
+    """Whether the system of a recipe's `[system]` table reads the data's metadata items."""
+    return table.get("name") in READING_ITEMS
 
 
 def build_system(table: Mapping[str, Any], task: Task, *, source: str) -> System:

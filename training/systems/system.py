@@ -1,7 +1,7 @@
 """The protocol of a system: what it is built from, what it must do, and what it is given to do it.
 
 Shapes: B instances, P labels of the pool, N training rows, n of them that train, L labels, d
-dimensions.
+dimensions, M metadata items, K of them that a batch encodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from service.core.types import Floats
+from service.core.types import Floats, Rows
 from training.batches.batch import Batch
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.models.sharding import Sharding
@@ -37,27 +37,29 @@ class EncodedBatch:
     positives: Tensor  # [B, P]
     negatives: Tensor  # [B, P]
     instance_negatives: Tensor  # [B, B]
+    items: Tensor | None = None  # [K, d] unit vectors of the items that the instances attend to
 
     @classmethod
     def from_vectors(cls, batch: Batch, vectors: Tensor) -> EncodedBatch:
-        """The batch on the device of `vectors` [B + P, d]: those of its instances, then its pool.
+        """The batch on the device of `vectors` [B + P + K, d]: instances, pool, items.
 
-        They are [B, d] where the system encodes no labels.
+        They are [B, d] where the system encodes no labels, and K is 0 where it reads no items.
         """
 
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(vectors.device)
 
-        instances = len(batch.rows)
+        instances, encoded = len(batch.rows), len(batch.rows) + len(batch.pool)
         return cls(
             instances=vectors[:instances],
-            labels=vectors[instances:],
+            labels=vectors[instances:encoded],
             rows=tensor(batch.rows.astype(np.int64)),
             pool=tensor(batch.pool.astype(np.int64)),
             sampled=tensor(batch.sampled),
             positives=tensor(batch.positives),
             negatives=tensor(batch.negatives),
             instance_negatives=tensor(batch.instance_negatives),
+            items=vectors[encoded:],
         )
 
     @property
@@ -76,13 +78,23 @@ class EncodedBatch:
         return self.instances @ self.instances.T
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ItemsOfTask:
+    """The metadata items of the data, for a system that reads them."""
+
+    count: int  # M
+    vectors: Callable[[], Floats]  # [M, d] of the items' texts, by the untrained encoder
+    linked: csr_matrix  # [N, M] the true items of all training rows
+    rows: Rows  # [n] the training rows that `Task.instance_vectors` encodes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What a system is built from.
 
     `label_vectors()` [L, d] and `instance_vectors()` [n, d] encode with the untrained encoder; the
     instances are those of the rows that train, and `labels_of` [n, L] are their labels. `heads` are
-    UniDEC's on the encoder, if it has any.
+    UniDEC's on the encoder, if it has any; `items` are given to systems that read metadata.
     """
 
     labels: int
@@ -91,6 +103,7 @@ class Task:
     instance_vectors: Callable[[], Floats]
     labels_of: csr_matrix
     heads: TwoHeads | None = None
+    items: ItemsOfTask | None = None
     sharding: Sharding = field(default_factory=Sharding)
 
 
@@ -128,6 +141,18 @@ class System(Protocol):
         """The label keys Z of the memory, [L, d], from the encoder's label vectors [L, d]."""
         ...
 
+    def items_of(self, rows: Rows) -> Rows:
+        """The numbers of the metadata items that training rows [B] attend to, ascending."""
+        ...
+
+    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
+        """The instances' keys X [n, d] from the encoder's vectors [n, d], and of items [M, d]."""
+        ...
+
+    def look_up(self, vectors: Floats, items: Floats) -> None:
+        """Predict the items of all training rows, by the encoder's vectors [N, d] and [M, d]."""
+        ...
+
     def neighbour_vectors(self, vectors: Floats) -> Floats:
         """What hard negatives and clusters are computed with, from the encoder's vectors [n, d]."""
         ...
@@ -155,6 +180,17 @@ class SystemDefaults:
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """The encoder's vectors unchanged."""
         return batch.instances, batch.labels
+
+    def items_of(self, rows: Rows) -> Rows:
+        """None."""
+        return np.empty(0, np.int64)
+
+    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
+        """The vectors unchanged."""
+        return vectors
+
+    def look_up(self, vectors: Floats, items: Floats) -> None:
+        """There is nothing to predict."""
 
     def neighbour_vectors(self, vectors: Floats) -> Floats:
         """The vectors unchanged."""

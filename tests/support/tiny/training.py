@@ -176,7 +176,13 @@ def write_recipe(folder: Path, *, model: Path, system: str = "rae") -> Path:
     return recipe
 
 
-def open_tiny_run(recipe: Path, folder: Path, *changes: str, resume: bool = False) -> Trainer:
+def open_tiny_run(
+    recipe: Path,
+    folder: Path,
+    *changes: str,
+    resume: bool = False,
+    dataset: Dataset | None = None,
+) -> Trainer:
     """A run on the tiny data set without the command line and without choices at the end."""
     from rich.console import Console
 
@@ -185,7 +191,7 @@ def open_tiny_run(recipe: Path, folder: Path, *changes: str, resume: bool = Fals
 
     return open_run(
         recipes.load(str(recipe), changes),
-        tiny_dataset(),
+        dataset or tiny_dataset(),
         folder,
         source=recipe.name,
         resume=resume,

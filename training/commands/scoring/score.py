@@ -16,7 +16,7 @@ from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.commands.options import ScoringPrecision
-from training.commands.scoring.target import target_of
+from training.commands.scoring.target import Items, ItemsOption, target_of
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
@@ -52,12 +52,12 @@ def score(
     relevance: Relevance | None = None,
     weighted: Annotated[bool, Parameter(negative=())] = False,
     head_share: float | None = None,
+    items: ItemsOption = "predicted",
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
-    Every key is scanned, in fp16 as it is served. The result with the lambda and b that were chosen
-    on held-out rows is marked as chosen; all others are sweeps. Writes results.json, rows.npz, and
-    examples.json: fifty queries with their answers.
+    Every key is scanned, in fp16 as served. The result with lambda and b chosen on held-out rows is
+    marked; all others are sweeps. Writes results.json, rows.npz and examples.json (fifty queries).
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def score(
     encoder
         In place of a run: an encoder as `export bundle` takes it.
     out
-        The folder for the results of `--encoder` or of `--head-share`.
+        The folder for the results of `--encoder`, `--head-share` or `--items linked`.
     untrained
         Measure the encoder that the run began with, too, if the run has not kept its answers.
     relevance
@@ -79,7 +79,7 @@ def score(
         For a run of UniDEC: the share of the dual encoder's head in the vectors, in place of the
         chosen one. 1 is this head alone, 0 the classifiers alone. It needs `--out`.
     """
-    target = target_of(run, encoder, out, untrained=untrained, head_share=head_share)
+    target = target_of(run, encoder, out, untrained=untrained, head_share=head_share, items=items)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     facts, dataset = _as_of_run(run, dataset)
@@ -91,9 +91,10 @@ def score(
         relevance=relevance,
         weighted=weighted,
         head_share=head_share,
+        items=items,
     )
     scores, examples = _scores(run, encoder, dataset, options, console)
-    name = name or f"{facts.get('recipe') or encoder}{options.share_in_name}"
+    name = name or f"{facts.get('recipe') or encoder}{options.share_in_name}{options.items_in_name}"
     measured = _results(name, dataset, scores, options, of_run=_of_run(run, facts, options))
     results.write(measured, target)
     write_examples(examples, target)
@@ -124,6 +125,7 @@ class _Options:
     relevance: Relevance | None
     weighted: bool
     head_share: float | None
+    items: Items
 
     @property
     def seed(self) -> int:
@@ -134,6 +136,11 @@ class _Options:
     def share_in_name(self) -> str:
         """What the name in the report adds where the share of the heads is replaced."""
         return "" if self.head_share is None else f", head share {self.head_share:g}"
+
+    @property
+    def items_in_name(self) -> str:
+        """What the name in the report adds where the items are not the predicted ones."""
+        return "" if self.items == "predicted" else f", {self.items} items"
 
     @property
     def base(self) -> str | None:
@@ -162,7 +169,7 @@ def _scores(
             head_share=options.head_share,
             report=report,
         )
-        scoring = replace(scoring, weighted=options.weighted)
+        scoring = replace(scoring.attending(options.items), weighted=options.weighted)
         console.print(_described(scoring.choices, folder, options), soft_wrap=True)
         scores = EncoderScores(
             choices=scoring.choices,
@@ -191,6 +198,8 @@ def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[
     of_run = facts_of_run(run, facts)
     if options.head_share is not None:
         of_run["settings"] = {**of_run["settings"], "head_share": options.head_share}
+    if options.items != "predicted":
+        of_run["settings"] = {**of_run["settings"], "items": options.items}
     return of_run
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
-from service.core.types import Floats
+from service.core.types import Floats, Rows
 from training.systems.losses import matching, triplet
 from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import EncodedBatch, FinishedTraining, System
@@ -115,6 +115,18 @@ class Guided:
     def label_keys(self, vectors: Floats) -> Floats:
         """Those of the system."""
         return self._system.label_keys(vectors)
+
+    def items_of(self, rows: Rows) -> Rows:
+        """Those of the system."""
+        return self._system.items_of(rows)
+
+    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
+        """Those of the system."""
+        return self._system.instance_keys(vectors, items)
+
+    def look_up(self, vectors: Floats, items: Floats) -> None:
+        """Let the system predict the items."""
+        self._system.look_up(vectors, items)
 
     def neighbour_vectors(self, vectors: Floats) -> Floats:
         """Those of the system."""

@@ -13,6 +13,7 @@ from tests.support.tiny.training import (
     losses,
     open_tiny_run,
     tiny_dataset,
+    with_colour_metadata,
     write_recipe,
 )
 from training.systems.registry import SYSTEMS
@@ -32,7 +33,8 @@ def test_every_system_learns_and_writes_an_ordinary_checkpoint(
 
     recipe, run = write_recipe(tmp_path, model=model, system=system), tmp_path / "run"
     steps = ("optimizer.steps=40", "validation.every=40")
-    open_tiny_run(recipe, run, *steps, *NEEDED.get(system, ())).train()
+    data = with_colour_metadata(tiny_dataset())  # for the systems that read it
+    open_tiny_run(recipe, run, *steps, *NEEDED.get(system, ()), dataset=data).train()
 
     assert_learned(run)
     loaded = SentenceTransformer(str(run / "best"), device="cpu", trust_remote_code=True)

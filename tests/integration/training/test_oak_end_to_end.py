@@ -1,0 +1,160 @@
+"""OAK: trained on predicted metadata items, guided, scored, and measured with wrong items."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from onnxruntime import InferenceSession
+
+from export.__main__ import app as export
+from export.exported_encoder import open_exported
+from export.item_files import FUSION, RESIDUALS
+from service.core.encoding.encoder import encode
+from service.core.types import Role
+from tests.support.commands import status_of
+from tests.support.tiny.training import (
+    losses,
+    tiny_dataset,
+    with_colour_metadata,
+    write_recipe,
+    write_tiny_checkpoint,
+)
+from training.__main__ import app as training
+from training.datasets import lf_xmc
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+OAK = ("optimizer.head_learning_rate=0.02", "system.attended=2", "system.choose_novel=false")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An oracle, OAK by itself, and OAK that the oracle guided."""
+    folder = tmp_path_factory.mktemp("oak")
+    lf_xmc.write(with_colour_metadata(tiny_dataset()), folder / "data")
+    model = write_tiny_checkpoint(folder, dropout=0.0)
+    for system in ("oak", "ngame"):
+        write_recipe(folder, model=model, system=system)
+    assert train(folder, "ngame", "oracle", "metadata.append=both") == 0
+    assert train(folder, "oak", "alone", *OAK) == 0
+    assert train(folder, "oak", "guided", *OAK, f"guidance.oracle={folder / 'oracle'}") == 0
+    return folder
+
+
+def train(folder: Path, recipe: str, name: str, *settings: str) -> int:
+    places = ("--data", folder / "data", "--out", folder / name)
+    return status_of(training, "train", folder / f"{recipe}.toml", *places, "--set", *settings)
+
+
+def chosen(folder: Path) -> dict[str, float]:
+    """The metrics of the chosen way in a folder of results."""
+    found = orjson.loads((folder / "results.json").read_bytes())["results"]
+    metrics: dict[str, float] = next(result for result in found if result["chosen"])["metrics"]
+    return metrics
+
+
+def test_an_oracle_guides_fused_queries(folder: Path) -> None:
+    alone, guided = (losses(folder / name) for name in ("alone", "guided"))
+    assert guided[0] > alone[0] + 0.01, "two losses are added to the system's own"
+    assert guided[-1] < guided[0]
+
+
+def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None:
+    places = ("--run", folder / "alone", "--data", folder / "data")
+    assert status_of(training, "score", *places) == 0
+    out = folder / "linked"
+    assert status_of(training, "score", *places, "--items", "linked", "--out", out) == 0
+    results = orjson.loads((out / "results.json").read_bytes())
+    assert results["name"].endswith(", linked items")
+    assert results["settings"]["items"] == "linked"
+    assert chosen(folder / "alone").keys() == chosen(out).keys()
+
+
+def test_wrong_items_are_measured_as_for_an_oracle(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "robustness")
+    runs = ("--runs", folder / "alone", folder / "oracle")
+    assert status_of(training, "score", "--run", folder / "alone", *places[:2]) == 0
+    assert status_of(training, "robustness", *runs, *places) == 0
+
+    rows = orjson.loads((folder / "robustness" / "robustness.json").read_bytes())
+    of_run = {
+        run: {(row["metadata"], row["share"]): row["P@1"] for row in rows if row["run"] == run}
+        for run in ("alone", "oracle")
+    }
+    assert of_run["alone"].keys() == of_run["oracle"].keys()
+    assert of_run["alone"]["predicted", 0.0] == chosen(folder / "alone")["P@1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--run", "oracle", "--items", "linked", "--out", "x"), "is for a run of OAK"),
+        (("--run", "alone", "--items", "linked"), "goes with --run and --out"),
+        (("--run", "alone", "--items", "linked", "--untrained", "--out", "x"), "--untrained"),
+    ],
+)
+def test_options_that_do_not_fit_are_said(
+    folder: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [folder / word if word in ("oracle", "alone", "x") else word for word in options]
+    assert status_of(training, "score", *places, "--data", folder / "data") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_without_items_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lf_xmc.write(tiny_dataset(), folder / "bare")
+    places = ("--run", folder / "alone", "--data", folder / "bare")
+    assert status_of(training, "score", *places) == 2
+    assert "looks up metadata items, and data set colours has none" in capsys.readouterr().err
+
+
+def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
+    source = ("--encoder", folder / "alone" / "best", "--data", folder / "data")
+    out = folder / "exported"
+    assert status_of(export, "encoder", *source, "--out", out, "--quantize", "none") == 0
+
+    exported, dataset = open_exported(out), lf_xmc.read(folder / "data")
+    items = exported.description.items
+    assert items is not None and (items.items, items.attended) == (8, 2)
+    assert {FUSION, RESIDUALS} <= exported.description.files.keys()
+    keys = encode(exported.open_encoder(), dataset.metadata.texts, role=Role.LABEL)
+    queries = encode(exported.open_encoder(), dataset.test.instances.texts, role=Role.QUERY)
+    from training.systems.oak.checkpoint import read_item_memory
+
+    memory = read_item_memory(folder / "alone" / "best", keys)
+    places = memory.predicted(queries)
+    values = keys + np.load(out / RESIDUALS).astype(np.float32)
+    session = InferenceSession(str(out / FUSION), providers=["CPUExecutionProvider"])
+    inputs = {"query": queries, "items": values[places], "mask": places >= 0}
+    [fused] = session.run(["fused"], inputs)
+    np.testing.assert_allclose(fused, memory.fused(queries), atol=1e-3)  # the bank is in fp16
+
+
+def test_a_query_encoder_is_added_beside_fusion_and_bank(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "tower")
+    student = ("--query-encoder", folder / "alone" / "best")  # the encoder itself: nothing is lost
+    assert status_of(export, "encoder", "--encoder", folder / "exported", *student, *places) == 0
+    files = open_exported(folder / "tower").description
+    assert files.items == open_exported(folder / "exported").description.items
+    assert {FUSION, RESIDUALS, "query_encoder.onnx"} <= files.files.keys()
+
+
+@pytest.mark.parametrize("source", ["alone/best", "exported"])
+def test_a_bundle_cannot_hold_items_yet(
+    folder: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--encoder", folder / source, "--data", folder / "data")
+    assert status_of(export, "bundle", *given, "--out", folder / "bundle") == 2
+    assert "looks up metadata items" in capsys.readouterr().err
+    assert not (folder / "bundle").exists()
+
+
+def test_an_encoder_is_exported_with_its_own_items_only(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lf_xmc.write(tiny_dataset(), folder / "itemless")
+    given = ("--encoder", folder / "alone" / "best", "--data", folder / "itemless")
+    assert status_of(export, "encoder", *given, "--out", folder / "other") == 2
+    assert "data set colours has none" in capsys.readouterr().err
+    assert not (folder / "other").exists()

@@ -1,0 +1,160 @@
+"""OAK (Mohan et al., ICML 2024) as MOGIC describes it: a query reads its predicted metadata.
+
+    A(x) = the m items whose texts are most similar to E(x);  an item's bank vector is E(a) + r_a
+    q(x) = Fusion(E(x), bank vectors of A(x)),    z^_l = normalize(E(z_l) + gamma e_c(l))
+
+q takes the place of E(x) in the loss, in the memory's instance keys and in every query. The labels'
+free vectors e are DEXA's, shared by small clusters. r starts at zero, so an item that is added
+later works without training: its bank vector is that of its text. A label's key is never fused.
+
+The stages of the paper: the first one trains the encoder by itself (`encoder.stage_one`, or
+`--encoder`), the second one trains fusion, bank and label vectors on predicted items; the encoder
+goes on learning, or is frozen (`encoder.frozen`).
+
+Shapes: B instances, P labels of the pool, N training rows, L labels, M items, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from service.core.config import STRICT, Count, Positive
+from service.core.errors import InvalidConfig
+from service.core.types import Floats, Rows
+from training.systems.dexa import AugmentedLabels, clusters_of
+from training.systems.losses import contrast_with_instances, triplet
+from training.systems.oak.checkpoint import write_item_memory
+from training.systems.oak.fusion import Fusion
+from training.systems.oak.head import OakHead
+from training.systems.oak.memory import NO_ITEM, linked_items, nearest_items
+from training.systems.system import EncodedBatch, FinishedTraining, ItemsOfTask, Task
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """A query attends to `attended` items (2 to 5 in the paper), in `heads` heads.
+
+    It trains with the items that it is predicted (`metadata = "predicted"`), as it is served, or
+    with those that it is linked to (`"linked"`, setting 3 of MOGIC's Table 10). `hidden` is the
+    width of the feed-forward network, in multiples of the dimensions.
+
+    `loss` is the paper's triplet loss with `margin` and `hardest` negatives, or RAE-XMC's Eq. 10
+    with the temperature `tau` (`"contrast"`). `gamma`, `cluster_size` and `choose_novel` are those
+    of DEXA.
+    """
+
+    attended: Count = 3
+    metadata: Literal["predicted", "linked"] = "predicted"
+    heads: Count = 4
+    hidden: Count = 1
+    loss: Literal["triplet", "contrast"] = "triplet"
+    margin: Positive = 0.3
+    hardest: Count = 10
+    tau: Positive = 0.04
+    gamma: Positive = 1.0
+    cluster_size: Count = 2
+    choose_novel: bool = True
+
+
+class Oak(AugmentedLabels):
+    """Trains fusion, bank and label vectors, and the encoder where it is not frozen."""
+
+    head: OakHead
+
+    def __init__(self, settings: Settings, head: OakHead) -> None:
+        super().__init__(head, gamma=settings.gamma, choose_novel=settings.choose_novel)
+        self._settings = settings
+        if settings.loss == "contrast":
+            self.memory_tau = settings.tau
+
+    def items_of(self, rows: Rows) -> Rows:
+        """The items that training rows [B] attend to."""
+        device = self.head.attended.device
+        items: Rows = self.head.items_of(torch.from_numpy(rows).to(device)).cpu().numpy()
+        return items
+
+    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """q(x) [B, d] and z^_l [P, d]."""
+        assert batch.items is not None
+        _, labels = super().text_vectors(batch)
+        return self.head.fused(batch.instances, batch.rows, batch.items), labels
+
+    def loss(self, batch: EncodedBatch) -> Tensor:
+        """The triplet loss, or Eq. 10 of RAE-XMC, over fused instances and augmented labels."""
+        settings = self._settings
+        instances, labels = self.text_vectors(batch)
+        fused = replace(batch, instances=instances, labels=labels)
+        if settings.loss == "contrast":
+            return contrast_with_instances(
+                label_scores=fused.label_scores,
+                instance_scores=fused.instance_scores,
+                sampled=batch.sampled,
+                negatives=batch.negatives,
+                instance_negatives=batch.instance_negatives,
+                tau=settings.tau,
+            )
+        return triplet(
+            label_scores=fused.label_scores,
+            sampled=batch.sampled,
+            negatives=batch.negatives,
+            margin=settings.margin,
+            hardest=settings.hardest,
+        )
+
+    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
+        """q of texts with vectors [n, d] and predicted items, whose texts' vectors are [M, d]."""
+        return self.head.memory(items).fused(vectors)
+
+    def look_up(self, vectors: Floats, items: Floats) -> None:
+        """Predict the items of all training rows [N, d] anew."""
+        if self._settings.metadata == "linked":
+            return
+        places = nearest_items(vectors, items, count=self._settings.attended)
+        self.head.attended.copy_(torch.from_numpy(places))
+
+    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
+        """Write the item memory beside the checkpoint, then choose as DEXA does."""
+        write_item_memory(
+            folder, self.head.fusion, self.head.residuals, attended=self._settings.attended
+        )
+        return super().choose_settings(finished, folder)
+
+
+def build(settings: Settings, task: Task) -> Oak:
+    """The system with a fusion that changes nothing yet, and a bank of the items' texts.
+
+    Raises `InvalidConfig` where the dimensions cannot be split into heads.
+    """
+    assert task.items is not None
+    if task.dimension % settings.heads:
+        raise InvalidConfig(
+            f"system.heads must divide the encoder's {task.dimension} dimensions,"
+            f" {settings.heads} does not"
+        )
+    head = OakHead(
+        clusters_of(task.label_vectors(), size=settings.cluster_size),
+        Fusion(task.dimension, heads=settings.heads, hidden=settings.hidden * task.dimension),
+        _attended(settings, task, task.items),
+        items=task.items.count,
+        sharding=task.sharding,
+    )
+    return Oak(settings, head)
+
+
+def _attended(settings: Settings, task: Task, items: ItemsOfTask) -> Rows:
+    """The first items of all training rows, [N, m]; rows that do not train have none."""
+    attended = np.full((items.linked.shape[0], settings.attended), NO_ITEM, np.int64)
+    if settings.metadata == "linked":
+        frequency = np.asarray((items.linked != 0).sum(axis=0)).ravel()
+        return linked_items(items.linked, frequency, count=settings.attended)
+    attended[items.rows] = nearest_items(
+        task.instance_vectors(), items.vectors(), count=settings.attended
+    )
+    return attended
