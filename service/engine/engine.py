@@ -216,10 +216,9 @@ class Engine:
 
         `requested` are options for which the bundle has defaults, None where the request has none;
         `deadline` is a time of `monotonic`; a request whose `client` has left is not worked on.
-        `serialize` is called in an answering thread with each prediction, in whose place the answer
-        then holds the bytes; what it raises fails the request. Raises `NotReady`, `InvalidInput`
-        for a `min_version` that cannot come, `Overloaded`, `DelayExceeded`, `DeadlineExceeded` or
-        `ClientLeft`.
+        `serialize` turns each prediction into bytes in an answering thread. Raises `NotReady`,
+        `InvalidInput` for a `min_version` that cannot come, `Overloaded`, `DelayExceeded`,
+        `DeadlineExceeded`, `ClientLeft`, or what `serialize` raises.
         """
         self._require_ready()
         return await self._reads.predict(
