@@ -64,7 +64,7 @@ def _explain(error: ValidationError, kind: type[Any]) -> str:
     path = [str(part) for part in first["loc"]]
     where, message = ".".join(path), first["msg"]
     if first["type"] != "unexpected_keyword_argument":
-        return f"{where}: {message}"
+        return f"{where}: {message}" if where else message  # no path: keys that contradict
     return f"{where} {is_unknown(path[-1], _known(kind, path[:-1]))}"
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from service.core.files.atomic import new_folder
 from service.core.types import Floats, Role
 from training.checkpoints.label_keys import LABEL_KEYS
+from training.models.lora import merged
 from training.models.torch_encoder import TorchEncoder, without_progress_bars
 
 HEAD_WEIGHTS = "own.safetensors"
@@ -36,14 +37,15 @@ def write_model(
 ) -> None:
     """Replace `folder` by the encoder as it is now.
 
-    `head_weights` are the head's parameters by name, `label_keys` [L, d] unit vectors.
+    `head_weights` are the head's parameters by name, `label_keys` [L, d] unit vectors. Adapters of
+    LoRA become part of the weights.
     """
     model = encoder.model
     model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     with new_folder(new) as partial:
-        with without_progress_bars():
+        with without_progress_bars(), merged(model):
             model.save(str(partial), create_model_card=False)
         if head_weights is not None:
             weights = {name: value.detach().cpu() for name, value in head_weights.items()}

@@ -1,14 +1,13 @@
-"""A table of (query, keyword[, weight, time]) rows as a data set.
+"""A table of (query, keyword[, weight, time, metadata]) rows as a data set.
 
 Equal queries become one instance, equal keywords one label, and the weights of a repeated pair are
 added. Whitespace at the ends is removed and inside is collapsed; nothing else is changed.
 
-Shapes: R rows of the table, Q queries, L labels.
+Shapes: Q queries, L labels, M metadata items.
 """
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +16,18 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.bad_rows import CountedBadRows, OnBadRow, stop
-from service.core.types import Bools, Doubles
+from service.core.types import Bools, Rows
 from training.datasets.dataset import (
     DEFAULT_PROPENSITY,
     Dataset,
     Propensity,
     Split,
     Texts,
-    pairs_matrix,
 )
-from training.datasets.pair_weights import Relevance, decayed, relevance
+from training.datasets.pair_weights import Relevance, relevance
 from training.datasets.propensity import label_frequency
-from training.datasets.tables.rows import Columns, Row, read_rows
+from training.datasets.tables.collected_pairs import CollectedPairs
+from training.datasets.tables.rows import Columns, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
 
 
@@ -104,13 +103,14 @@ def from_table(
     added later move no other query, or by time where there is a column of times. Instances and
     labels keep the order of their first row, and labels of test queries alone stay in the label
     set. A label's uid is its text or its id; an id must always have the same text, while a text may
-    have several ids. A label whose text equals the query is filtered for that query.
+    have several ids. A label whose text equals the query is filtered for that query. Metadata items
+    of a query or a label are those of all its rows.
 
     `delimiter` is for csv files, and `on_bad` gets the error of each bad row.
 
     Raises:
-        InvalidData: with file, line and column of the mistake; also for a table without good rows
-            and a split that leaves one side empty.
+        InvalidData: with file, line and column of the mistake; also for a table without good rows,
+            for columns of metadata without any, and a split that leaves one side empty.
         InvalidInput: a half-life without a column of times.
         MissingExtra: the file is parquet and pyarrow is not installed.
     """
@@ -119,18 +119,20 @@ def from_table(
     pairs, rejected = _read(Path(path), columns, delimiter=delimiter, on_bad=on_bad)
     test = _test_rows(pairs, options, by_time=columns.time is not None)
     weights = pairs.summed(options.half_life)
-    same = pairs.same_text()
+    same, metadata = pairs.same_text(), _metadata(pairs, columns)
     filtered = csr_matrix(same.shape, dtype=bool) if options.keep_exact else same
     _refuse_unusable(pairs.path, weights, filtered)
     values = relevance(weights, scale=options.relevance)
-    queries = tuple(pairs.queries)
+    whole = _all_rows(pairs, values, filtered, linked=metadata is not None)
     dataset = Dataset(
         name=name if name is not None else pairs.path.name.split(".")[0],
-        train=_split(queries, values, filtered, np.flatnonzero(~test)),
-        test=_split(queries, values, filtered, np.flatnonzero(test)),
+        train=_rows_of(whole, np.flatnonzero(~test)),
+        test=_rows_of(whole, np.flatnonzero(test)),
         labels=Texts(uids=tuple(pairs.labels), texts=tuple(pairs.label_texts)),
         propensity=propensity,
         fields=("title",),
+        label_metadata=None if metadata is None else pairs.items.of_labels(len(pairs.labels)),
+        metadata=metadata,
         source=pairs.path.name,
     )
     facts = TableFacts(
@@ -146,9 +148,9 @@ def from_table(
 
 def _read(
     path: Path, columns: Columns, *, delimiter: str | None, on_bad: OnBadRow
-) -> tuple[_Pairs, int]:
+) -> tuple[CollectedPairs, int]:
     """The pairs of a table's good rows, at least one, and the number of bad rows."""
-    pairs, bad = _Pairs(path), CountedBadRows(on_bad)
+    pairs, bad = CollectedPairs(path), CountedBadRows(on_bad)
     for row in read_rows(path, columns, delimiter=delimiter, on_bad=bad):
         pairs.append(row, bad)
     if not len(pairs):
@@ -169,7 +171,7 @@ def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> N
         )
 
 
-def _test_rows(pairs: _Pairs, options: PairOptions, *, by_time: bool) -> Bools:
+def _test_rows(pairs: CollectedPairs, options: PairOptions, *, by_time: bool) -> Bools:
     """Which queries go to test [Q]; `InvalidData` if one side is empty against the options."""
     queries, fraction = tuple(pairs.queries), options.test_fraction
     if by_time:
@@ -184,75 +186,35 @@ def _test_rows(pairs: _Pairs, options: PairOptions, *, by_time: bool) -> Bools:
     return test
 
 
-class _Pairs:
-    """The rows that were read so far."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.queries: dict[str, int] = {}  # text -> row
-        self.labels: dict[str, int] = {}  # id -> column
-        self.label_texts: list[str] = []
-        self._rows, self._columns = array("i"), array("i")  # [R]
-        self._weights, self._times = array("d"), array("d")  # [R]
-
-    def append(self, row: Row, on_bad: OnBadRow) -> None:
-        """Take a row, unless its label id had another text before."""
-        label = self.labels.setdefault(row.label_id, len(self.labels))
-        if label == len(self.label_texts):
-            self.label_texts.append(row.label)
-        if self.label_texts[label] != row.label:
-            earlier = self.label_texts[label]
-            message = f"{row.label_id!r} has the text {row.label!r}, but earlier {earlier!r}"
-            on_bad(InvalidData(self.path, message, line=row.line, field="label id"))
-            return
-        self._rows.append(self.queries.setdefault(row.query, len(self.queries)))
-        self._columns.append(label)
-        self._weights.append(row.weight)
-        self._times.append(row.time)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.queries), len(self.labels)
-
-    def summed(self, half_life: float | None) -> csr_matrix:
-        """Return [Q, L] float64, the sums of weights."""
-        weights: Doubles = np.array(self._weights, np.float64)
-        if half_life is not None:
-            weights = decayed(weights, np.array(self._times, np.float64), half_life=half_life)
-        positions = (np.array(self._rows, np.int32), np.array(self._columns, np.int32))
-        matrix = csr_matrix((weights, positions), shape=self.shape)
-        matrix.sum_duplicates()
-        return matrix
-
-    def newest_of_queries(self) -> Doubles:
-        """Return [Q], the time of each query's newest row."""
-        newest = np.full(len(self.queries), -np.inf)
-        np.maximum.at(newest, np.array(self._rows, np.int32), np.array(self._times, np.float64))
-        return newest
-
-    def period(self) -> tuple[float, float]:
-        """The times of the oldest and the newest row."""
-        return min(self._times), max(self._times)
-
-    def same_text(self) -> csr_matrix:
-        """Return [Q, L] bool: the labels whose text equals the query."""
-        same = (
-            (self.queries[text], label)
-            for label, text in enumerate(self.label_texts)
-            if text in self.queries
-        )
-        return pairs_matrix(same, shape=self.shape)
+def _metadata(pairs: CollectedPairs, columns: Columns) -> Texts | None:
+    """The metadata items, None where no column holds any; `InvalidData` where all are empty."""
+    names = (*columns.metadata, *columns.label_metadata)
+    if not names:
+        return None
+    if not len(pairs.items):
+        raise InvalidData(pairs.path, f"has no metadata in any row of {', '.join(names)}")
+    return pairs.items.texts()
 
 
-def _split(
-    queries: tuple[str, ...], values: csr_matrix, filtered: csr_matrix, rows: np.ndarray
+def _all_rows(
+    pairs: CollectedPairs, values: csr_matrix, filtered: csr_matrix, *, linked: bool
 ) -> Split:
-    texts = tuple(queries[row] for row in rows)
+    """All queries with their pairs [Q, L] and, where they are `linked` to any, their items."""
+    queries = tuple(pairs.queries)
+    return Split(
+        instances=Texts(uids=queries, texts=queries),
+        labels_of=values,
+        filtered=filtered,
+        metadata_of=pairs.items.of_queries(len(queries)) if linked else None,
+    )
+
+
+def _rows_of(split: Split, rows: Rows) -> Split:
+    """The given rows of the split."""
+    texts = tuple(split.instances.texts[row] for row in rows.tolist())
     return Split(
         instances=Texts(uids=texts, texts=texts),
-        labels_of=values[rows],
-        filtered=filtered[rows],
+        labels_of=split.labels_of[rows],
+        filtered=split.filtered[rows],
+        metadata_of=None if split.metadata_of is None else split.metadata_of[rows],
     )

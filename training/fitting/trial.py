@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.types import Rows
 from training.checkpoints.choices import Choices
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
 
@@ -23,17 +24,22 @@ UNTRAINED = "untrained"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """The held-out rows of one split: metrics in percent, and those of each row, [n, 3]."""
+    """The held-out rows of one split: metrics in percent, and those of each row, [n, 3].
+
+    `numbers` [n] are the rows' numbers in the training split.
+    """
 
     choices: Choices
     metrics: dict[str, float]
     rows: NDArray[np.float64]
+    numbers: Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
     """What a candidate reached; `rows` has P@1, P@5 and R@100 of all splits' held-out rows, [n, 3].
 
+    A row that several splits hold out is one row, with its mean: it says no more than one row does.
     Checkpoint and choices are those of the first split.
     """
 
@@ -92,6 +98,7 @@ def measure(held_out: HeldOutRetrieval, choices: Choices) -> Measured:
         choices=choices,
         metrics=held_out.metrics(tau=tau, memorization=memorization, depth=depth),
         rows=held_out.rows(tau=tau, memorization=memorization, depth=depth),
+        numbers=held_out.counted(),
     )
 
 
@@ -103,6 +110,18 @@ def joined(measured: Sequence[Measured], **facts: Any) -> Trial:
         metrics={
             name: float(np.mean([one.metrics[name] for one in measured])) for name in first.metrics
         },
-        rows=np.concatenate([one.rows for one in measured]),
+        rows=_means_by_number(
+            np.concatenate([one.rows for one in measured]),
+            np.concatenate([one.numbers for one in measured]),
+        ),
         **facts,
     )
+
+
+def _means_by_number(rows: NDArray[np.float64], numbers: Rows) -> NDArray[np.float64]:
+    """The mean of the rows [n, 3] of each number [n], by ascending number."""
+    _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), rows.shape[1]))
+    np.add.at(sums, place, rows)
+    means: NDArray[np.float64] = sums / counts[:, None]
+    return means

@@ -5,7 +5,7 @@ Shapes: N training instances, L labels, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,12 +22,13 @@ from training.loop.frozen import FrozenEmbedder
 from training.loop.model import TrainedModel
 from training.loop.optimizers import Optimizers, make_optimizers
 from training.loop.training_data import TrainingData
+from training.models.lora import add_adapters
 from training.models.ngrams import CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
 from training.models.precision import supported_precision
 from training.models.sharding import Sharding, sharding_of
 from training.models.tokens import TokenTable, concatenate, tokenize
-from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.torch_encoder import TorchEncoder, load_encoder, set_pooling
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads
 from training.models.wise_ft import Mixture
 from training.progress import status
@@ -40,11 +41,18 @@ _DIRECTION_TEXTS = 4_096  # from which heads of fewer dimensions learn the main 
 
 
 def build_model(
-    recipe: Recipe, dataset: Dataset, data: TrainingData, *, source: str, console: Console
+    recipe: Recipe,
+    dataset: Dataset,
+    data: TrainingData,
+    *,
+    guide: Callable[..., System],
+    source: str,
+    console: Console,
 ) -> TrainedModel:
     """The model of a run before its first step.
 
-    Raises `InvalidConfig` where the recipe leaves nothing to train.
+    `guide` (`guided_system` with the recipe's settings) lets an oracle guide the system, if the
+    recipe has one. Raises `InvalidConfig` where the recipe leaves nothing to train.
     """
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
@@ -66,6 +74,7 @@ def build_model(
     if isinstance(embedder, FrozenEmbedder):
         with status(console, f"encoding {len(embedder.table):,} texts, once"):
             _ = embedder.transformer_vectors
+    system = guide(system, dimension=encoder.dimension, source=source, console=console)
     optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(
         encoder=encoder,
@@ -107,7 +116,7 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 
 
 def trainable_encoder(recipe: Recipe) -> TorchEncoder:
-    """Load the encoder to train, with the recipe's token limit, prompts, dropout and n-grams."""
+    """Load the encoder to train, with the recipe's token limit, prompts, pooling and additions."""
     settings, ngrams = recipe.encoder, recipe.ngrams
     encoder = load_encoder(
         settings.name,
@@ -115,8 +124,12 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
         query_prompt=settings.query_prompt,
         label_prompt=settings.label_prompt,
     )
+    if settings.pooling is not None:
+        set_pooling(encoder.model, settings.pooling)
     if settings.dropout is not None:
         set_dropout(encoder.model, settings.dropout)
+    if recipe.lora.rank:
+        add_adapters(encoder.model, recipe.lora)
     if ngrams.buckets and ngrams_of(encoder.model) is None:
         encoder.model.append(untrained_ngrams(encoder.tokenizer, encoder.dimension, ngrams))
     return encoder
@@ -265,14 +278,16 @@ def _prepare(
         embedder.module if embedder.learns else None,
         system.head,
         recipe,
+        training_only=system.training_only,
         sharded=system.sharded_parameters,
         sharding=sharding,
     )
     if embedder.learns:
         embedder.module, *optimizers.each = accelerator.prepare(embedder.module, *optimizers.each)
     embedder.module.train(embedder.learns)
-    if system.head is not None:
-        system.head.to(accelerator.device)
+    for module in (system.head, system.training_only):
+        if module is not None:
+            module.to(accelerator.device)
     return optimizers
 
 

@@ -23,7 +23,8 @@ from service.core.types import Floats, Role, Rows
 from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
-from training.loop.optimizers import HEAD, Optimizers
+from training.loop.optimizers import HEAD, TRAINING_ONLY, Optimizers
+from training.models.lora import remove_adapters
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
@@ -86,7 +87,7 @@ class TrainedModel:
         """Move all parameters by their gradients, then clear these."""
         for group in self.optimizers.param_groups:
             group["lr"] = learning_rate_factor * group["base_learning_rate"]
-        for parameter in self._head_parameters():  # every process has the head's whole gradient
+        for parameter in self._whole_parameters():
             if parameter.grad is not None:
                 parameter.grad /= self.accelerator.num_processes
         self.optimizers.clip(largest_norm=clip, accelerator=self.accelerator)
@@ -155,19 +156,23 @@ class TrainedModel:
             write_model(self.encoder, folder, head_weights=head_weights, label_keys=label_keys)
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Take over the weights of a checkpoint that `write_checkpoint` wrote."""
+        """Take over the weights of a checkpoint that `write_checkpoint` wrote.
+
+        They hold what adapters of LoRA have learned, so the model goes on without these.
+        """
         best = load_encoder(str(folder))
+        remove_adapters(self.encoder.model)
         self.encoder.model.load_state_dict(best.model.state_dict())
         if self.system.head is not None:
             self.system.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
 
     def state(self) -> TrainedState:
-        """A copy of all weights and moments."""
+        """A copy of the weights, but those that are frozen, and of the moments."""
         return TrainedState(
             weights={
                 f"{name}/{key}": value.detach().cpu().clone().contiguous()
                 for name, module in self._modules().items()
-                for key, value in module.state_dict().items()
+                for key, value in _learned(module).items()
             },
             moments={
                 name: {
@@ -182,21 +187,33 @@ class TrainedModel:
         """Go on from what `state` returned."""
         for name, module in self._modules().items():
             prefix = f"{name}/"
-            module.load_state_dict(
-                {
-                    key.removeprefix(prefix): value
-                    for key, value in state.weights.items()
-                    if key.startswith(prefix)
-                }
-            )
+            saved = {
+                key.removeprefix(prefix): value
+                for key, value in state.weights.items()
+                if key.startswith(prefix)
+            }
+            module.load_state_dict({**_frozen(module), **saved})
         self.optimizers.load_moments(state.moments)
 
     def _modules(self) -> dict[str, nn.Module]:
         """The trained modules by their names in a state."""
         modules = {"encoder": self.accelerator.unwrap_model(self.embedder.module)}
-        if self.system.head is not None:
-            modules[HEAD] = self.system.head
-        return modules
+        others = {HEAD: self.system.head, TRAINING_ONLY: self.system.training_only}
+        return modules | {name: module for name, module in others.items() if module is not None}
 
-    def _head_parameters(self) -> Iterator[nn.Parameter]:
-        return iter(()) if self.system.head is None else self.system.head.parameters()
+    def _whole_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of which every process has the whole gradient: all but the encoder's."""
+        for module in (self.system.head, self.system.training_only):
+            if module is not None:
+                yield from module.parameters()
+
+
+def _learned(module: nn.Module) -> dict[str, Tensor]:
+    """The module's state without the parameters that are frozen, such as those under LoRA."""
+    frozen = _frozen(module)
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def _frozen(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that do not learn: a resumed run loads them with its encoder."""
+    return {name: value for name, value in module.named_parameters() if not value.requires_grad}

@@ -22,6 +22,7 @@ from training.models.two_heads import heads_of
 from training.recipes.recipe import Recipe
 
 HEAD = "own"  # names the head's parameters, also in saved states
+TRAINING_ONLY = "training-only"  # the same for those that no checkpoint needs
 Moments = dict[str, dict[str, Any]]  # by parameter, by the moment's name
 Groups = dict[tuple[str, bool], list[tuple[str, nn.Parameter]]]  # by part and whether they decay
 
@@ -97,15 +98,16 @@ def make_optimizers(
     head: nn.Module | None,
     recipe: Recipe,
     *,
+    training_only: nn.Module | None = None,
     sharded: Collection[str] = (),
     sharding: Sharding | None = None,
 ) -> Optimizers:
     """AdamW for encoder and head, and SparseAdam for the head's parameters named `sharded`.
 
-    Biases, norms and sharded tables have no weight decay. Encoder, n-grams, heads and the system's
-    head are separate groups, since gradients are clipped by group.
+    Biases, norms and sharded tables have no weight decay. Encoder, n-grams, heads, the system's
+    head and what only training needs are separate groups, since gradients are clipped by group.
     """
-    groups = _groups(encoder, head, sharded)
+    groups = _groups({"encoder": encoder, HEAD: head, TRAINING_ONLY: training_only}, sharded)
     dense = {key: group for key, group in groups.items() if key[0] != "sparse"}
     sparse = {key: group for key, group in groups.items() if key[0] == "sparse"}
     rates = _learning_rates(recipe)
@@ -127,19 +129,21 @@ def _learning_rates(recipe: Recipe) -> dict[str, float]:
         "ngrams": recipe.ngrams.learning_rate,
         "heads": recipe.heads.learning_rate,
         HEAD: head,
+        TRAINING_ONLY: head,
         "sparse": settings.sparse_learning_rate or head,
     }
 
 
-def _groups(encoder: nn.Module | None, head: nn.Module | None, sharded: Collection[str]) -> Groups:
-    """All trained parameters by part (encoder, n-grams, heads, own, sparse), and if they decay."""
+def _groups(modules: Mapping[str, nn.Module | None], sharded: Collection[str]) -> Groups:
+    """All trained parameters by part, and if they decay; n-grams, heads and `sharded` are parts."""
+    encoder = modules["encoder"]
     part_of: dict[int, str] = {}
     for name, find in (("ngrams", ngrams_of), ("heads", heads_of)):
         module = find(encoder) if encoder is not None else None
         if module is not None:
             part_of.update((id(parameter), name) for parameter in module.parameters())
     groups: Groups = {}
-    for label, module in (("encoder", encoder), (HEAD, head)):
+    for label, module in modules.items():
         for name, parameter in module.named_parameters() if module is not None else ():
             if parameter.requires_grad:
                 part = part_of.get(id(parameter), label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from training.loop.build_model import build_model
 from training.loop.interruption import Interruption
 from training.loop.journal import Journal
 from training.loop.length import length_of
-from training.loop.model import TrainedModel
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
@@ -52,8 +52,8 @@ def open_run(
     length = length_of(recipe, rows=len(data.rows))
     _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
-    model = build_model(recipe, dataset, data, source=source, console=console)
-    _guide(model, recipe, plain, source=source, console=console)
+    guide = partial(guided_system, settings=recipe.guidance, dataset=plain)
+    model = build_model(recipe, dataset, data, guide=guide, source=source, console=console)
     identity = run_identity(recipe, dataset)
     progress, neighbourhoods = Progress(), Neighbourhoods()
     if saved is not None:
@@ -75,20 +75,6 @@ def open_run(
         ),
         progress=progress,
         interruption=interruption or Interruption(),
-    )
-
-
-def _guide(
-    model: TrainedModel, recipe: Recipe, dataset: Dataset, *, source: str, console: Console
-) -> None:
-    """Let the recipe's oracle guide the model, if there is one; the data have their own texts."""
-    model.system = guided_system(
-        model.system,
-        recipe.guidance,
-        dataset,
-        dimension=model.encoder.dimension,
-        source=source,
-        console=console,
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of encoder, n-grams and heads: `[encoder]`, `[ngrams]` and `[heads]` of a recipe.
+"""Settings of the encoder and its parts: `[encoder]`, `[lora]`, `[ngrams]`, `[heads]` of a recipe.
 
 They are apart from the models so that a recipe can be read without torch.
 """
@@ -20,6 +20,9 @@ class EncoderSettings:
     `name` is what `training.models.torch_encoder.load_encoder` takes. Prompts and `dropout` default
     to the model's. A `frozen` transformer encodes each text once; only n-grams and the system's
     head are trained. `stage_one` names a recipe that is trained first; its encoder replaces `name`.
+    `pooling` makes one vector of those of the tokens: their mean, the first token's (cls) or the
+    last one's, which alone has read the whole text in a causal language model. By default it is
+    that of a sentence-transformers folder, and the mean for a plain model.
     """
 
     name: str
@@ -30,6 +33,22 @@ class EncoderSettings:
     label_prompt: str | None = None
     dropout: Share | None = None
     frozen: bool = False
+    pooling: Literal["mean", "cls", "last-token"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LoraSettings:
+    """Low-rank adapters on the transformer (`training.models.lora`) of this `rank`, 0 for none.
+
+    `alpha` / `rank` scales what they add, each input of an adapter is dropped with the probability
+    `dropout`, and `modules` are the names of the linear layers that get one, by default all. The
+    learning rate is `optimizer.learning_rate`.
+    """
+
+    rank: Natural = 0
+    alpha: Positive = 32.0
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

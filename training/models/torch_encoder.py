@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _OURS = {"training.models.ngrams.CharacterNgrams", "training.models.two_heads.TwoHeads"}
+_POOLINGS = {"last-token": "lasttoken"}  # as sentence-transformers names it
 _PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
 
@@ -86,6 +87,7 @@ def load_encoder(
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
     _use_eager_attention(model)
+    _pad_on_the_right(model.tokenizer)
     limit = int(model.max_seq_length or model.tokenizer.model_max_length)
     if max_tokens is not None and not 1 <= max_tokens <= limit:
         raise InvalidInput(f"max-tokens must lie in 1..{limit} for this encoder")
@@ -99,6 +101,19 @@ def load_encoder(
         },
         max_tokens=model.max_seq_length,
     )
+
+
+def set_pooling(model: SentenceTransformer, pooling: str) -> None:
+    """Replace how the vectors of tokens become one; raises `InvalidInput` where nothing pools."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    for place, module in enumerate(model):
+        if isinstance(module, Pooling):
+            model[place] = Pooling(
+                module.embedding_dimension, pooling_mode=_POOLINGS.get(pooling, pooling)
+            )
+            return
+    raise InvalidInput(f"encoder.pooling is {pooling!r}, but this encoder has no pooling module")
 
 
 @contextmanager
@@ -141,6 +156,17 @@ def _use_eager_attention(model: SentenceTransformer) -> None:
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.set_attn_implementation("eager")
+
+
+def _pad_on_the_right(tokenizer: Any) -> None:
+    """Pad as batches of training are padded; causal language models often come without padding.
+
+    Their positions are counted from the left, so padding there would change a text's vector. What
+    token pads does not matter, since it is masked.
+    """
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
 
 
 def _prompt(model: SentenceTransformer, role: Role) -> str:

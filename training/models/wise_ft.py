@@ -2,6 +2,9 @@
 
 Training on a small data set improves its labels and forgets some of what the encoder knew of all
 others. A mean of both sets of weights keeps more of both; the best mean is chosen on held-out rows.
+
+Under LoRA the weights are W_0 + (alpha / r) B A with B = 0 at first. They are linear in B, so a
+mean of B with A as it is now is the mean of the weights.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from training.models.lora import A
 
 
 class Mixture:
@@ -44,10 +49,17 @@ def interpolate(first: Tensor, present: Tensor, mixing: float) -> Tensor:
 
 
 def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in module.named_parameters()}
+    return {name: value.detach().clone() for name, value in _mixed_parameters(module)}
 
 
 def _restore(module: nn.Module, weights: dict[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
+        for name, parameter in _mixed_parameters(module):
             parameter.copy_(weights[name])
+
+
+def _mixed_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters whose mean is the mean of the weights: those that learn, but no A of LoRA."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and A not in name.split("."):
+            yield name, parameter

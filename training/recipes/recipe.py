@@ -1,6 +1,7 @@
 """Recipes: all settings of a training run, read from TOML.
 
     [encoder]     which encoder is trained, and how much of a text it reads
+    [lora]        low-rank adapters, which learn in place of the transformer, none by default
     [ngrams]      character n-grams added to the transformer's vector, none by default
     [heads]       UniDEC's two heads on the encoder, none by default
     [batch]       how many instances, positives and negatives a batch has
@@ -41,7 +42,7 @@ from service.core.errors import InvalidConfig
 from training.batches.settings import BatchSettings, RefreshSettings
 from training.datasets.metadata_texts import MetadataSettings
 from training.models.precision import Precision
-from training.models.settings import EncoderSettings, HeadSettings, NgramSettings
+from training.models.settings import EncoderSettings, HeadSettings, LoraSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
 from training.systems.mogic.settings import GuidanceSettings
@@ -97,6 +98,7 @@ class Recipe:
     encoder: EncoderSettings
     optimizer: OptimizerSettings
     system: dict[str, Any]
+    lora: LoraSettings = field(default_factory=LoraSettings)
     ngrams: NgramSettings = field(default_factory=NgramSettings)
     heads: HeadSettings = field(default_factory=HeadSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
@@ -105,6 +107,12 @@ class Recipe:
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     guidance: GuidanceSettings = field(default_factory=GuidanceSettings)
     seed: Natural = 0
+
+    @model_validator(mode="after")
+    def _can_learn(self) -> Self:
+        if self.lora.rank and self.encoder.frozen:
+            raise ValueError("lora.rank trains the transformer, and encoder.frozen forbids it")
+        return self
 
     def steps_of(self, epochs: float, *, rows: int) -> int:
         """How many steps draw each of so many training rows `epochs` times, 1 at least."""

@@ -22,7 +22,12 @@ from service.core.types import Floats, Rows
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
-from training.evaluation.metrics import evaluate, labels_to_rank, ranking_outcome
+from training.evaluation.metrics import (
+    evaluate,
+    labels_to_rank,
+    ranking_outcome,
+    unfiltered_positives,
+)
 from training.evaluation.prediction import (
     OfflineMemory,
     Ranked,
@@ -117,6 +122,7 @@ def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
 class HeldOutRetrieval:
     """What the held-out rows retrieve from a memory of the kept rows and all labels."""
 
+    rows_of_training: Rows  # [n], their numbers
     memory: OfflineMemory
     retrieved: RetrievedKeys
     positives: csr_matrix  # [n, L]
@@ -136,6 +142,12 @@ class HeldOutRetrieval:
         """P@1, P@5 and R@100 in [0, 1] of each row with a label that counts, [m, 3]."""
         ranked = self._ranked(tau=tau, memorization=memorization, depth=depth)
         return row_metrics(ranking_outcome(ranked, self.positives, filtered=self.filtered))
+
+    def counted(self) -> Rows:
+        """The numbers of the training rows that `rows` measures, [m]."""
+        positives = unfiltered_positives(self.positives, self.filtered)
+        counted: Rows = self.rows_of_training[np.diff(positives.indptr) > 0]
+        return counted
 
     def _ranked(self, *, tau: float, memorization: float, depth: int) -> Ranked:
         return predict(
@@ -160,6 +172,7 @@ def retrieve_held_out(
         label_ids=dataset.labels.uids,
     )
     return HeldOutRetrieval(
+        rows_of_training=held_out,
         memory=memory,
         retrieved=retrieve(memory, instances[held_out], depth=depth),
         positives=train.labels_of[held_out],

@@ -127,6 +127,7 @@ class System(Protocol):
     sharded_parameters: tuple[str, ...]  # of the head: sparse gradients, rows split over processes
     memory_tau: float  # the memory's temperature while the encoder trains
     heads: TwoHeads | None  # whose share of the key is chosen at the end; None: there is one vector
+    training_only: nn.Module | None  # parameters of the loss that no checkpoint needs
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """The batch's loss, a scalar."""
@@ -174,6 +175,7 @@ class SystemDefaults:
     sharded_parameters: tuple[str, ...] = ()
     memory_tau = UNCHOSEN.tau
     heads: TwoHeads | None = None
+    training_only: nn.Module | None = None
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """The encoder's vectors unchanged."""

@@ -71,6 +71,46 @@ def write_tiny_checkpoint(
     return folder / "model"
 
 
+def write_tiny_language_model(
+    folder: Path, *, family: str = "llama", dtype: str = "float32"
+) -> Path:
+    """A causal language model of two layers over letters, without a token for padding.
+
+    `family` is "llama" or "gpt2". It is a plain Hugging Face folder.
+    """
+    import torch
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+    )
+
+    torch.manual_seed(0)
+    size = len(VOCABULARY)
+    if family == "llama":
+        config = LlamaConfig(
+            vocab_size=size,
+            hidden_size=DIMENSION,
+            intermediate_size=2 * DIMENSION,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=64,
+        )
+        model = LlamaForCausalLM(config)
+    else:
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=size, n_embd=DIMENSION, n_layer=2, n_head=2, n_positions=64)
+        )
+    model.to(getattr(torch, dtype)).save_pretrained(folder / family)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer(), unk_token="[UNK]", eos_token="[SEP]"
+    ).save_pretrained(folder / family)
+    return folder / family
+
+
 def tiny_dataset(*, seed: int = 0) -> Dataset:
     """Queries "red tent", clicked for the labels "red" and "tent": 48 train, 16 test rows."""
     labels = (*ADJECTIVES, *NOUNS)

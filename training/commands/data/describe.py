@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from cyclopts import Parameter
 from rich.table import Table
+from scipy.sparse import csr_matrix
 
 from service.command_line import open_console
 from training.datasets import lf_xmc
@@ -53,6 +54,9 @@ def split_facts(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
     )
     yield row("filtered pairs", lambda split: int(split.filtered.nnz))
     yield row("filtered pairs that are positives", _filtered_positives)
+    if dataset.metadata is not None:
+        yield row("rows with metadata", lambda split: _with_items(split.metadata_of))
+        yield row("metadata items per row", _items_per_row)
 
 
 def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
@@ -60,6 +64,7 @@ def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
     yield "labels", f"{len(dataset.labels):,}"
     if dataset.metadata is not None:
         yield "metadata items", f"{len(dataset.metadata):,}"
+        yield "labels with metadata", f"{_with_items(dataset.label_metadata):,}"
     yield "propensity", f"a {dataset.propensity.a}, b {dataset.propensity.b}"
     yield "text", " + ".join(dataset.fields)
     if dataset.source:
@@ -76,3 +81,13 @@ def _rows_per_label(split: Split) -> float:
 
 def _filtered_positives(split: Split) -> int:
     return int((split.labels_of != 0).multiply(split.filtered).nnz)
+
+
+def _with_items(metadata_of: csr_matrix | None) -> int:
+    """How many of the texts [N, M] have a metadata item."""
+    return 0 if metadata_of is None else int((np.diff(metadata_of.indptr) > 0).sum())
+
+
+def _items_per_row(split: Split) -> float:
+    assert split.metadata_of is not None
+    return float(split.metadata_of.nnz / max(len(split), 1))

@@ -22,7 +22,8 @@ def write(dataset: Dataset, out: Path) -> None:
 
 def size_line(dataset: Dataset, out: Path) -> str:
     """The folder and its sizes, in a line."""
+    items = "" if dataset.metadata is None else f", {len(dataset.metadata):,} metadata items"
     return (
         f"{out}: {len(dataset.train):,} train and {len(dataset.test):,} test rows,"
-        f" {len(dataset.labels):,} labels"
+        f" {len(dataset.labels):,} labels{items}"
     )

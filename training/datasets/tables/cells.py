@@ -24,6 +24,18 @@ def label_id(value: Any) -> str:
     return text(str(value) if type(value) is int else value)
 
 
+def items(value: Any, *, delimiter: str) -> tuple[str, ...]:
+    """Texts or whole numbers, parted by `delimiter` or as a list; an empty cell has none."""
+    if isinstance(value, str):
+        parts: list[Any] = value.split(delimiter)
+    elif isinstance(value, list):
+        parts = value
+    else:
+        parts = [value]
+    blank = (part is None or (isinstance(part, str) and not part.strip()) for part in parts)
+    return tuple(label_id(part) for part, empty in zip(parts, blank, strict=True) if not empty)
+
+
 def weight(value: Any) -> float:
     """A positive finite number."""
     try:

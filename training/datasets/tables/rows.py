@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +32,12 @@ class Columns:
         A column of keyword ids. Default: the text is the id.
     time
         A column of times, Unix seconds or ISO 8601: the newest queries become the test split.
+    metadata
+        A column of the query's metadata items, such as categories; may be given several times.
+    label_metadata
+        A column of the keyword's metadata items; may be given several times.
+    metadata_delimiter
+        What parts the items of a metadata cell. An empty cell has none.
     """
 
     query: str
@@ -38,14 +45,21 @@ class Columns:
     weight: str | None = None
     label_id: str | None = None
     time: str | None = None
+    metadata: tuple[str, ...] = ()
+    label_metadata: tuple[str, ...] = ()
+    metadata_delimiter: str = "|"
 
     def __post_init__(self) -> None:
         if self.query == self.label:
             raise InvalidInput(f"--query and --label name the same column, {self.query!r}")
+        if not self.metadata_delimiter:
+            message = "what parts the items of a cell must be one character or more"
+            raise InvalidInput(message, field="metadata_delimiter")
 
     def names(self) -> list[str]:
         """The columns that are read, each once."""
-        given = (self.query, self.label, self.weight, self.label_id, self.time)
+        single = (self.query, self.label, self.weight, self.label_id, self.time)
+        given = (*single, *self.metadata, *self.label_metadata)
         return list(dict.fromkeys(name for name in given if name is not None))
 
 
@@ -58,6 +72,8 @@ class Row(NamedTuple):
     weight: float
     label_id: str
     time: float  # Unix seconds, 0 without a column of times
+    metadata: tuple[str, ...]  # of the query, none without such a column
+    label_metadata: tuple[str, ...]
 
 
 def read_rows(
@@ -86,6 +102,10 @@ def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> 
         except ValueError as error:
             raise InvalidData(path, str(error), line=line, field=column) from error
 
+    def items(names: tuple[str, ...]) -> tuple[str, ...]:
+        parse = partial(cells.items, delimiter=columns.metadata_delimiter)
+        return tuple(dict.fromkeys(item for name in names for item in cell(name, parse)))
+
     label = cell(columns.label, cells.text)
     return Row(
         line=line,
@@ -94,4 +114,6 @@ def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> 
         weight=1.0 if columns.weight is None else cell(columns.weight, cells.weight),
         label_id=label if columns.label_id is None else cell(columns.label_id, cells.label_id),
         time=0.0 if columns.time is None else cell(columns.time, cells.time),
+        metadata=items(columns.metadata),
+        label_metadata=items(columns.label_metadata),
     )

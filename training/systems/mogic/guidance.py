@@ -8,9 +8,10 @@ The system, MOGIC's disciple, keeps its own loss L_D and gets two more (section 
 
 The oracle is frozen: its vectors of all training texts are made once, before the first step. Where
 it has more dimensions than the disciple, they are projected on their main directions, as the paper
-does with those of large language models.
+does with those of large language models, or by a matrix that is learned with the disciple.
 
-Shapes: B instances, P labels of the pool, N training rows, L labels, d dimensions of the disciple.
+Shapes: B instances, P labels of the pool, N training rows, L labels, d dimensions of the disciple,
+D of the oracle.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
@@ -32,17 +33,49 @@ from training.systems.system import EncodedBatch, FinishedTraining, System
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OracleVectors:
-    """The oracle's unit vectors of all training rows [N, d] and of all labels [L, d]."""
+    """The oracle's unit vectors of all training rows [N, d] and of all labels [L, d].
+
+    With a learned projection they have D dimensions.
+    """
 
     instances: Tensor
     labels: Tensor
 
 
+class Projection(nn.Module):  # type: ignore[misc]
+    """A learned matrix from the oracle's dimensions to the disciple's (appendix F).
+
+    It starts with the main directions of the vectors [n, D]; where the disciple has no fewer
+    dimensions, with the identity.
+    """
+
+    def __init__(self, dimension: int, vectors: Floats) -> None:
+        super().__init__()
+        larger = vectors.shape[1] > dimension
+        first = (
+            torch.from_numpy(main_directions(dimension, vectors))
+            if larger
+            else torch.eye(vectors.shape[1], dimension)
+        )
+        self.weight = nn.Parameter(first)  # [D, d]
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Unit vectors [n, d] of unit vectors [n, D]."""
+        return normalize(vectors @ self.weight, dim=-1)
+
+
 class Guided:
     """A system whose encoder an oracle guides; all but the loss is the system's."""
 
-    def __init__(self, system: System, settings: GuidanceSettings, oracle: OracleVectors) -> None:
+    def __init__(
+        self,
+        system: System,
+        settings: GuidanceSettings,
+        oracle: OracleVectors,
+        projection: Projection | None = None,
+    ) -> None:
         self._system, self._settings, self._oracle = system, settings, oracle
+        self.training_only = projection
         self.encodes_labels, self.head = system.encodes_labels, system.head
         self.sharded_parameters, self.memory_tau = system.sharded_parameters, system.memory_tau
         self.heads = system.heads
@@ -52,8 +85,8 @@ class Guided:
         settings, oracle = self._settings, self._oracle
         instances, labels = self.text_vectors(batch)  # [B, d], [P, d]
         device = instances.device
-        of_instances = oracle.instances[batch.rows.cpu()].to(device)  # [B, d]
-        of_labels = oracle.labels[batch.pool.cpu()].to(device)  # [P, d]
+        of_instances = self._projected(oracle.instances[batch.rows.cpu()].to(device))  # [B, d]
+        of_labels = self._projected(oracle.labels[batch.pool.cpu()].to(device))  # [P, d]
         loss = self._system.loss(batch)
         if settings.alpha:
             crossed = (instances @ of_labels.T, of_instances @ labels.T)  # [B, P] each
@@ -62,6 +95,9 @@ class Guided:
             apart = matching(instances, of_instances) + matching(labels, of_labels)
             loss = loss + settings.beta * apart
         return loss
+
+    def _projected(self, vectors: Tensor) -> Tensor:
+        return vectors if self.training_only is None else self.training_only(vectors)
 
     def _triplet(self, batch: EncodedBatch, scores: Tensor) -> Tensor:
         return triplet(
@@ -112,19 +148,23 @@ def guided(
 ) -> Guided:
     """The system with the guidance of an oracle, whose vectors are [N, D] and [L, D].
 
-    `dimension` is d. Raises `InvalidConfig` for a system whose labels have no text vectors, and for
-    an oracle with fewer dimensions than d.
+    `dimension` is d. Raises `InvalidConfig` for a system whose labels have no text vectors and,
+    unless the projection is learned, for an oracle with fewer dimensions than d.
     """
     if not system.encodes_labels:
         raise InvalidConfig(f"{source}: guidance needs a system that encodes the labels' texts")
     if system.heads is not None:
         dimension = system.heads.encoder
-    projected = projected_on(dimension, np.concatenate([instances, labels]), source=source)
-    vectors = torch.from_numpy(projected)
+    found, projection = np.concatenate([instances, labels]), None
+    if settings.projection == "learned":
+        projection = Projection(dimension, found)
+    else:
+        found = projected_on(dimension, found, source=source)
+    vectors = torch.from_numpy(found)
     oracle = OracleVectors(
         instances=vectors[: len(instances)].clone(), labels=vectors[len(instances) :].clone()
     )
-    return Guided(system, settings, oracle)
+    return Guided(system, settings, oracle, projection)
 
 
 def projected_on(dimension: int, vectors: Floats, *, source: str) -> Floats:
@@ -134,9 +174,15 @@ def projected_on(dimension: int, vectors: Floats, *, source: str) -> Floats:
     if vectors.shape[1] < dimension:
         raise InvalidConfig(
             f"{source}: the oracle has {vectors.shape[1]} dimensions, fewer than the {dimension}"
-            " that it is to guide; take a larger oracle, or a system with fewer"
+            " that it is to guide; take a larger oracle, a system with fewer, or"
+            " guidance.projection = 'learned'"
         )
-    _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
-    main = np.ascontiguousarray(vectors @ directions[:, -dimension:], np.float32)
+    main = vectors @ main_directions(dimension, vectors)
     unit: Floats = normalize(torch.from_numpy(main), dim=-1).numpy()
     return unit
+
+
+def main_directions(dimension: int, vectors: Floats) -> Floats:
+    """The d directions of largest variance [D, d] of vectors [n, D], around the origin."""
+    _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
+    return np.ascontiguousarray(directions[:, -dimension:], np.float32)

@@ -5,7 +5,7 @@ They are apart from the losses so that a recipe can be read without torch.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -21,7 +21,9 @@ class GuidanceSettings:
 
     `alpha` weighs MOGIC's alignment loss, whose triplets have `margin` and count the `hardest`
     negatives of each row, and `beta` its matching loss (section 3.3; the paper takes 0.1 for both
-    and a margin of 0.3).
+    and a margin of 0.3). `projection` turns the oracle's vectors into as many dimensions as the
+    system has: along their main directions (pca, only where the oracle has more), or by a matrix
+    that is learned with the system (appendix F, Table 14), at `optimizer.head_learning_rate`.
     """
 
     oracle: str | None = None
@@ -29,3 +31,4 @@ class GuidanceSettings:
     beta: Weight = 0.1
     margin: Positive = 0.3
     hardest: Count = 10
+    projection: Literal["pca", "learned"] = "pca"

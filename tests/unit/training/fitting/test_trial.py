@@ -7,7 +7,7 @@ import pytest
 
 from training.checkpoints.choices import UNCHOSEN
 from training.fitting.table import as_facts, reason, verdict
-from training.fitting.trial import Trial, best_of, gain
+from training.fitting.trial import Measured, Trial, best_of, gain, joined
 
 
 def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
@@ -68,3 +68,16 @@ def test_a_later_trial_must_gain_over_the_one_that_is_kept() -> None:
     again = trial("again", np.where(np.arange(100) < 21, 1.0, HALF))
     assert best_of([untrained, good, again]) is good
     assert reason(again, [untrained, good, again], good) == "over good within its error"
+
+
+def test_a_row_that_two_splits_hold_out_counts_once() -> None:
+    rows = np.repeat(np.array([1.0, 0.0, 1.0])[:, None], 3, axis=1)
+    first = Measured(
+        choices=UNCHOSEN, metrics={"P@1": 66.0}, rows=rows, numbers=np.array([4, 7, 9])
+    )
+    second = Measured(
+        choices=UNCHOSEN, metrics={"P@1": 33.0}, rows=1.0 - rows, numbers=np.array([7, 8, 9])
+    )
+    trial = joined([first, second], name="a", summary="", folder=Path("a"), seconds=1.0)
+    assert trial.rows[:, 0].tolist() == [1.0, 0.0, 1.0, 0.5]  # rows 4, 7, 8 and 9
+    assert trial.metrics == {"P@1": 49.5}

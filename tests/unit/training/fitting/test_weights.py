@@ -30,6 +30,7 @@ def held_out(*, weight: float) -> HeldOutRetrieval:
     )
     queries = np.tile(np.array([[1.0, 0.0]], np.float32), (QUERIES, 1))
     return HeldOutRetrieval(
+        rows_of_training=np.arange(2, 2 + QUERIES),
         memory=memory,
         retrieved=retrieve(memory, queries, depth=2),
         positives=csr_matrix(np.tile([1.0, 0.0], (QUERIES, 1))),

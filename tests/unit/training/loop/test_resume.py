@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 
 from service.core.errors import InvalidData
 from tests.support.tiny.training import last_weights, losses, open_tiny_run, write_recipe
+from training.checkpoints.run_json import BEST, write_run
 
 VARIANTS = {
     "mined": ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),
@@ -15,6 +17,7 @@ VARIANTS = {
     "cached": ("optimizer.gradient_cache=true", "optimizer.accumulation=2"),
     "mixed": ("validation.mixing=[0.5, 1.0]", "ngrams.buckets=512"),
     "frozen": ("encoder.frozen=true", "ngrams.buckets=512", "ngrams.dropout=0.2"),
+    "lora": ("lora.rank=2", "lora.dropout=0.2", "validation.mixing=[0.5, 1.0]"),
     "head": ("encoder.frozen=true", "system.name=irene"),
 }
 
@@ -38,6 +41,19 @@ def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
     assert unbroken.keys() == broken.keys()
     assert all(np.array_equal(unbroken[name], broken[name]) for name in unbroken)
     assert losses(tmp_path / "unbroken") == losses(tmp_path / "broken")
+
+
+def test_a_resumed_disciple_goes_on_with_its_projection(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copytree(model, tmp_path / "oracle" / BEST)
+    write_run(tmp_path / "oracle", {"dataset": "colours", "settings": {}})
+    oracle = f"guidance.oracle={tmp_path / 'oracle'}"
+    test_a_resumed_run_has_the_weights_of_an_unbroken_one(
+        [oracle, "guidance.projection=learned"], model, tmp_path, monkeypatch
+    )
+    learned = last_weights(tmp_path / "unbroken")["training-only/weight"]
+    assert not np.array_equal(learned, np.eye(len(learned)))
 
 
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:

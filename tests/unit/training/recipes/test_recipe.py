@@ -90,6 +90,15 @@ def test_unidecs_numbers(name: str) -> None:
     assert recipe.system["encoder_weight"] == 0.3 and recipe.system["normalized"] is False
 
 
+def test_the_language_models_oracle_reads_metadata_and_learns_by_adapters() -> None:
+    recipe = recipes.load("oracle-llm")
+
+    assert recipe.lora.rank and not recipe.ngrams.buckets
+    assert (recipe.encoder.pooling, recipe.metadata.append) == ("last-token", "both")
+    assert recipe.system == {"name": "ngame", "margin": 0.3, "hardest": 10}
+    assert (recipe.batch.instances, recipe.optimizer.learning_rate) == (1024, 2e-4)
+
+
 def test_a_file_extends_another_and_is_overridden(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(
         "seed = 3\n[encoder]\nname = 'x'\n[optimizer]\nsteps = 5\nlearning_rate = 1e-3\n"
@@ -113,6 +122,7 @@ def test_a_file_extends_another_and_is_overridden(tmp_path: Path) -> None:
         (["optimizer.steps=abc"], "rae-moby: optimizer.steps: Input should be a valid integer"),
         (["batch.pool=half"], "rae-moby: batch.pool: Input should be 'batch' or 'all'"),
         (["steps"], "--set takes table.key=value, not 'steps'"),
+        (["lora.rank=2", "encoder.frozen=true"], "rae-moby: Value error, lora.rank trains the"),
         (["a.b.c=1"], "--set takes table.key=value, not 'a.b.c=1'"),
         (["seed.x=1"], "rae-moby: seed: Input should be a valid integer"),
     ],

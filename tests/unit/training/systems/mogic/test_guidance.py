@@ -7,7 +7,13 @@ torch = pytest.importorskip("torch")
 
 from service.core.errors import InvalidConfig  # noqa: E402
 from training.systems.losses import matching, triplet  # noqa: E402
-from training.systems.mogic.guidance import Guided, OracleVectors, guided, projected_on  # noqa: E402
+from training.systems.mogic.guidance import (  # noqa: E402
+    Guided,
+    OracleVectors,
+    Projection,
+    guided,
+    projected_on,
+)
 from training.systems.mogic.settings import GuidanceSettings  # noqa: E402
 from training.systems.system import EncodedBatch, EncoderOnly  # noqa: E402
 
@@ -77,6 +83,31 @@ def test_a_larger_oracle_is_projected_on_its_main_directions() -> None:
     assert projected @ projected.T == pytest.approx(flat @ flat.T, abs=1e-5)
 
 
+def test_a_learned_projection_starts_with_the_main_directions_or_the_identity() -> None:
+    larger, same, smaller = unit(40, 16), unit(40, 8), unit(40, 4)
+    projected = Projection(8, larger.numpy())(larger).detach().numpy()
+    assert projected == pytest.approx(projected_on(8, larger.numpy(), source="here"), abs=1e-5)
+    assert torch.allclose(Projection(8, same.numpy())(same), same)
+    assert torch.allclose(Projection(8, smaller.numpy())(smaller)[:, :4], smaller)
+
+
+def test_a_learned_projection_learns_by_the_two_losses() -> None:
+    batch, rows, labels = a_batch(), unit(6, 12, seed=2).numpy(), unit(5, 12, seed=3).numpy()
+    settings = GuidanceSettings(oracle="run", alpha=0.7, beta=0.5, hardest=2, projection="learned")
+    vectors = {"instances": rows, "labels": labels}
+    system = guided(Silent(None), settings, **vectors, dimension=8, source="here")
+    pca = guided(
+        Silent(None), GuidanceSettings(oracle="run", alpha=0.7, beta=0.5, hardest=2), **vectors,
+        dimension=8, source="here",
+    )  # fmt: skip
+    loss = system.loss(batch)
+    assert loss.item() == pytest.approx(pca.loss(batch).item(), rel=1e-4)
+    loss.backward()
+    assert pca.training_only is None and system.training_only is not None
+    assert system.training_only.weight.grad.abs().max() > 0
+    assert system.head is None, "checkpoints are those of the system"
+
+
 def test_a_smaller_oracle_and_labels_without_texts_are_refused() -> None:
     smaller, same = unit(6, 4).numpy(), unit(6, 8).numpy()
     settings = GuidanceSettings(oracle="run")
@@ -84,6 +115,9 @@ def test_a_smaller_oracle_and_labels_without_texts_are_refused() -> None:
         guided(
             Silent(None), settings, instances=smaller, labels=smaller, dimension=8, source="here"
         )
+    learned = GuidanceSettings(oracle="run", projection="learned")
+    vectors = {"instances": smaller, "labels": smaller}
+    assert guided(Silent(None), learned, **vectors, dimension=8, source="here").training_only
     without = Silent(None)
     without.encodes_labels = False
     with pytest.raises(InvalidConfig, match="encodes the labels' texts"):
