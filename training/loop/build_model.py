@@ -71,9 +71,7 @@ def build_model(
             f"{source}: encoder.frozen leaves nothing to train; set ngrams.buckets, or take a"
             f" system with classifiers"
         )
-    if isinstance(embedder, FrozenEmbedder):
-        with status(console, f"encoding {len(embedder.table):,} texts, once"):
-            _ = embedder.transformer_vectors
+    _encode_frozen(embedder, console)
     system = guide(system, dimension=encoder.dimension, source=source, console=console)
     optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(
@@ -86,6 +84,13 @@ def build_model(
         instances=data.instances,
         items=len(items),
     )
+
+
+def _encode_frozen(embedder: Embedder, console: Console) -> None:
+    """Encode all texts by a frozen transformer, which is done once."""
+    if isinstance(embedder, FrozenEmbedder):
+        with status(console, f"encoding {len(embedder.table):,} texts, once"):
+            _ = embedder.transformer_vectors
 
 
 def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
