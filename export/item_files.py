@@ -11,13 +11,11 @@ Keys and bank follow from the texts of the data set's metadata items by the expo
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT
 from service.core.errors import InvalidInput
-from training.checkpoints.item_memory import has_item_memory
 from training.datasets.dataset import Dataset
 
 FUSION, RESIDUALS = "items/fusion.onnx", "items/residuals.npy"
@@ -47,15 +45,3 @@ def digest_of_items(dataset: Dataset) -> str:
         )
     parts = (*dataset.metadata.uids, *dataset.metadata.texts)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def refuse_item_memory(encoder: Path) -> None:
-    """Raise `InvalidInput` for a checkpoint or export whose queries attend to metadata items.
-
-    In a bundle without the items its queries would not be encoded as they were trained.
-    """
-    if has_item_memory(encoder) or (encoder / FUSION).is_file():
-        raise InvalidInput(
-            f"{encoder} looks up metadata items, which bundles do not hold yet: its queries cannot"
-            " be served. Make a bundle from a run of another system"
-        )

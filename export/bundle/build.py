@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix
 
 from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
+from export.bundle.items import fused_instances, item_files
 from export.exported_encoder import ExportedEncoder
-from export.item_files import refuse_item_memory
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
@@ -95,13 +95,17 @@ def export_bundle(
     continues an interrupted one. Raises `InvalidInput` as `check_options` does.
     """
     check_options(options, dataset, target)
-    refuse_item_memory(encoder.folder)
     dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
     with stages(console) as report:
         keys = _encode(encoder, dataset, work, options, report)
-        content = _content(encoder, dataset, keys, options, target.name)
+        items = item_files(encoder, dataset, threads=options.threads)
+        if items is not None:
+            rows = len(dataset.train)
+            counted = _counted(report, "fuse instances with items", total=rows)
+            keys[:rows] = fused_instances(keys[:rows], items, progress=counted)
+        content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
         write_bundle(
             content,
             target,

@@ -53,12 +53,10 @@ def bundle(
         from export.bundle.build import check_options, export_bundle, scratch_folder
         from export.encoder.provenance import predictor_defaults
         from export.exported_encoder import is_exported, open_exported
-        from export.item_files import refuse_item_memory
         from training.datasets import lf_xmc
         from training.models.encoder_location import find_encoder
     console, parameters = open_console(), index.parameters()  # refused before anything is read
     folder = Path(find_encoder(encoder, exported=True).name)
-    refuse_item_memory(folder)
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
         checkpoint.refuse_given()

@@ -16,12 +16,12 @@ from torch import nn
 
 from service.core.errors import InvalidConfig
 from service.core.types import Role
-from training.datasets.dataset import Dataset, Texts
+from training.datasets.dataset import Dataset
 from training.loop.embedder import BucketedEncoder, Embedder
 from training.loop.frozen import FrozenEmbedder
 from training.loop.model import TrainedModel
 from training.loop.optimizers import Optimizers, make_optimizers
-from training.loop.training_data import TrainingData
+from training.loop.training_data import TrainingData, items_to_read
 from training.models.lora import add_adapters
 from training.models.ngrams import CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
@@ -33,7 +33,7 @@ from training.models.two_heads import TwoHeads, heads_of, untrained_heads
 from training.models.wise_ft import Mixture
 from training.progress import status
 from training.recipes.recipe import Recipe
-from training.systems.registry import build_system, reads_items
+from training.systems.registry import build_system
 from training.systems.system import ItemsOfTask, System, Task
 
 _FROZEN_BUCKETS = 16  # times larger, since no transformer's activations are kept
@@ -71,9 +71,7 @@ def build_model(
             f"{source}: encoder.frozen leaves nothing to train; set ngrams.buckets, or take a"
             f" system with classifiers"
         )
-    if isinstance(embedder, FrozenEmbedder):
-        with status(console, f"encoding {len(embedder.table):,} texts, once"):
-            _ = embedder.transformer_vectors
+    _encode_frozen(embedder, console)
     system = guide(system, dimension=encoder.dimension, source=source, console=console)
     optimizers = _prepare(recipe, embedder, system, sharding, accelerator)
     return TrainedModel(
@@ -88,19 +86,11 @@ def build_model(
     )
 
 
-def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
-    """The data's metadata items where the recipe's system reads them, else none.
-
-    Raises `InvalidConfig` for such a system on a data set without metadata.
-    """
-    if not reads_items(recipe.system):
-        return Texts(uids=(), texts=())
-    if dataset.metadata is None or not len(dataset.metadata):
-        raise InvalidConfig(
-            f"{source}: system {recipe.system['name']} reads metadata items, and data set"
-            f" {dataset.name} has none (metadata.json.gz)"
-        )
-    return dataset.metadata
+def _encode_frozen(embedder: Embedder, console: Console) -> None:
+    """Encode all texts by a frozen transformer, which is done once."""
+    if isinstance(embedder, FrozenEmbedder):
+        with status(console, f"encoding {len(embedder.table):,} texts, once"):
+            _ = embedder.transformer_vectors
 
 
 def make_accelerator(recipe: Recipe) -> Accelerator:

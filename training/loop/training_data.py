@@ -12,10 +12,11 @@ from scipy.sparse import csr_matrix, diags
 
 from service.core.errors import InvalidConfig
 from service.core.types import Rows
-from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, Texts
 from training.datasets.training_pairs import TrainingPairs
 from training.recipes.recipe import Recipe
 from training.selection.validation import Slices, hidden_labels, hold_out
+from training.systems.registry import reads_items
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,3 +75,18 @@ def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
     hidden_pairs = csr_matrix(train.labels_of != 0) @ diags(is_hidden.astype(np.float32))
     filtered = csr_matrix(train.filtered.astype(bool) + (hidden_pairs != 0))
     return TrainingPairs(labels_of=train.labels_of, filtered=filtered)
+
+
+def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
+    """The data's metadata items where the recipe's system reads them, else none.
+
+    Raises `InvalidConfig` for such a system on a data set without metadata.
+    """
+    if not reads_items(recipe.system):
+        return Texts(uids=(), texts=())
+    if dataset.metadata is None or not len(dataset.metadata):
+        raise InvalidConfig(
+            f"{source}: system {recipe.system['name']} reads metadata items, and data set"
+            f" {dataset.name} has none (metadata.json.gz)"
+        )
+    return dataset.metadata

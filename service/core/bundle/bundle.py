@@ -21,6 +21,7 @@
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
+| `items/*`                       | optional: items that queries attend to, `item_files`       |
 
 `content.write_bundle` writes it. Opening a bundle verifies the checksum of every file and maps the
 large ones. Nothing is pickled.
@@ -34,8 +35,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.bundle import irene_files, manifest
+from service.core.bundle import irene_files, item_files, manifest
 from service.core.bundle.irene_files import NovelFiles
+from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.label_details import LabelDetails
 from service.core.bundle.manifest import EncoderFacts, Manifest
 from service.core.errors import BundleAltered
@@ -80,6 +82,7 @@ class Bundle:
     label_details: LabelDetails
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     novel: NovelFiles | None = None
+    items: ItemFiles | None = None
     device: ScanDevice | None = None  # that searches the keys and live rows; None: the processor
 
     @property
@@ -136,6 +139,9 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         else irene_files.read(
             folder, facts.novel, labels=facts.memory.labels, dimension=facts.encoder.dimension
         ),
+        items=None
+        if facts.items is None
+        else item_files.read(folder, facts.items, dimension=facts.encoder.dimension),
         device=device,
     )
     _check_shapes(bundle)

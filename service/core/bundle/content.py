@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.bundle import irene_files, manifest
+from service.core.bundle import irene_files, item_files, manifest
 from service.core.bundle.bundle import (
     BASE_SEGMENT,
     CLICKS,
@@ -28,6 +28,7 @@ from service.core.bundle.bundle import (
     QueryEncoder,
 )
 from service.core.bundle.irene_files import NovelFiles
+from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.manifest import EncoderFacts, LearnedFacts, Manifest, PredictorFacts
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
@@ -66,6 +67,7 @@ class BundleContent:
     log: str = ""  # of a snapshot: id of the label log that has this write
     log_chain: str | None = None  # of a snapshot: the log's chain at this write, hexadecimal
     novel: NovelFiles | None = None
+    items: ItemFiles | None = None
     query_encoder: QueryEncoder | None = None
     learned: LearnedFacts | None = None
 
@@ -103,6 +105,7 @@ class BundleContent:
             predictor=facts.predictor,
             index=facts.index.parameters(),
             metrics=metrics,
+            items=bundle.items,
             query_encoder=bundle.query_encoder,
             learned=facts.learned,
         )
@@ -141,6 +144,8 @@ def write_bundle(
             text_store.write(folder / LABEL_DETAILS, content.label_details)
         if content.novel is not None:
             irene_files.write(content.novel, folder)
+        if content.items is not None:
+            item_files.write(content.items, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
         library, rows = load_library(content.index.library), len(content.keys)
         library.build(content.keys, content.index, folder / BASE_SEGMENT, progress)
@@ -180,6 +185,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         log=content.log,
         log_chain=content.log_chain,
         novel=novel,
+        items=None if content.items is None else content.items.facts,
         query_encoder=content.query_encoder.facts if content.query_encoder else None,
         learned=content.learned,
     )

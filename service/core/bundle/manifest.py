@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
@@ -142,6 +142,18 @@ class NovelFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class ItemFacts:
+    """The item memory: its number of items, and how many of them a query attends to.
+
+    `fingerprint` is the SHA-256 over `attended` and the fusion graph.
+    """
+
+    items: Annotated[int, Field(ge=0)]
+    attended: Annotated[int, Field(ge=1)]
+    fingerprint: str
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class LearnedFacts:
     """What the training data holds of a label log already: the events of `log` up to `version`.
 
@@ -172,6 +184,7 @@ class Manifest:
     log_chain: str | None = None  # of a snapshot: the log's chain at its version, hexadecimal
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
+    items: ItemFacts | None = None  # None: queries are not fused with items
     learned: LearnedFacts | None = None  # None: the training data has nothing of a label log
 
 

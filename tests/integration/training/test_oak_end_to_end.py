@@ -11,6 +11,7 @@ from onnxruntime import InferenceSession
 from export.__main__ import app as export
 from export.exported_encoder import open_exported
 from export.item_files import FUSION, RESIDUALS
+from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import encode
 from service.core.types import Role
 from tests.support.commands import status_of
@@ -141,13 +142,24 @@ def test_a_query_encoder_is_added_beside_fusion_and_bank(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["alone/best", "exported"])
-def test_a_bundle_cannot_hold_items_yet(
-    folder: Path, source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_holds_items_and_fused_instances(folder: Path, source: str) -> None:
+    from training.systems.oak.checkpoint import read_item_memory
+
     given = ("--encoder", folder / source, "--data", folder / "data")
-    assert status_of(export, "bundle", *given, "--out", folder / "bundle") == 2
-    assert "looks up metadata items" in capsys.readouterr().err
-    assert not (folder / "bundle").exists()
+    exact = ("--quantize", "none") if source == "alone/best" else ()
+    out = folder / "bundles" / source.replace("/", "-")
+    assert status_of(export, "bundle", *given, *exact, "--out", out) == 0
+
+    bundle, dataset = open_bundle(out), lf_xmc.read(folder / "data")
+    assert bundle.items is not None and dataset.metadata is not None
+    assert tuple(bundle.items.ids) == dataset.metadata.uids
+    assert tuple(bundle.items.texts) == dataset.metadata.texts
+    encoder = open_exported(folder / "exported").open_encoder()
+    memory = read_item_memory(
+        folder / "alone" / "best", encode(encoder, dataset.metadata.texts, role=Role.LABEL)
+    )
+    vectors = encode(encoder, dataset.train.instances.texts, role=Role.QUERY)
+    np.testing.assert_allclose(bundle.keys[:48], memory.fused(vectors), atol=4e-3)  # in fp16
 
 
 def test_an_encoder_is_exported_with_its_own_items_only(

@@ -19,6 +19,7 @@ from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters
 from service.core.types import Floats, Role
 from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
+from tests.support.tiny.items import tiny_items
 from tests.support.tiny.novel import tiny_novel
 
 LABELS = {
@@ -68,12 +69,14 @@ def make_bundle(
     vote_weights: Sequence[float] | None = None,
     novel: int | None = None,
     query_encoder: int | None = None,
+    items: Mapping[str, str] | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
 
     `novel` is a seed: the bundle then has IRENE's files, with classifiers of all labels but the
     last. `query_encoder` is a seed, too: queries then have a graph of their own.
+    `items` are texts by id: the bundle then has an item memory.
     """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
@@ -90,6 +93,8 @@ def make_bundle(
             log=log,
             vote_weights=_as_floats(vote_weights),
         )
+        if items is not None:
+            content = replace(content, items=tiny_items(Path(source), encoder, items))
         if novel is not None:
             content = replace(content, novel=_novel(content, Path(source), seed=novel))
         if query_encoder is not None:

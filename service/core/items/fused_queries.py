@@ -1,0 +1,69 @@
+"""The fusion of queries with the items that are nearest to them, or that a client names.
+
+Shapes: n queries, m items of each, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.core.items.fusion import Fusion
+from service.core.items.item_memory import ItemMemory
+from service.core.types import Floats, Rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FusedQueries:
+    """Fused vectors [n, d]; places and similarities [m] of the items that each query attended."""
+
+    vectors: Floats
+    places: tuple[Rows, ...]
+    similarities: tuple[Floats, ...]
+
+
+def fused(
+    memory: ItemMemory, fusion: Fusion, vectors: Floats, given: Sequence[Rows] | None = None
+) -> FusedQueries:
+    """Fuse the vectors [n, d] with the items that are nearest to them.
+
+    `given` has the places of each query's items, any number, in place of the nearest. The graph
+    runs for one query at a time, so that other queries of a request do not change a query's bits.
+    """
+    rows, places, similarities = [], [], []
+    for number, vector in enumerate(vectors):
+        near, at = (
+            _predicted(memory, vector)
+            if given is None
+            else _named(memory, vector, np.asarray(given[number], np.int64))
+        )
+        rows.append(_fused_with(memory, fusion, vector, at))
+        places.append(at)
+        similarities.append(near)
+    return FusedQueries(
+        vectors=np.stack(rows) if rows else vectors,
+        places=tuple(places),
+        similarities=tuple(similarities),
+    )
+
+
+def _predicted(memory: ItemMemory, vector: Floats) -> tuple[Floats, Rows]:
+    similarities, places = memory.nearest(vector[None], memory.attended)
+    found = places[0] >= 0
+    return similarities[0][found], places[0][found]
+
+
+def _named(memory: ItemMemory, vector: Floats, places: Rows) -> tuple[Floats, Rows]:
+    keys = memory.keys(places).astype(np.float32)
+    return np.asarray(keys @ vector, np.float32), places
+
+
+def _fused_with(memory: ItemMemory, fusion: Fusion, vector: Floats, places: Rows) -> Floats:
+    if not len(places):
+        return vector
+    values = memory.values(places).astype(np.float32)
+    mask = np.ones((1, len(places)), bool)
+    row: Floats = fusion.fuse(vector[None], values[None], mask)[0]
+    return row

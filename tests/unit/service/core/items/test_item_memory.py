@@ -1,0 +1,82 @@
+"""The item memory: found by id, text and vector; put and deleted without a change to old ones."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.items.item_memory import ItemMemory
+from tests.support.tiny.items import item_files_of
+
+IDS = ["a", "b", "c"]
+TEXTS = ["First  Thing", "second thing", "third thing"]
+
+
+def unit(place: int, dimension: int = 8) -> np.ndarray:
+    return np.eye(dimension, dtype=np.float16)[place]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> ItemMemory:
+    keys = np.stack([unit(0), unit(1), unit(2)])
+    return ItemMemory.of(item_files_of(tmp_path, IDS, TEXTS, keys))
+
+
+def nearest_ids(memory: ItemMemory, vector: np.ndarray, count: int) -> list[str]:
+    _, places = memory.nearest(vector[None].astype(np.float32), count)
+    return [memory.id_at(place) for place in places[0] if place >= 0]
+
+
+def test_an_item_is_found_by_id_and_by_text(memory: ItemMemory) -> None:
+    assert memory.find("b") == 1
+    assert memory.find("z") is None
+    assert memory.find_text("first thing") == 0
+    assert memory.find_text("fourth thing") is None
+
+
+def test_the_nearest_descend_and_missing_ones_have_no_place(memory: ItemMemory) -> None:
+    query = (unit(1) + 0.5 * unit(2)).astype(np.float32)
+    similarities, places = memory.nearest(query[None], 5)
+    assert places.tolist() == [[1, 2, 0, -1, -1]]
+    assert similarities[0, :3].tolist() == [1.0, 0.5, 0.0]
+
+
+def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemMemory) -> None:
+    larger = memory.put("d", "fourth thing", unit(3))
+    assert nearest_ids(larger, unit(3), 1) == ["d"]
+    assert larger.find_text("Fourth Thing") == larger.find("d") == 3
+    assert (len(memory), len(larger)) == (3, 4)
+    assert memory.find("d") is None
+    assert "d" not in nearest_ids(memory, unit(3), 4)
+
+
+def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
+    changed = memory.put("a", "another thing", unit(5))
+    assert nearest_ids(changed, unit(5), 1) == ["a"]
+    assert len(changed) == 3
+    assert changed.find_text("first thing") is None
+    assert [item.text for item in changed.page(after="", size=1)] == ["another thing"]
+    assert np.array_equal(changed.values(np.array([1, 3])), [unit(1), unit(5)])
+
+
+def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> None:
+    smaller = memory.delete("b")
+    assert smaller.find("b") is None
+    assert smaller.delete("b") is smaller
+    assert nearest_ids(smaller, unit(1), 3) == ["a", "c"]
+    again = smaller.put("b", "second thing", unit(1))
+    assert nearest_ids(again, unit(1), 1) == ["b"]
+
+
+def test_many_posted_items_are_all_kept(memory: ItemMemory) -> None:
+    for number in range(200):
+        memory = memory.put(f"n{number:03}", f"number {number}", unit(number % 8))
+    assert len(memory) == 203
+    assert memory.text_at(memory.find("n150") or 0) == "number 150"
+    assert np.array_equal(memory.keys(np.array([3 + 13])), [unit(13 % 8)])
+
+
+def test_a_page_follows_the_ids(memory: ItemMemory) -> None:
+    memory = memory.put("bb", "between", unit(4)).delete("a")
+    assert [item.id for item in memory.page(after="", size=2)] == ["b", "bb"]
+    assert [item.id for item in memory.page(after="bb", size=2)] == ["c"]
