@@ -119,10 +119,7 @@ class NoItemMemory(InvalidInput):
 
     def __init__(self) -> None:
         """Say so in one sentence."""
-        super().__init__(
-            "the bundle that is served has no item memory; serve one that was exported with items",
-            field="items",
-        )
+        super().__init__("the bundle that is served has no item memory", field="items")
 
 
 class InvalidFields(InvalidInput):

@@ -236,39 +236,6 @@ class LabelPage(TypedDict):
     ]
 
 
-class ItemStatus(TypedDict):
-    """What the service did with one posted item."""
-
-    id: Annotated[str, Field(description="As posted; without one, made from the text.")]
-    status: Annotated[str, Field(description="`created`, `updated` or `unchanged`.")]
-
-
-class ItemsAnswer(TypedDict):
-    """The answer of POST /items. The items are on disk, and attended to from `version` on."""
-
-    version: Version
-    items: Annotated[
-        list[ItemStatus], Field(description="One for each item, in the order of the request.")
-    ]
-
-
-class ItemAnswer(TypedDict):
-    """An item of the item memory."""
-
-    id: str
-    text: str
-
-
-class ItemPage(TypedDict):
-    """A page of the items, the bundle's and the posted ones, in order of id."""
-
-    version: Version
-    items: list[ItemAnswer]
-    next: Annotated[
-        str | None, Field(description="`after` of the next page; null on the last page.")
-    ]
-
-
 class LiveAnswer(TypedDict):
     """The process works."""
 

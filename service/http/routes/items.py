@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from service.core.errors import NoItemMemory, UnknownItem, echoed
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
 from service.engine.writing.item_operations import PutItems, RemoveItem
-from service.http.answers import ItemAnswer, ItemPage, ItemsAnswer, VersionAnswer
+from service.http.answers import Version, VersionAnswer
 from service.http.endpoint import Call, Endpoint
 from service.http.request_models.items import ItemsBody
 from service.http.request_models.labels import Page
@@ -17,6 +20,39 @@ from service.http.routes.dependencies import RouteDependencies
 
 _ITEM_PATH = "/items/{item_id:label_id}"
 _PATH_PARAMETERS = {"item_id": "The item's id, percent-encoded; it may hold slashes."}
+
+
+class ItemStatus(TypedDict):
+    """What the service did with one posted item."""
+
+    id: Annotated[str, Field(description="As posted; without one, made from the text.")]
+    status: Annotated[str, Field(description="`created`, `updated` or `unchanged`.")]
+
+
+class ItemsAnswer(TypedDict):
+    """The answer of POST /items. The items are on disk, and attended to from `version` on."""
+
+    version: Version
+    items: Annotated[
+        list[ItemStatus], Field(description="One for each item, in the order of the request.")
+    ]
+
+
+class ItemAnswer(TypedDict):
+    """An item of the item memory."""
+
+    id: str
+    text: str
+
+
+class ItemPage(TypedDict):
+    """A page of the items, the bundle's and the posted ones, in order of id."""
+
+    version: Version
+    items: list[ItemAnswer]
+    next: Annotated[
+        str | None, Field(description="`after` of the next page; null on the last page.")
+    ]
 
 
 class ItemRoutes:
