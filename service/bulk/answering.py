@@ -63,7 +63,8 @@ def _rankings(
     distinct = list(dict.fromkeys(queries))
     vectors = predictor.encode(distinct, Stopwatch())
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        retrieved = predictor.retrieve(view, vectors[batch], options)
+        searched = predictor.fuse(view, vectors[batch], Stopwatch())
+        retrieved = predictor.retrieve(view, searched, options)
         yield from zip(distinct[batch], predictor.vote(view, retrieved, options), strict=True)
 
 

@@ -9,9 +9,12 @@ log; the memory applies both alike. A new kind of write is a new class here and 
 | `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`  | [1 + queries, d] |
 | `DeleteLabel` | `label.delete` | `id`                                 | none             |
 | `PutInstance` | `instance.put` | `query`, `labels` (ids), `weight`    | [1, d]           |
+| `PutItem`     | `item.put`     | `id`, `text`                         | [1, d]           |
+| `DeleteItem`  | `item.delete`  | `id`                                 | none             |
 | `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
 
-An instance's `weight` is left out where it is 1.
+An instance's `weight` is left out where it is 1. All vectors are those of the encoder: the memory
+fuses a query with the items that it holds at this point of the log, so a replay finds the same.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from service.core.types import Event, Halves, NewInstance, NewLabel
+from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
 
-Item = NewLabel | NewInstance
-VectorsOf = Callable[[Item], Halves]  # an item's rows [n, d], as stored or encoded again
+Item = NewLabel | NewInstance | NewItem  # what can be posted
+VectorsOf = Callable[[Item], Halves]  # an item's vectors [n, d], as stored or encoded again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +114,56 @@ class PutInstance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PutItem:
+    """Create or replace an item of the item memory; vectors [1, d] of its text.
+
+    Without an item memory it changes nothing but the version.
+    """
+
+    kind: ClassVar[str] = "item.put"
+    summary: ClassVar[tuple[str, ...]] = ("id", "text")
+
+    sequence: int
+    item: NewItem
+    vectors: Halves
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores beside the vectors."""
+        return asdict(self.item)
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        item = NewItem(id=event.body["id"], text=event.body["text"])
+        return cls(sequence=event.sequence, item=item, vectors=vectors_of(item))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteItem:
+    """Delete an item of the item memory; an unknown id changes nothing but the version."""
+
+    kind: ClassVar[str] = "item.delete"
+    summary: ClassVar[tuple[str, ...]] = ("id",)
+
+    sequence: int
+    id: str
+
+    @property
+    def vectors(self) -> Halves:
+        """None, [0, 0]."""
+        return _no_vectors()
+
+    def body(self) -> Mapping[str, Any]:
+        """What the label log stores."""
+        return {"id": self.id}
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
+        """Read the change back; raises KeyError for a wrong body."""
+        return cls(sequence=event.sequence, id=event.body["id"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UseBundle:
     """Serve the bundle named `bundle` from now on; changes nothing of the memory but the version.
 
@@ -144,19 +197,21 @@ class UseBundle:
         )
 
 
-Change = PutLabel | DeleteLabel | PutInstance | UseBundle
+Change = PutLabel | DeleteLabel | PutInstance | PutItem | DeleteItem | UseBundle
 
 CHANGES: Mapping[str, type[Change]] = {
     PutLabel.kind: PutLabel,
     DeleteLabel.kind: DeleteLabel,
     PutInstance.kind: PutInstance,
+    PutItem.kind: PutItem,
+    DeleteItem.kind: DeleteItem,
     UseBundle.kind: UseBundle,
 }
 
 
 def rows_of(item: Item) -> int:
-    """How many rows of the memory an item takes."""
-    return 1 if isinstance(item, NewInstance) else 1 + len(item.queries)
+    """How many vectors an item has, and rows of the memory it takes at most."""
+    return 1 + len(item.queries) if isinstance(item, NewLabel) else 1
 
 
 def _no_vectors() -> Halves:

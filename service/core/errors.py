@@ -7,6 +7,8 @@
     │   ├── OtherData           the label log was begun for other data than the bundle's
     │   ├── InvalidData         in a data file; names file, line and field
     │   ├── UnknownLabel        the memory holds no label with this id
+    │   ├── UnknownItem         the item memory holds no item with this id
+    │   ├── NoItemMemory        the bundle has no item memory
     │   └── InvalidFields       several fields of one request are wrong
     │       └── UnknownLabels   the memory holds no label for these ids
     ├── KeyReused               an idempotency key was used before for a different request
@@ -106,6 +108,18 @@ class InvalidData(InvalidInput):
 
 class UnknownLabel(InvalidInput):
     """The memory holds no label with this id: it never did, or the label was deleted."""
+
+
+class UnknownItem(InvalidInput):
+    """The item memory holds no item with this id: it never did, or the item was deleted."""
+
+
+class NoItemMemory(InvalidInput):
+    """The bundle has no item memory, so it has no items and takes none."""
+
+    def __init__(self) -> None:
+        """Say so in one sentence."""
+        super().__init__("the bundle that is served has no item memory", field="items")
 
 
 class InvalidFields(InvalidInput):

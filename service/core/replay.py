@@ -6,13 +6,15 @@ from service.core.changes import CHANGES, Change, Item, VectorsOf, rows_of
 from service.core.encoding.representer import ItemTexts, Representer
 from service.core.errors import LogCorrupt
 from service.core.label_log import NewEvent
-from service.core.types import Event, Halves, NewInstance, Role
+from service.core.types import Event, Halves, NewInstance, NewItem, Role
 
 
 def texts_of(item: Item) -> ItemTexts:
     """The texts whose vectors are an item's rows, in the order of the rows, each with its role."""
     if isinstance(item, NewInstance):
         return [(Role.QUERY, item.query)]
+    if isinstance(item, NewItem):
+        return [(Role.ITEM, item.text)]
     return [(Role.LABEL, item.text), *((Role.QUERY, query) for query in item.queries)]
 
 

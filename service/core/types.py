@@ -27,10 +27,14 @@ DeviceName = Literal["cpu", "cuda"]  # what encodes and searches
 
 
 class Role(Enum):
-    """Whether a text is a query or a label; some encoders use a different prompt for each."""
+    """What a text is; some encoders use different prompts for queries and for labels.
+
+    An item of the item memory has the prompt of a label.
+    """
 
     QUERY = "query"
     LABEL = "label"
+    ITEM = "item"
 
 
 class RowKind(Enum):
@@ -126,6 +130,14 @@ class NewInstance:
     def vote_weight(self) -> float:
         """The weight as the values hold it: rounded to a float32."""
         return float(np.float32(self.weight))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewItem:
+    """An item of the item memory as a client posts it: metadata that queries can attend to."""
+
+    id: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

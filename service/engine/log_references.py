@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from service.core.bundle.bundle import Bundle
-from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel, UseBundle
 from service.core.errors import OtherData, echoed
 from service.core.types import Event
 
@@ -23,7 +23,10 @@ log = logging.getLogger("keymatch")
 
 
 class LogReferences:
-    """Counts while events are read: `known` and `unknown` labels, and `clicks` on unknown ones."""
+    """Counts while events are read: `known` and `unknown` labels, and `clicks` on unknown ones.
+
+    `void_items` counts writes of items, which a bundle without an item memory cannot take.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         """Look labels up in this bundle."""
@@ -31,6 +34,7 @@ class LogReferences:
         self.known: set[str] = set()
         self.unknown: dict[str, None] = {}  # in the order of the log
         self.clicks = 0
+        self.void_items = 0
         self._posted: set[str] = set()
         self._accepted = False  # whether a reload of this bundle is in the log
 
@@ -48,7 +52,13 @@ class LogReferences:
             yield event
 
     def report(self, *, allowed: bool) -> None:
-        """Log what is unknown, if anything is; raises `OtherData` unless that is `allowed`."""
+        """Log what is unknown or void, if anything; raises `OtherData` unless it is `allowed`."""
+        if self.void_items:
+            log.warning(
+                f"the bundle {self._bundle.manifest.name} has no item memory: {self.void_items}"
+                " writes of items in the log have no effect while it is served",
+                extra={"bundle": self._bundle.manifest.name, "void_items": self.void_items},
+            )
         if not self.unknown:
             return
         named = f"{len(self.unknown)} of the {len(self.unknown) + len(self.known)} labels"
@@ -75,6 +85,8 @@ class LogReferences:
         elif event.kind == PutInstance.kind:
             known = [self._is_known(label_id) for label_id in body.get("labels", ())]
             self.clicks += not all(known)
+        elif event.kind in (PutItem.kind, DeleteItem.kind):
+            self.void_items += self._bundle.items is None
         elif event.kind == DeleteLabel.kind:
             self._is_known(body.get("id", ""))
         elif event.kind == UseBundle.kind and body.get("bundle") == self._bundle.folder.name:

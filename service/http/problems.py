@@ -34,6 +34,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.Busy, 409, "Already going on", True),
     (errors.Cancelled, 409, "Cancelled", True),
     (errors.UnknownLabel, 404, "Unknown label", True),
+    (errors.UnknownItem, 404, "Unknown item", True),
     (errors.TooSlow, 408, "Request too slow", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),

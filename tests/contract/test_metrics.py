@@ -75,7 +75,8 @@ def test_the_readme_names_every_limit_that_is_shown() -> None:
 
 
 def test_label_values_come_from_the_contracts_sets() -> None:
-    assert STAGES == ("queue", "tokenize", "encode", "retrieve", "score", "log_commit", "publish")
+    reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score")
+    assert STAGES == (*reading, "log_commit", "publish")
     assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
     assert RELOADS == ("ok", "failed")
 

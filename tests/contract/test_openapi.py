@@ -17,6 +17,10 @@ ROUTES = {
     },
     ("delete", "/labels/{label_id}"): {401, 403, 404, 409, 422, 429, 503, 504},
     ("post", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("post", "/items"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("get", "/items"): {401, 403, 422, 429, 503},
+    ("get", "/items/{item_id}"): {401, 403, 404, 422, 429, 503},
+    ("delete", "/items/{item_id}"): {401, 403, 404, 409, 422, 429, 503, 504},
     ("post", "/admin/snapshot"): {400, 401, 403, 409, 413, 415, 422, 429, 503},
     ("delete", "/admin/snapshot"): {401, 403, 503},
     ("post", "/admin/reload"): {400, 401, 403, 409, 413, 415, 422, 429, 503},
@@ -30,6 +34,7 @@ BODIES = [
     ("post", "/labels"),
     ("patch", "/labels/{label_id}"),
     ("post", "/instances"),
+    ("post", "/items"),
     ("post", "/admin/snapshot"),
     ("post", "/admin/reload"),
 ]

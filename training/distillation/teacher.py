@@ -81,7 +81,7 @@ def _teacher(encoder: TorchEncoder, folder: Path, choices: Choices | None) -> Te
 def fingerprint(encoder: TorchEncoder) -> str:
     """SHA-256 over what a vector depends on: token limit, prompts, weights and tokenizer."""
     digest = hashlib.sha256(f"{encoder.max_tokens}".encode())
-    for role in Role:
+    for role in (Role.QUERY, Role.LABEL):
         digest.update(encoder.prompts[role].encode() + b"\0")
     for name, weights in sorted(encoder.model.state_dict().items()):
         digest.update(name.encode() + b"\0")

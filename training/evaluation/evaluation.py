@@ -120,18 +120,20 @@ def open_evaluation(
             f" its labels are not those of {dataset.name!r}"
         )
     texts = dataset.test.instances.texts
+    view = KnowledgeMemory(bundle).view
+    vectors = encode_all(
+        open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
+        texts,
+        role=Role.QUERY,
+        threads=threads,
+        progress=lambda done: report("encode", done, len(texts)),
+    )
     return Evaluation(
-        view=KnowledgeMemory(bundle).view,
+        view=view,
         tau=bundle.manifest.predictor.tau,
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
-        vectors=encode_all(
-            open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
-            texts,
-            role=Role.QUERY,
-            threads=threads,
-            progress=lambda done: report("encode", done, len(texts)),
-        ),
+        vectors=view.fused(vectors).vectors,  # as the service does with an item memory
         options=PredictOptions(
             top_k=labels_to_rank(dataset.test.filtered), depth=depth, exact=exact
         ),

@@ -83,7 +83,11 @@ class OnnxEncoder:
             )
         self._session = open_session(folder / graph, device)
         self._tokenizer = load_tokenizer(folder / "tokenizer.json", max_tokens=facts.max_tokens)
-        self._prompts = {Role.QUERY: facts.query_prompt, Role.LABEL: facts.label_prompt}
+        self._prompts = {
+            Role.QUERY: facts.query_prompt,
+            Role.LABEL: facts.label_prompt,
+            Role.ITEM: facts.label_prompt,
+        }
         produced = self._session.get_outputs()[0].shape[-1]
         if produced != facts.dimension:
             raise BundleUnsupported(

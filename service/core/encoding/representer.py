@@ -3,9 +3,10 @@
 Encoding children compute these rows before a write, commits write them to the log, and a replay
 computes them again if the encoder has changed since.
 
-An item is either a label (its text, then its queries) or an instance (its query alone). A query's
-row is its vector E(x). A label's own row is the vector E(z_u) of its text, or IRENE's C(u) if the
-bundle has a combiner (see `irene`).
+What is posted is a label (its text, then its queries), an instance (its query alone) or an item of
+the item memory (its text alone). A query's row is its vector E(x), and an item's that of its text.
+A label's own row is the vector E(z_u) of its text, or IRENE's C(u) if the bundle has a combiner
+(see `irene`).
 """
 
 from __future__ import annotations

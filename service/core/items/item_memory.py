@@ -20,6 +20,7 @@ from service.core.index.protocol import RowFilter
 from service.core.items.base_items import BaseItems, comparable
 from service.core.types import Bools, Floats, Halves, Rows
 
+_BYTES_AN_ITEM = 600  # of main memory: its object, and its entries in the maps
 _DELETED = -1
 _FIRST_CAPACITY = 64  # places for posted items; doubled when they are used up
 
@@ -39,7 +40,8 @@ class ItemMemory:
 
     `attended` is how many items a query attends to. `vectors` holds the posted items' keys, which
     are their values too: a new item has no learned residual, and training pulls residuals to zero.
-    `alive` [places] tells which places hold an item.
+    `alive` [places] tells which places hold an item. `live_bytes` estimates what was posted takes
+    of main memory; a deleted item's vector stays until a snapshot.
     """
 
     base: BaseItems
@@ -48,6 +50,7 @@ class ItemMemory:
     alive: Bools
     live: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
     place_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
+    live_bytes: int = 0
 
     @classmethod
     def of(cls, files: ItemFiles) -> ItemMemory:
@@ -100,6 +103,7 @@ class ItemMemory:
             alive=np.append(removed.alive, True),
             live=removed.live.insert(place, MemoryItem(place=place, id=item_id, text=text)),
             place_by_id=removed.place_by_id.insert(item_id, place),
+            live_bytes=self.live_bytes + self._bytes_of(item_id, text),
         )
 
     def delete(self, item_id: str) -> ItemMemory:
@@ -146,6 +150,19 @@ class ItemMemory:
             for item_id, place in chosen
         ]
 
+    def as_files(self) -> ItemFiles:
+        """Return all items as the files of a bundle, in the order of their places."""
+        places = np.flatnonzero(self.alive)
+        files = self.base.files
+        return ItemFiles(
+            facts=replace(files.facts, items=len(places)),
+            ids=[self.id_at(place) for place in places.tolist()],
+            texts=[self.text_at(place) for place in places.tolist()],
+            keys=self.keys(places),
+            values=self.values(places),
+            fusion=files.fusion,
+        )
+
     def _nearest_of_one(self, query: Floats, count: int) -> tuple[Floats, Rows]:
         border = self.base.count
         parts = [
@@ -163,6 +180,9 @@ class ItemMemory:
         vectors[based] = of_base[places[based]]
         vectors[~based] = self.vectors.read(places[~based] - self.base.count)
         return vectors
+
+    def _bytes_of(self, item_id: str, text: str) -> int:
+        return bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
 
     def _places(self) -> Iterator[int]:
         return iter(np.flatnonzero(self.alive).tolist())
@@ -182,6 +202,11 @@ def _search(
     row_filter = RowFilter(start=0, stop=len(alive), alive=bits)
     similarities, rows = vectors.search(query, count=min(count, living), row_filter=row_filter)
     return similarities[0], rows[0] + first
+
+
+def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
+    """Estimate what a posted item takes of main memory."""
+    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + 2 * dimension
 
 
 def _with_room(vectors: LiveVectors, used: int) -> LiveVectors:

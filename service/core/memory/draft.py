@@ -13,14 +13,23 @@ from functools import singledispatchmethod
 
 import numpy as np
 
-from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.changes import (
+    Change,
+    DeleteItem,
+    DeleteLabel,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    UseBundle,
+)
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.compaction import FAN_OUT, plan_merges
 from service.core.memory.label_table import LabelTable
 from service.core.memory.live_rows import LiveRows, NewRow
 from service.core.memory.pending_rows import PendingRows
 from service.core.memory.row_ownership import Click, Weights, voteless_bundle_instances
 from service.core.memory.view import View
-from service.core.types import Floats, Label, RowKind
+from service.core.types import Floats, Halves, Label, RowKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +54,7 @@ class Draft:
     def __init__(self, view: View, limits: MemoryLimits) -> None:
         """Start from what `view` holds."""
         self._view, self._limits = view, limits
-        self._labels, self._ownership = view.labels, view.ownership
+        self._labels, self._ownership, self._items = view.labels, view.ownership, view.items
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
         self._version = view.version
 
@@ -60,6 +69,11 @@ class Draft:
         return self._labels
 
     @property
+    def items(self) -> ItemMemory | None:
+        """The item memory after all changes so far, None if the bundle has none."""
+        return self._items
+
+    @property
     def live_rows(self) -> int:
         """The number of stored rows beyond the bundle's, including those still to be written."""
         return self._view.live_rows + self._pending.count
@@ -68,7 +82,10 @@ class Draft:
     def live_bytes(self) -> int:
         """The view's `live_bytes` with what is still to be written."""
         new_labels = self._labels.live_bytes - self._view.labels.live_bytes
-        return self._view.live_bytes + self._pending.size + new_labels
+        new_items = 0
+        if self._items is not None and self._view.items is not None:
+            new_items = self._items.live_bytes - self._view.items.live_bytes
+        return self._view.live_bytes + self._pending.size + new_labels + new_items
 
     def votes_of(self, query: str) -> tuple[int, ...]:
         """Return the columns that a posted query votes for after all changes so far."""
@@ -94,7 +111,11 @@ class Draft:
         """Return the view that holds all changes."""
         self._view = self._pending.write(self._view)
         return replace(
-            self._view, version=self._version, labels=self._labels, ownership=self._ownership
+            self._view,
+            version=self._version,
+            labels=self._labels,
+            ownership=self._ownership,
+            items=self._items,
         )
 
     @singledispatchmethod
@@ -104,6 +125,21 @@ class Draft:
     @_apply.register
     def _use_bundle(self, change: UseBundle) -> None:
         pass
+
+    @_apply.register
+    def _put_item(self, change: PutItem) -> None:
+        """Keep an item whose text is the same: a trained one would lose its learned value."""
+        item, items = change.item, self._items
+        if items is None:
+            return
+        place = items.find(item.id)
+        if place is None or items.text_at(place) != item.text:
+            self._items = items.put(item.id, item.text, change.vectors[0])
+
+    @_apply.register
+    def _delete_item(self, change: DeleteItem) -> None:
+        if self._items is not None:
+            self._items = self._items.delete(change.id)
 
     @_apply.register
     def _put_label(self, change: PutLabel) -> None:
@@ -164,7 +200,7 @@ class Draft:
                 kind=RowKind.INSTANCE,
                 text=query,
                 votes=np.array(votes, np.int32),
-                vector=change.vectors[0],
+                vector=self._fused(change.vectors[:1])[0],
                 weights=_weights_of_votes(votes, weights),
             )
         )
@@ -176,11 +212,19 @@ class Draft:
         votes = np.array([column], np.int32)
         texts = [change.label.text, *change.label.queries]
         kinds = [RowKind.LABEL, *(RowKind.INSTANCE for _ in change.label.queries)]
+        vectors = [change.vectors[0], *self._fused(change.vectors[1:])]
         rows = [
             self._pending.append(NewRow(kind=kind, text=text, votes=votes, vector=vector))
-            for kind, text, vector in zip(kinds, texts, change.vectors, strict=True)
+            for kind, text, vector in zip(kinds, texts, vectors, strict=True)
         ]
         self._ownership = self._ownership.with_label_rows(column, rows)
+
+    def _fused(self, vectors: Halves) -> Halves:
+        """The keys [n, d] of posted queries: their vectors, fused with the items known so far."""
+        if self._items is None:
+            return vectors
+        of_now = replace(self._view, items=self._items)
+        return of_now.fused(vectors.astype(np.float32)).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
         self._pending.tombstone(self._ownership.rows_of_label(column, self._view.bundle))

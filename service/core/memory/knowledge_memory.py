@@ -12,6 +12,8 @@ from service.core.bundle.bundle import Bundle
 from service.core.changes import Change, Item, rows_of
 from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
+from service.core.items.fusion import OnnxFusion
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.label_table import LabelTable
@@ -44,6 +46,8 @@ class KnowledgeMemory:
                 columns=bundle.labels,
             ),
             ownership=RowOwnership.of_bundle(bundle),
+            items=None if bundle.items is None else ItemMemory.of(bundle.items),
+            fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
         )
 
     @property

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.core.changes import Item
-from service.core.types import Label, NewInstance, NewLabel
+from service.core.items.item_memory import bytes_of_memory_item
+from service.core.types import Label, NewInstance, NewItem, NewLabel
 
 # Its text's and its votes' objects, its entry in the maps, its place in the graph.
 BYTES_A_ROW = 500
@@ -41,7 +42,9 @@ def bytes_of_label(label: Label | NewLabel) -> int:
 
 
 def bytes_of_item(item: Item, *, dimension: int) -> int:
-    """The bytes of what is posted: a label with its rows, or an instance's row."""
+    """The bytes of what is posted: a label with its rows, an instance's row, or an item."""
+    if isinstance(item, NewItem):
+        return bytes_of_memory_item(item.id, item.text, dimension=dimension)
     if isinstance(item, NewInstance):
         return bytes_of_row(
             item.query,

@@ -69,6 +69,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         version=view.version,
         log=log,
         novel=_novel(view, new_column),
+        items=None if view.items is None else view.items.as_files(),
     )
 
 

@@ -17,6 +17,9 @@ import numpy as np
 from service.core.bundle.bundle import Bundle
 from service.core.index.exact import exact_search, nearest, pad
 from service.core.index.protocol import RowFilter
+from service.core.items.fused_queries import FusedQueries, fused
+from service.core.items.fusion import Fusion
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import (
@@ -38,6 +41,7 @@ class View:
 
     `base_alive` is a bitmap over the bundle's rows (None: all are alive). `parts` hold the rows
     learned since, in order of their numbers; `plans` say which of them belong in one segment.
+    `items` and `fusion` are those of a bundle with an item memory.
     """
 
     version: int
@@ -48,6 +52,8 @@ class View:
     plans: tuple[SegmentPlan, ...]
     labels: LabelTable
     ownership: RowOwnership
+    items: ItemMemory | None = None
+    fusion: Fusion | None = None
 
     @property
     def base_rows(self) -> int:
@@ -72,7 +78,8 @@ class View:
     @property
     def live_bytes(self) -> int:
         """What rows and labels learned since the bundle take of main memory, estimated."""
-        return self.labels.live_bytes + sum(part.stored_bytes for part in self.parts)
+        of_items = 0 if self.items is None else self.items.live_bytes
+        return self.labels.live_bytes + of_items + sum(part.stored_bytes for part in self.parts)
 
     @property
     def dead_rows(self) -> int:
@@ -103,6 +110,15 @@ class View:
         before = [part for part in self.parts if part.stop <= sealed.first]
         after = [part for part in self.parts if part.first >= sealed.stop]
         return replace(self, parts=(*before, sealed, *after))
+
+    def fused(self, queries: Floats, given: Sequence[Rows] | None = None) -> FusedQueries:
+        """Fuse the vectors [n, d] of queries with the nearest items, or with those at `given`.
+
+        Without an item memory they stay what they are.
+        """
+        if self.items is None or self.fusion is None:
+            return FusedQueries(vectors=queries, places=(), similarities=())
+        return fused(self.items, self.fusion, queries, given)
 
     def retrieve(
         self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False

@@ -1,4 +1,7 @@
-"""A query's way from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC)."""
+"""A query's way from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
+
+With an item memory, a query's vector is fused with items between encoding and retrieval.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,7 @@ class Predictor:
         watch: Stopwatch,
     ) -> Answer:
         """Answer encoded queries [B, d]; `watch` may hold the seconds of their encoding."""
+        vectors = self.fuse(view, vectors, watch)
         with watch.stage("retrieve"):
             retrieved = self.retrieve(view, vectors, options)
         with watch.stage("score"):
@@ -112,6 +116,13 @@ class Predictor:
                 vectors[position] = encoded[queries[position]]
             self._cache.add(encoded)
         return vectors
+
+    def fuse(self, view: View, vectors: Floats, watch: Stopwatch) -> Floats:
+        """The vectors [B, d] that are searched: fused with the nearest items, if `view` has any."""
+        if view.items is None:
+            return vectors
+        with watch.stage("fuse"):
+            return view.fused(vectors).vectors
 
     def retrieve(self, view: View, vectors: Floats, options: PredictOptions) -> tuple[Floats, Rows]:
         """The keys that may vote for encoded queries [B, d]: similarities and rows, [B, b]."""

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from service.core.changes import Change, DeleteLabel, Item, PutInstance, PutLabel
+from service.core.changes import (
+    Change,
+    DeleteItem,
+    DeleteLabel,
+    Item,
+    PutInstance,
+    PutItem,
+    PutLabel,
+)
 from service.core.encoding.representer import EncodedItem, Neighbour, Representer
 from service.core.memory.draft import Draft
 from service.core.replay import texts_of
-from service.core.types import NewInstance, NewLabel
+from service.core.types import NewInstance, NewItem, NewLabel
 
 
 class Commit:
@@ -56,6 +64,15 @@ class Commit:
     def delete_label(self, label_id: str) -> None:
         """Delete a label."""
         self._add(DeleteLabel(sequence=self.version + 1, id=label_id))
+
+    def put_item(self, item: NewItem, encoded: EncodedItem | None) -> None:
+        """Create or replace an item of the item memory, encoding it here if `encoded` is None."""
+        encoded = encoded or self._encode(item)
+        self._add(PutItem(sequence=self.version + 1, item=item, vectors=encoded.rows))
+
+    def delete_item(self, item_id: str) -> None:
+        """Delete an item of the item memory."""
+        self._add(DeleteItem(sequence=self.version + 1, id=item_id))
 
     def _encode(self, item: Item) -> EncodedItem:
         [encoded] = self._representer.encode([texts_of(item)])

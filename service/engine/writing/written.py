@@ -23,7 +23,7 @@ class Written:
     """The memory version that holds the request's writes, and a result for each of its items."""
 
     version: int
-    labels: tuple[WrittenLabel, ...] = ()
+    labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory
     accepted: int = 0  # instances
 
 

@@ -6,6 +6,7 @@ models that validate and document them, with the configured bounds.
 """
 
 from service.http.request_models.instances import instances_model
+from service.http.request_models.items import items_model
 from service.http.request_models.labels import label_model, labels_model, merge_model, page_model
 from service.http.request_models.predictions import predict_model
 from service.http.request_models.texts import text_type
@@ -23,3 +24,4 @@ class RequestModels:
         self.merge = merge_model(text, limits)
         self.instances = instances_model(text, limits)
         self.page = page_model(limits)
+        self.items = items_model(text, limits)

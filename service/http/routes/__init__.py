@@ -21,11 +21,13 @@ from service.http.routes.admin import AdminRoutes
 from service.http.routes.dependencies import RouteDependencies
 from service.http.routes.health import HealthRoutes
 from service.http.routes.instances import InstanceRoutes
+from service.http.routes.items import ItemRoutes
 from service.http.routes.labels import LabelRoutes
 from service.http.routes.predict import PredictRoutes
 
 
 def build_endpoints(dependencies: RouteDependencies) -> list[Endpoint[Any]]:
     """All routes of the HTTP contract; the most frequent one is matched first."""
-    resources = (PredictRoutes, LabelRoutes, InstanceRoutes, AdminRoutes, HealthRoutes)
+    writes = (LabelRoutes, InstanceRoutes, ItemRoutes)
+    resources = (PredictRoutes, *writes, AdminRoutes, HealthRoutes)
     return [endpoint for resource in resources for endpoint in resource(dependencies).endpoints()]

@@ -92,9 +92,8 @@ def make_bundle(
             version=version,
             log=log,
             vote_weights=_as_floats(vote_weights),
+            items=items and tiny_items(Path(source), encoder, items),
         )
-        if items is not None:
-            content = replace(content, items=tiny_items(Path(source), encoder, items))
         if novel is not None:
             content = replace(content, novel=_novel(content, Path(source), seed=novel))
         if query_encoder is not None:

@@ -97,7 +97,7 @@ def static(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
 def test_the_fp32_graph_equals_torch_to_one_in_ten_thousand(
     reference: "TorchEncoder", fp32: OnnxEncoder
 ) -> None:
-    for role in Role:
+    for role in (Role.QUERY, Role.LABEL):
         ours, theirs = encode(fp32, TEXTS, role=role), reference.encode(TEXTS, role=role)
         assert ours == pytest.approx(theirs, abs=1e-4)
         assert np.linalg.norm(ours, axis=1) == pytest.approx(1.0, abs=1e-5)

@@ -68,3 +68,15 @@ def test_what_is_unknown_is_logged_once(
         "1 of the 2 labels that clicks and deletions of the log take for granted"
     )
     assert said.endswith("2 clicks lose votes")
+
+
+def test_writes_of_items_have_no_effect_without_an_item_memory(
+    trigram_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = read(
+        trigram_bundle, event("item.put", id="web", text="web"), event("item.delete", id="web")
+    )
+    found.report(allowed=False)
+    assert found.void_items == 2
+    [record] = [each for each in caplog.records if "item memory" in each.message]
+    assert "2 writes of items in the log have no effect" in record.message

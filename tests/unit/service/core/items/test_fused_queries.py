@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core.encoding.onnx_fusion import OnnxFusion
 from service.core.items.fused_queries import fused
+from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory
 from tests.support.tiny.items import item_files_of
 

@@ -1,0 +1,67 @@
+"""Items over HTTP: posted, listed, shown, deleted, kept over a restart, and refused without one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.http.problems import assert_problem
+from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS
+
+SLEEP = {"id": "sleep", "text": "somewhere to sleep"}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "with-items", items=ITEMS)
+
+
+@pytest.fixture
+def with_items(bundle: Path, tmp_path: Path) -> Iterator[LocalService]:
+    with local_service(bundle, tmp_path / "state") as service:
+        yield service
+
+
+def ids(service: LocalService) -> list[str]:
+    return [item["id"] for item in service.get("/items").json()["items"]]
+
+
+def test_items_are_posted_listed_and_deleted(with_items: LocalService) -> None:
+    answer = with_items.post("/items", {"items": [SLEEP, {"text": "Web  App"}]}).json()
+    assert [item["id"] for item in answer["items"]] == ["sleep", "web app"]
+    assert {item["status"] for item in answer["items"]} == {"created"}
+    assert ids(with_items) == ["camp", "feet", "light", "sleep", "water", "web app"]
+    assert with_items.get("/items/sleep").json() == SLEEP
+    again = with_items.post("/items", {"items": [SLEEP]}).json()
+    assert again["items"][0]["status"] == "unchanged"
+    assert with_items.request("DELETE", "/items/feet").status_code == 200
+    assert "feet" not in ids(with_items)
+    assert_problem(with_items.get("/items/feet"), 404)
+    assert_problem(with_items.request("DELETE", "/items/feet"), 404)
+
+
+def test_a_posted_item_changes_answers_at_once_and_after_a_restart(
+    with_items: LocalService, bundle: Path, tmp_path: Path
+) -> None:
+    asked = {"queries": ["somewhere to sleep"], "top_k": 6}
+    before = with_items.post("/predict", asked).json()["results"]
+    with_items.post("/items", {"items": [SLEEP]})
+    after = with_items.post("/predict", asked).json()["results"]
+    assert before != after
+    with local_service(bundle, tmp_path / "other-state") as other:
+        assert other.post("/predict", asked).json()["results"] == before
+        other.post("/items", {"items": [SLEEP]})
+    with local_service(bundle, tmp_path / "other-state") as restarted:
+        assert restarted.post("/predict", asked).json()["results"] == after
+
+
+def test_a_bundle_without_items_refuses_them(service: LocalService) -> None:
+    for response in (
+        service.post("/items", {"items": [SLEEP]}),
+        service.get("/items"),
+        service.request("DELETE", "/items/sleep"),
+    ):
+        assert "no item memory" in response.text
+        assert response.status_code == 422
