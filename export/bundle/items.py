@@ -15,9 +15,9 @@ from export.item_files import FUSION, RESIDUALS, digest_of_items
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
 from service.core.bundle.manifest import ItemFacts
 from service.core.encoding.encoder import encode_all
-from service.core.encoding.onnx_fusion import OnnxFusion
 from service.core.errors import InvalidInput
 from service.core.items.fused_queries import fused
+from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory
 from service.core.types import Halves, Role
 from training.datasets.dataset import Dataset

@@ -215,10 +215,7 @@ class Engine:
         """Answer queries from one view of at least `min_version`; returns the bundle's name too.
 
         `requested` are options for which the bundle has defaults, None where the request has none;
-        `deadline` is a time of `monotonic`; a request whose `client` has left is not worked on.
-        `serialize` turns each prediction into bytes in an answering thread. Raises `NotReady`,
-        `InvalidInput` for a `min_version` that cannot come, `Overloaded`, `DelayExceeded`,
-        `DeadlineExceeded`, `ClientLeft`, or what `serialize` raises.
+        `deadline` is a time of `monotonic`. Raises `NotReady`, or as `ReadPath.predict`.
         """
         self._require_ready()
         return await self._reads.predict(

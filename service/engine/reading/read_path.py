@@ -63,7 +63,12 @@ class ReadPath:
         serialize: Serializer | None,
         **requested: Any,
     ) -> tuple[str, Answer]:
-        """Answer queries, see `Engine.predict`."""
+        """Answer queries, see `Engine.predict`; one whose `client` has left is not worked on.
+
+        `serialize` is called in an answering thread with each prediction, in whose place the answer
+        then holds the bytes. Raises `InvalidInput` for a `min_version` that cannot come,
+        `Overloaded`, `DelayExceeded`, `DeadlineExceeded`, `ClientLeft`, or what `serialize` raises.
+        """
         queued = monotonic()
         if client is not None:
             client.arrived(len(queries))
