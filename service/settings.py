@@ -59,6 +59,7 @@ class Limits:
     - `metadata_bytes`: bytes of all metadata of one label, names and values, in UTF-8
     - `instances`: instances per `POST /instances` request
     - `instance_labels`: labels of one instance
+    - `items`: items that one `/predict` request names
     - `page`: labels in one answer of `GET /labels`
     - `answer_bytes`: bytes of one `/predict` answer, estimated; beyond it 422
     - `stream_answer_bytes`: bytes of one stream's answers that its client has not read yet
@@ -81,6 +82,7 @@ class Limits:
     metadata_bytes: Count = 16_384
     instances: Count = 1_000
     instance_labels: Count = 100
+    items: Count = 16
     page: Count = 1_000
     answer_bytes: Count = 67_108_864
     stream_answer_bytes: Count = 67_108_864

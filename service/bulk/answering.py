@@ -63,7 +63,7 @@ def _rankings(
     distinct = list(dict.fromkeys(queries))
     vectors = predictor.encode(distinct, Stopwatch())
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        searched = predictor.fuse(view, vectors[batch], Stopwatch())
+        searched = predictor.fuse(view, vectors[batch], options, Stopwatch())
         retrieved = predictor.retrieve(view, searched, options)
         yield from zip(distinct[batch], predictor.vote(view, retrieved, options), strict=True)
 

@@ -50,7 +50,8 @@ class PredictOptions:
 
     `memorization` is the paper's lambda in [0, 1], the weight of instance keys; `depth` is b, the
     number of retrieved keys; `exact` scans all keys in place of searching the graphs (for
-    evaluation); `explain` adds the evidence to each keyword.
+    evaluation); `explain` adds the evidence to each keyword. `items` are ids or texts of the
+    metadata items that all queries attend to, in place of the predicted ones (None).
     """
 
     top_k: int = 10
@@ -58,6 +59,7 @@ class PredictOptions:
     depth: int = 200
     explain: bool = False
     exact: bool = False
+    items: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

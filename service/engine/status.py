@@ -38,6 +38,7 @@ def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
             "unsealed_segments": sum(1 for _ in view.unsealed_plans()),
             "labels": len(view.labels),
             "live_labels": len(view.labels.live),
+            "items": 0 if view.items is None else len(view.items),
             "live_bytes": view.live_bytes,
         },
         "snapshot": described(snapshot),

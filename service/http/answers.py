@@ -269,7 +269,7 @@ class InfoAnswer(TypedDict):
         ),
     ]
     memory: Annotated[
-        dict[str, int], Field(description="Counts of rows, index segments and labels.")
+        dict[str, int], Field(description="Counts of rows, index segments, labels and items.")
     ]
     snapshot: Annotated[
         SnapshotState | None, Field(description="The snapshot that is being written, if any.")

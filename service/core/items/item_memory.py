@@ -75,12 +75,16 @@ class ItemMemory:
         return None if place == _DELETED else place
 
     def find_text(self, text: str) -> int | None:
-        """Return the place of an item with this text, whatever its case and spaces."""
+        """Return the place of an item with this text, whatever its case and spaces.
+
+        Of the bundle's items with the same text only the first one is seen.
+        """
         place = self.base.find_text(text)
         if place is not None and self.alive[place]:
             return place
         wanted = comparable(text)
-        return next((place for place in self._places() if self._has_text(place, wanted)), None)
+        posted = (place for place, item in self.live.items() if comparable(item.text) == wanted)
+        return min(posted, default=None)
 
     def id_at(self, place: int) -> str:
         """Return the id of the item at `place`."""
@@ -186,9 +190,6 @@ class ItemMemory:
 
     def _places(self) -> Iterator[int]:
         return iter(np.flatnonzero(self.alive).tolist())
-
-    def _has_text(self, place: int, wanted: str) -> bool:
-        return comparable(self.text_at(place)) == wanted
 
 
 def _search(

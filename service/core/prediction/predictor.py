@@ -13,6 +13,8 @@ from time import perf_counter
 import numpy as np
 
 from service.core.encoding.encoder import Encoder
+from service.core.errors import NoItemMemory
+from service.core.items.named_items import places_of
 from service.core.memory.view import View
 from service.core.prediction.evidence import evidence
 from service.core.prediction.query_cache import QueryCache
@@ -81,7 +83,7 @@ class Predictor:
         watch: Stopwatch,
     ) -> Answer:
         """Answer encoded queries [B, d]; `watch` may hold the seconds of their encoding."""
-        vectors = self.fuse(view, vectors, watch)
+        vectors = self.fuse(view, vectors, options, watch)
         with watch.stage("retrieve"):
             retrieved = self.retrieve(view, vectors, options)
         with watch.stage("score"):
@@ -117,12 +119,24 @@ class Predictor:
             self._cache.add(encoded)
         return vectors
 
-    def fuse(self, view: View, vectors: Floats, watch: Stopwatch) -> Floats:
-        """The vectors [B, d] that are searched: fused with the nearest items, if `view` has any."""
+    def fuse(
+        self, view: View, vectors: Floats, options: PredictOptions, watch: Stopwatch
+    ) -> Floats:
+        """The vectors [B, d] that are searched: fused with items, if `view` has any.
+
+        They are the nearest, or those of the options. Raises `NoItemMemory` where `view` has none
+        of the latter, and as `places_of`.
+        """
         if view.items is None:
+            if options.items is not None:
+                raise NoItemMemory
             return vectors
         with watch.stage("fuse"):
-            return view.fused(vectors).vectors
+            if options.items is None:
+                return view.fused(vectors).vectors
+            return view.fused(
+                vectors, [places_of(view.items, options.items)] * len(vectors)
+            ).vectors
 
     def retrieve(self, view: View, vectors: Floats, options: PredictOptions) -> tuple[Floats, Rows]:
         """The keys that may vote for encoded queries [B, d]: similarities and rows, [B, b]."""

@@ -106,7 +106,7 @@ def _search(
     """
     watch, first = Stopwatch(), group[0][0]
     vectors = group[0][1] if len(group) == 1 else np.concatenate([rows for _, rows in group])
-    vectors = loaded.predictor.fuse(first.view, vectors, watch)
+    vectors = loaded.predictor.fuse(first.view, vectors, first.request.options, watch)
     with watch.stage("retrieve"):
         retrieved = loaded.predictor.retrieve(first.view, vectors, first.request.options)
     with watch.stage("score"):

@@ -34,6 +34,7 @@ class PredictBody(StrictModel):
         " to be sure to see it. The request waits for it, at most until its deadline.",
     )
     deadline_ms: int | None
+    items: list[str] | None
 
 
 def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
@@ -67,6 +68,16 @@ def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
                 description="Milliseconds after which the request is given up with a 504. Default:"
                 f" {limits.default_deadline_ms}, and {limits.default_deadline_query_ms} more for"
                 " each further query, or more where a query asks for much.",
+            ),
+        ),
+        items=(
+            list[text] | None,
+            Field(
+                None,
+                max_length=limits.items,
+                description="Ids or texts of the items that all queries attend to; [] for none."
+                " Default: the items that are nearest to each query. For a bundle with an item"
+                " memory alone.",
             ),
         ),
     )

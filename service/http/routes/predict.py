@@ -66,7 +66,8 @@ class PredictRoutes:
     ) -> tuple[str, Answer]:
         """The bundle's name and the answer; a passed deadline is named by its field."""
         body = call.input
-        base = PredictOptions(top_k=body.top_k, explain=body.explain)
+        items = None if body.items is None else tuple(body.items)
+        base = PredictOptions(top_k=body.top_k, explain=body.explain, items=items)
         deadline_ms = body.deadline_ms or self._default_deadline_ms(base, body)
         try:
             return await self._engine.predict(

@@ -38,6 +38,7 @@ def test_items_are_posted_listed_and_deleted(with_items: LocalService) -> None:
     assert again["items"][0]["status"] == "unchanged"
     assert with_items.request("DELETE", "/items/feet").status_code == 200
     assert "feet" not in ids(with_items)
+    assert with_items.get("/info").json()["memory"]["items"] == 6
     assert_problem(with_items.get("/items/feet"), 404)
     assert_problem(with_items.request("DELETE", "/items/feet"), 404)
 
@@ -57,8 +58,40 @@ def test_a_posted_item_changes_answers_at_once_and_after_a_restart(
         assert restarted.post("/predict", asked).json()["results"] == after
 
 
+def test_a_request_may_name_items_by_id_or_text(with_items: LocalService) -> None:
+    asked = {"queries": ["somewhere to sleep"], "top_k": 6}
+
+    def answer(items: list[str] | None) -> object:
+        return with_items.post("/predict", {**asked, "items": items}).json()["results"]
+
+    predicted = with_items.post("/predict", asked).json()["results"]
+    assert answer(None) == predicted
+    with_items.post("/items", {"items": [SLEEP]})
+    named = answer(["sleep"])
+    assert named == answer(["  Somewhere  to SLEEP "]) == answer(["sleep", "somewhere to sleep"])
+    assert named != answer(["feet"])
+    assert answer([]) != named
+
+
+@pytest.mark.parametrize(
+    ("items", "field"),
+    [
+        (["camp", "unheard of"], "items.1"),
+        ("camp", "items"),
+        ([7], "items.0"),
+        (["camp"] * 17, "items"),
+    ],
+)
+def test_wrong_items_of_a_request_are_named(
+    items: object, field: str, with_items: LocalService
+) -> None:
+    problem = with_items.post("/predict", {"queries": ["tent"], "items": items})
+    assert_problem(problem, 422, field=field)
+
+
 def test_a_bundle_without_items_refuses_them(service: LocalService) -> None:
     for response in (
+        service.post("/predict", {"queries": ["tent"], "items": ["sleep"]}),
         service.post("/items", {"items": [SLEEP]}),
         service.get("/items"),
         service.request("DELETE", "/items/sleep"),

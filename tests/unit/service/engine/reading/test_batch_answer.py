@@ -45,7 +45,9 @@ class FakePredictor:
             raise ValueError("this text breaks the tokenizer")
         return np.array([[len(query)] for query in queries], np.float32)
 
-    def fuse(self, _view: Any, vectors: Floats, _watch: Stopwatch) -> Floats:
+    def fuse(
+        self, _view: Any, vectors: Floats, _options: PredictOptions, _watch: Stopwatch
+    ) -> Floats:
         return vectors
 
     def retrieve(
