@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
-from export.bundle.items import fused_instances, item_files
+from export.bundle.items import fused_instances, fused_queries, item_files
 from export.exported_encoder import ExportedEncoder
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
@@ -203,6 +203,8 @@ def _tuned(
         role=Role.QUERY,
         threads=options.threads,
     )
+    if content.items is not None:
+        queries = fused_queries(content.items, queries)
     instances, rows_of = len(content.instance_texts), len(content.keys)
     kind = voting_kind(content.predictor.memorization)
     chosen = choose_ef(

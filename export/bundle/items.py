@@ -19,7 +19,7 @@ from service.core.errors import InvalidInput
 from service.core.items.fused_queries import fused
 from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory
-from service.core.types import Halves, Role
+from service.core.types import Floats, Halves, Role
 from training.datasets.dataset import Dataset
 
 _CHUNK = 1_024  # instances that are fused between two progress reports
@@ -67,3 +67,8 @@ def fused_instances(
         keys[cut] = fused(memory, fusion, vectors).vectors.astype(np.float16)
         progress(min(start + _CHUNK, len(instances)))
     return keys
+
+
+def fused_queries(items: ItemFiles, queries: Floats) -> Floats:
+    """Queries [n, d], each fused with its predicted items."""
+    return fused(ItemMemory.of(items), OnnxFusion(items.fusion), queries).vectors

@@ -15,6 +15,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode_all, open_query_encoder
 from service.core.encoding.representer import ItemTexts, Representer, open_representer
 from service.core.errors import InvalidInput
+from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Floats, Role
 from training.datasets.novel_split import NovelSplit
 from training.experiments.novel_evaluation import (
@@ -53,7 +54,11 @@ def open_novel_evaluation(
     def encoded(stage: str, texts: Sequence[str], role: Role, encoder: Encoder = encoder) -> Floats:
         return _encoded(encoder, texts, role, stage, threads, report)
 
-    keys = np.asarray(bundle.keys, np.float32)
+    def queries(stage: str, texts: Sequence[str], encoder: Encoder = encoder) -> Floats:
+        """As they are searched: fused with items, if the bundle has any."""
+        return view.fused(encoded(stage, texts, Role.QUERY, encoder)).vectors
+
+    keys, view = np.asarray(bundle.keys, np.float32), KnowledgeMemory(bundle).view
     novel = split.everything.labels.texts[split.facts.seen :]
     return NovelEvaluation(
         split=split,
@@ -63,12 +68,9 @@ def open_novel_evaluation(
             clicks=_clicks(bundle),
             seen=keys[bundle.instances :],
             texts=encoded("encode novel labels", novel, Role.LABEL),
-            revealed=encoded("encode revealed queries", split.revealed(), Role.QUERY),
-            queries=encoded(
-                "encode test rows",
-                split.everything.test.instances.texts,
-                Role.QUERY,
-                encoder=query_encoder,
+            revealed=queries("encode revealed queries", split.revealed()),
+            queries=queries(
+                "encode test rows", split.everything.test.instances.texts, query_encoder
             ),
             combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
         ),

@@ -15,6 +15,7 @@ from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import encode
 from service.core.types import Role
 from tests.support.commands import status_of
+from tests.support.serving import local_service
 from tests.support.tiny.training import (
     losses,
     tiny_dataset,
@@ -139,6 +140,28 @@ def test_a_query_encoder_is_added_beside_fusion_and_bank(folder: Path) -> None:
     files = open_exported(folder / "tower").description
     assert files.items == open_exported(folder / "exported").description.items
     assert {FUSION, RESIDUALS, "query_encoder.onnx"} <= files.files.keys()
+
+
+def test_served_answers_are_those_of_the_evaluation(folder: Path, tmp_path: Path) -> None:
+    bundle, dataset = folder / "bundles" / "served", lf_xmc.read(folder / "data")
+    given = ("--encoder", folder / "alone" / "best", "--data", folder / "data")
+    assert status_of(export, "bundle", *given, "--quantize", "none", "--out", bundle) == 0
+    measured = tmp_path / "evaluation.json"
+    options = ("--memorization", "0.5", "--json", measured)
+    places = ("--bundle", bundle, "--data", folder / "data")
+    assert status_of(training, "evaluate", *places, *options) == 0
+    [row] = orjson.loads(measured.read_bytes())["rows"]
+
+    with local_service(bundle, tmp_path / "state") as service:
+        body = {"queries": list(dataset.test.instances.texts), "top_k": 1, "memorization": 0.5}
+        results = service.post("/predict", body).json()["results"]
+        named = service.post("/predict", {**body, "items": [dataset.metadata.uids[0]]}).json()
+    first = [dataset.labels.uids.index(result["keywords"][0]["id"]) for result in results]
+    right = [dataset.test.labels_of[query, label] > 0 for query, label in enumerate(first)]
+    assert 100 * np.mean(right) == pytest.approx(row["metrics"]["P@1"])
+    assert [result["keywords"][0]["score"] for result in results] != [
+        result["keywords"][0]["score"] for result in named["results"]
+    ]
 
 
 @pytest.mark.parametrize("source", ["alone/best", "exported"])
