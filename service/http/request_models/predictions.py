@@ -70,14 +70,19 @@ def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
                 " each further query, or more where a query asks for much.",
             ),
         ),
-        items=(
-            list[text] | None,
-            Field(
-                None,
-                max_length=limits.items,
-                description="Ids or texts of the items that all queries attend to; [] for none."
-                " Default: the items that are nearest to each query. For a bundle with an item"
-                " memory alone.",
-            ),
+        items=_items(text, limits),
+    )
+
+
+def _items(text: Any, limits: Limits) -> tuple[Any, Any]:
+    """The field `items`: its type and its documentation."""
+    return (
+        list[text] | None,
+        Field(
+            None,
+            max_length=limits.items,
+            description="Ids or texts of the items that all queries attend to; [] for none."
+            " Default: the items that are nearest to each query. For a bundle with an item"
+            " memory alone.",
         ),
     )
