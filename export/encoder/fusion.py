@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from onnxruntime import InferenceSession, SessionOptions
 
 from export.encoder.onnx import quiet
 from export.item_files import FUSION, RESIDUALS, ItemMemoryFacts, digest_of_items
 from service.core.errors import ParityError
+from service.core.items.fusion import OnnxFusion
 from training.checkpoints.item_memory import has_item_memory, read_residuals
 from training.datasets.dataset import Dataset
 from training.systems.oak.checkpoint import read_fusion
@@ -85,9 +85,7 @@ def check_fusion(fusion: Fusion, graph: Path) -> None:
 
     Raises `ParityError`.
     """
-    options = SessionOptions()
-    options.intra_op_num_threads = 1
-    session = InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    exported = OnnxFusion(graph)
     rng, dimension = np.random.default_rng(0), fusion.out.out_features
     worst = 0.0
     for items in range(1, _MOST_ITEMS + 1):
@@ -101,7 +99,6 @@ def check_fusion(fusion: Fusion, graph: Path) -> None:
         inputs = (queries, bank, mask)
         with torch.no_grad():
             expected = fusion(*(torch.from_numpy(part) for part in inputs)).numpy()
-        [fused] = session.run([OUTPUT], dict(zip(INPUTS, inputs, strict=True)))
-        worst = max(worst, float(np.abs(expected - fused).max()))
+        worst = max(worst, float(np.abs(expected - exported.fuse(*inputs)).max()))
     if worst > TOLERANCE:
         raise ParityError(f"the graph of OAK's fusion differs from torch by {worst:.2g}")

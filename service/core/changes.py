@@ -55,10 +55,10 @@ class PutLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteLabel:
-    """Delete a label; an id that no label has changes nothing but the version."""
+class Deletion:
+    """Delete what has this id; an id that nothing has changes nothing but the version."""
 
-    kind: ClassVar[str] = "label.delete"
+    kind: ClassVar[str]
     summary: ClassVar[tuple[str, ...]] = ("id",)
 
     sequence: int
@@ -77,6 +77,13 @@ class DeleteLabel:
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
         """Read the change back; raises KeyError for a wrong body."""
         return cls(sequence=event.sequence, id=event.body["id"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteLabel(Deletion):
+    """Delete a label."""
+
+    kind: ClassVar[str] = "label.delete"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,28 +146,10 @@ class PutItem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteItem:
-    """Delete an item of the item memory; an unknown id changes nothing but the version."""
+class DeleteItem(Deletion):
+    """Delete an item of the item memory."""
 
     kind: ClassVar[str] = "item.delete"
-    summary: ClassVar[tuple[str, ...]] = ("id",)
-
-    sequence: int
-    id: str
-
-    @property
-    def vectors(self) -> Halves:
-        """None, [0, 0]."""
-        return _no_vectors()
-
-    def body(self) -> Mapping[str, Any]:
-        """What the label log stores."""
-        return {"id": self.id}
-
-    @classmethod
-    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
-        """Read the change back; raises KeyError for a wrong body."""
-        return cls(sequence=event.sequence, id=event.body["id"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

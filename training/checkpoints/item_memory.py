@@ -1,4 +1,4 @@
-"""The files of OAK's item memory in a checkpoint: what was learned beside the encoder.
+"""The files with which a checkpoint of OAK keeps its fusion, and what the bank adds to the items.
 
 | file                  | content                                                          |
 |-----------------------|------------------------------------------------------------------|

@@ -19,7 +19,7 @@ from training.evaluation.encode_texts import encode_texts
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 from training.systems.oak.checkpoint import read_item_memory
-from training.systems.oak.memory import ItemVectors, linked_items
+from training.systems.oak.memory import ItemVectors, item_frequency, linked_items
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +77,6 @@ def all_linked(metadata_of: csr_matrix, dataset: Dataset) -> Rows:
     Returns places [n, m], m being the largest number of items of a row; -1 fills up.
     """
     assert dataset.train.metadata_of is not None
-    frequency = np.asarray((dataset.train.metadata_of != 0).sum(axis=0)).ravel()
+    frequency = item_frequency(dataset.train.metadata_of)
     most = max(1, int(np.diff(metadata_of.indptr).max(initial=0)))
     return linked_items(metadata_of, frequency, count=most)

@@ -101,12 +101,12 @@ def untrained_heads(vectors: Floats, settings: HeadSettings) -> TwoHeads:
     heads = TwoHeads(inputs=vectors.shape[1], **numbers)
     with torch.no_grad():
         for linear in (heads.to_encoder, heads.to_classifier):
-            linear.weight.copy_(_main_directions(vectors, linear.out_features))
+            linear.weight.copy_(main_directions(vectors, linear.out_features))
             linear.bias.zero_()
     return heads
 
 
-def _main_directions(vectors: Floats, count: int) -> Tensor:
+def main_directions(vectors: Floats, count: int) -> Tensor:
     """An orthonormal basis [count, d] of the directions in which the vectors [n, d] are longest."""
     if count == vectors.shape[1]:
         return torch.eye(count)

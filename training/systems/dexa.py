@@ -33,7 +33,6 @@ from training.batches.clusters import balanced_clusters
 from training.models.classifier_table import TABLE, ClassifierTable
 from training.models.sharding import Sharding
 from training.systems.finished import choose_novel_by_keys
-from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, FinishedTraining, SystemDefaults, Task
 
 
@@ -116,12 +115,8 @@ class Dexa(AugmentedLabels):
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """The triplet loss over the pool's augmented labels."""
-        return triplet(
-            label_scores=self.label_scores(batch),
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=self._settings.margin,
-            hardest=self._settings.hardest,
+        return batch.triplet(
+            self.label_scores(batch), margin=self._settings.margin, hardest=self._settings.hardest
         )
 
 

@@ -10,7 +10,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Count, Positive
-from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
@@ -27,12 +26,8 @@ class NgameEncoder(EncoderOnly[Settings]):
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """The triplet loss over the pool."""
-        return triplet(
-            label_scores=batch.label_scores,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=self._settings.margin,
-            hardest=self._settings.hardest,
+        return batch.triplet(
+            batch.label_scores, margin=self._settings.margin, hardest=self._settings.hardest
         )
 
 

@@ -24,7 +24,6 @@ from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Count, Positive, Share
 from training.models.two_heads import TwoHeads
-from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, Task
 from training.systems.two_headed import (
     Initial,
@@ -65,22 +64,16 @@ class NgameClassifiers(TwoHeaded):
         settings, weight = self._settings, self._settings.encoder_weight
         encoded, classified = self.halves(batch.instances)  # [B, e], [B, c]
         classifiers = self.head(batch.pool)  # [P, c]
-        classifier_loss = triplet(
-            label_scores=normalize(classified, dim=-1) @ classifiers.T,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
+        classifier_loss = batch.triplet(
+            normalize(classified, dim=-1) @ classifiers.T,
             margin=settings.classifier_margin,
             hardest=settings.classifier_hardest,
         )
         if not weight:
             return classifier_loss
         of_texts, _ = self.halves(batch.labels)  # [P, e]
-        encoder_loss = triplet(
-            label_scores=encoded @ of_texts.T,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=settings.margin,
-            hardest=settings.hardest,
+        encoder_loss = batch.triplet(
+            encoded @ of_texts.T, margin=settings.margin, hardest=settings.hardest
         )
         return weight * encoder_loss + (1.0 - weight) * classifier_loss
 

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive
-from training.systems.losses import contrast_with_instances, decoupled_softmax
+from training.systems.losses import decoupled_softmax
 from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
@@ -39,14 +39,7 @@ class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
                 negatives=batch.negatives,
                 tau=self._settings.tau,
             )
-        return contrast_with_instances(
-            label_scores=batch.label_scores,
-            instance_scores=batch.instance_scores,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            instance_negatives=batch.instance_negatives,
-            tau=self._settings.tau,
-        )
+        return batch.contrast_with_instances(tau=self._settings.tau)
 
 
 def build(settings: Settings, task: Task) -> RetrievalAugmentedEncoder:

@@ -23,6 +23,7 @@ from training.checkpoints.choices import UNCHOSEN, Choices
 from training.models.sharding import Sharding
 from training.models.two_heads import TwoHeads
 from training.selection.validation import Validation
+from training.systems import losses
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,6 +77,27 @@ class EncodedBatch:
     def instance_scores(self) -> Tensor:
         """s(x, x'), [B, B]."""
         return self.instances @ self.instances.T
+
+    def triplet(self, label_scores: Tensor, *, margin: float, hardest: int) -> Tensor:
+        """`losses.triplet` of any scores [B, P] with this batch's positives and negatives."""
+        return losses.triplet(
+            label_scores=label_scores,
+            sampled=self.sampled,
+            negatives=self.negatives,
+            margin=margin,
+            hardest=hardest,
+        )
+
+    def contrast_with_instances(self, *, tau: float) -> Tensor:
+        """`losses.contrast_with_instances` of this batch."""
+        return losses.contrast_with_instances(
+            label_scores=self.label_scores,
+            instance_scores=self.instance_scores,
+            sampled=self.sampled,
+            negatives=self.negatives,
+            instance_negatives=self.instance_negatives,
+            tau=tau,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,6 +22,7 @@ from service.core.changes import (
     PutLabel,
     UseBundle,
 )
+from service.core.items.fused_queries import fused
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.compaction import FAN_OUT, plan_merges
 from service.core.memory.label_table import LabelTable
@@ -221,10 +222,10 @@ class Draft:
 
     def _fused(self, vectors: Halves) -> Halves:
         """The keys [n, d] of posted queries: their vectors, fused with the items known so far."""
-        if self._items is None:
+        fusion = self._view.fusion
+        if self._items is None or fusion is None:
             return vectors
-        of_now = replace(self._view, items=self._items)
-        return of_now.fused(vectors.astype(np.float32)).vectors.astype(np.float16)
+        return fused(self._items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
         self._pending.tombstone(self._ownership.rows_of_label(column, self._view.bundle))

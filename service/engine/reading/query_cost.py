@@ -19,9 +19,7 @@ _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 def query_cost(options: PredictOptions) -> int:
     """How many plain queries one query with these options costs, at least 1."""
-    key = _KEY + _EXPLAINED_KEY * options.explain
-    keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
-    milliseconds = _QUERY + key * options.depth + keyword * options.top_k
+    milliseconds = _QUERY + _KEY * options.depth + _interpreted(options)
     return max(1, round(milliseconds / _UNIT))
 
 
@@ -31,6 +29,11 @@ def is_interpreted(options: PredictOptions) -> bool:
     Keywords and evidence are put together in Python: in two threads at once they take twice as
     long, and everything else in the process waits for the interpreter.
     """
+    return _interpreted(options) > _UNIT
+
+
+def _interpreted(options: PredictOptions) -> float:
+    """The milliseconds in which keywords and evidence are put together."""
     keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
     key = _EXPLAINED_KEY * options.explain
-    return keyword * options.top_k + key * options.depth > _UNIT
+    return keyword * options.top_k + key * options.depth

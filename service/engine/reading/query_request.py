@@ -19,7 +19,6 @@ from service.engine.reading.query_cost import is_interpreted, query_cost
 
 TASK_COST = 8  # of a task of several queries: a large request must not occupy a thread for long
 
-
 Serializer = Callable[[Prediction], bytes]  # called in the answering threads
 
 

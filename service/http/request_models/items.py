@@ -4,10 +4,9 @@ from typing import Any
 
 from pydantic import Field, create_model, field_validator
 
-from service.core.errors import echoed
 from service.core.types import NewItem
 from service.http.request_models.labels import normalised
-from service.http.request_models.texts import StrictModel
+from service.http.request_models.texts import StrictModel, refuse_repeated
 from service.settings import Limits
 
 
@@ -30,12 +29,7 @@ class ItemsBody(StrictModel):
     @field_validator("items")
     @classmethod
     def _ids_differ(cls, items: list[ItemBody]) -> list[ItemBody]:
-        seen: set[str] = set()
-        for place, item in enumerate(items):
-            item_id = item.to_item().id
-            if item_id in seen:
-                raise ValueError(f"item {place} repeats the id {echoed(item_id)}")
-            seen.add(item_id)
+        refuse_repeated((item.to_item().id for item in items), what="item")
         return items
 
 

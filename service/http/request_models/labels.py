@@ -13,10 +13,9 @@ from pydantic import (
     field_validator,
 )
 
-from service.core.errors import echoed
 from service.core.types import NewLabel
 from service.engine.writing.label_merge import LabelMerge, metadata_bytes
-from service.http.request_models.texts import StrictModel
+from service.http.request_models.texts import StrictModel, refuse_repeated
 from service.settings import Limits
 
 
@@ -46,12 +45,7 @@ class LabelsBody(StrictModel):
     @field_validator("labels")
     @classmethod
     def _ids_differ(cls, labels: list[LabelBody]) -> list[LabelBody]:
-        seen: set[str] = set()
-        for place, label in enumerate(labels):
-            label_id = label.to_label().id
-            if label_id in seen:
-                raise ValueError(f"label {place} repeats the id {echoed(label_id)}")
-            seen.add(label_id)
+        refuse_repeated((label.to_label().id for label in labels), what="label")
         return labels
 
 

@@ -1,9 +1,11 @@
-"""What all requests share: strict models, and texts that are neither blank nor too long."""
+"""What all requests share: strict models, texts neither blank nor too long, ids that differ."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from service.core.errors import echoed
 from service.settings import Limits
 
 
@@ -11,6 +13,15 @@ class StrictModel(BaseModel):
     """A request body or query string."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def refuse_repeated(ids: Iterable[str], *, what: str) -> None:
+    """Raise `ValueError` for the first id of a request that stands there twice."""
+    seen: set[str] = set()
+    for place, given_id in enumerate(ids):
+        if given_id in seen:
+            raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
+        seen.add(given_id)
 
 
 def text_type(limits: Limits) -> Any:

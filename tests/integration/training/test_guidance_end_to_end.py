@@ -13,6 +13,7 @@ from tests.support.commands import status_of
 from tests.support.tiny.training import (
     losses,
     tiny_dataset,
+    train_tiny,
     with_colour_metadata,
     write_recipe,
     write_tiny_checkpoint,
@@ -35,14 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("alone", []),
         ("guided", [f"guidance.oracle={folder / 'oracle'}"]),
     ):
-        assert train(folder, name, *settings) == 0
+        assert train_tiny(folder, name, *settings) == 0
     return folder
-
-
-def train(folder: Path, name: str, *settings: str) -> int:
-    places = ("--data", folder / "data", "--out", folder / name)
-    given = ("--set", *settings) if settings else ()
-    return status_of(training, "train", folder / "ngame.toml", *places, *given)
 
 
 def test_the_oracle_guides_the_disciple(folder: Path) -> None:
@@ -82,7 +77,7 @@ def test_an_oracle_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[s
 def test_wrong_settings_are_said(
     folder: Path, settings: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(folder, "wrong", *settings) == 2
+    assert train_tiny(folder, "wrong", *settings) == 2
     assert message in capsys.readouterr().err
 
 

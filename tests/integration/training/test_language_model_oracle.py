@@ -13,6 +13,7 @@ from tests.support.tiny.training import (
     last_weights,
     losses,
     tiny_dataset,
+    train_tiny,
     with_colour_metadata,
     write_recipe,
     write_tiny_checkpoint,
@@ -42,15 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lf_xmc.write(with_colour_metadata(tiny_dataset()), folder / "data")
     write_recipe(folder, model=write_tiny_checkpoint(folder, dropout=0.0), system="ngame")
     model = write_tiny_language_model(folder)
-    assert train(folder, "oracle", f"encoder.name={model}", *ORACLE) == 0
-    assert train(folder, "guided", f"guidance.oracle={folder / 'oracle'}") == 0
+    assert train_tiny(folder, "oracle", f"encoder.name={model}", *ORACLE) == 0
+    assert train_tiny(folder, "guided", f"guidance.oracle={folder / 'oracle'}") == 0
     return folder
-
-
-def train(folder: Path, name: str, *settings: str) -> int:
-    places = ("--data", folder / "data", "--out", folder / name)
-    given = ("--set", *settings) if settings else ()
-    return status_of(training, "train", folder / "ngame.toml", *places, *given)
 
 
 def test_the_oracle_learns_by_its_adapters_alone(folder: Path) -> None:
@@ -74,7 +69,7 @@ def test_its_checkpoint_has_plain_weights_and_its_pooling(folder: Path) -> None:
 
 
 def test_it_guides_a_disciple_with_other_weights(folder: Path) -> None:
-    assert train(folder, "alone") == 0
+    assert train_tiny(folder, "alone") == 0
     alone, guided = (losses(folder / name) for name in ("alone", "guided"))
     assert guided[0] > alone[0] + 0.01, "two losses are added to the system's own"
     assert guided[-1] < guided[0]
@@ -97,5 +92,5 @@ def test_it_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_wrong_settings_are_said(
     folder: Path, settings: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(folder, "wrong", *settings) == 2
+    assert train_tiny(folder, "wrong", *settings) == 2
     assert message in capsys.readouterr().err

@@ -19,6 +19,7 @@ from tests.support.serving import local_service
 from tests.support.tiny.training import (
     losses,
     tiny_dataset,
+    train_tiny,
     with_colour_metadata,
     write_recipe,
     write_tiny_checkpoint,
@@ -38,15 +39,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = write_tiny_checkpoint(folder, dropout=0.0)
     for system in ("oak", "ngame"):
         write_recipe(folder, model=model, system=system)
-    assert train(folder, "ngame", "oracle", "metadata.append=both") == 0
-    assert train(folder, "oak", "alone", *OAK) == 0
-    assert train(folder, "oak", "guided", *OAK, f"guidance.oracle={folder / 'oracle'}") == 0
+    assert train_tiny(folder, "oracle", "metadata.append=both") == 0
+    assert train_tiny(folder, "alone", *OAK, recipe="oak") == 0
+    assert (
+        train_tiny(folder, "guided", *OAK, f"guidance.oracle={folder / 'oracle'}", recipe="oak")
+        == 0
+    )
     return folder
-
-
-def train(folder: Path, recipe: str, name: str, *settings: str) -> int:
-    places = ("--data", folder / "data", "--out", folder / name)
-    return status_of(training, "train", folder / f"{recipe}.toml", *places, "--set", *settings)
 
 
 def chosen(folder: Path) -> dict[str, float]:

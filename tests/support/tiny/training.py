@@ -11,6 +11,7 @@ import orjson
 from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
+from tests.support.commands import status_of
 from tests.support.tiny.encoder import VOCABULARY, tiny_tokenizer
 from training.datasets.dataset import Dataset, Split, Texts
 
@@ -35,6 +36,15 @@ name = "{system}"
 """
 ADJECTIVES = ("red", "green", "blue", "black", "white", "small", "large", "cheap")
 NOUNS = ("tent", "boots", "lamp", "stove", "bottle", "jacket", "rope", "knife")
+
+
+def train_tiny(folder: Path, name: str, *settings: str, recipe: str = "ngame") -> int:
+    """The status of `train` with a recipe and the data in `folder`, into its folder `name`."""
+    from training.__main__ import app
+
+    places = ("--data", folder / "data", "--out", folder / name)
+    given = ("--set", *settings) if settings else ()
+    return status_of(app, "train", folder / f"{recipe}.toml", *places, *given)
 
 
 def write_tiny_checkpoint(

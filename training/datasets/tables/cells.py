@@ -32,8 +32,11 @@ def items(value: Any, *, delimiter: str) -> tuple[str, ...]:
         parts = value
     else:
         parts = [value]
-    blank = (part is None or (isinstance(part, str) and not part.strip()) for part in parts)
-    return tuple(label_id(part) for part, empty in zip(parts, blank, strict=True) if not empty)
+    return tuple(label_id(part) for part in parts if not _is_blank(part))
+
+
+def _is_blank(part: Any) -> bool:
+    return part is None or (isinstance(part, str) and not part.strip())
 
 
 def weight(value: Any) -> float:

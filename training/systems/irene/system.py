@@ -33,7 +33,7 @@ from training.systems.finished import label_fold_data
 from training.systems.irene.associations import associations
 from training.systems.irene.combiner import Kind, make_combiner
 from training.systems.irene.head import IreneHead
-from training.systems.losses import decoupled_softmax, one_versus_all, triplet
+from training.systems.losses import decoupled_softmax, one_versus_all
 from training.systems.system import EncodedBatch, FinishedTraining, SystemDefaults, Task
 
 Objective = Literal["triplet", "bce", "softmax"]
@@ -94,13 +94,7 @@ class Irene(SystemDefaults):
     def _contrast(self, scores: Tensor, batch: EncodedBatch, *, margin: float) -> Tensor:
         settings = self._settings
         if settings.objective == "triplet":
-            return triplet(
-                label_scores=scores,
-                sampled=batch.sampled,
-                negatives=batch.negatives,
-                margin=margin,
-                hardest=settings.hardest,
-            )
+            return batch.triplet(scores, margin=margin, hardest=settings.hardest)
         if settings.objective == "bce":
             return one_versus_all(
                 logits=settings.scale * scores + settings.bias,

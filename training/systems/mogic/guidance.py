@@ -26,7 +26,8 @@ from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
-from training.systems.losses import matching, triplet
+from training.models.two_heads import main_directions
+from training.systems.losses import matching
 from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import EncodedBatch, FinishedTraining, System
 
@@ -53,7 +54,7 @@ class Projection(nn.Module):  # type: ignore[misc]
         super().__init__()
         larger = vectors.shape[1] > dimension
         first = (
-            torch.from_numpy(main_directions(dimension, vectors))
+            main_directions(vectors, dimension).T.contiguous()
             if larger
             else torch.eye(vectors.shape[1], dimension)
         )
@@ -100,13 +101,7 @@ class Guided:
         return vectors if self.training_only is None else self.training_only(vectors)
 
     def _triplet(self, batch: EncodedBatch, scores: Tensor) -> Tensor:
-        return triplet(
-            label_scores=scores,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=self._settings.margin,
-            hardest=self._settings.hardest,
-        )
+        return batch.triplet(scores, margin=self._settings.margin, hardest=self._settings.hardest)
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Those of the system."""
@@ -177,12 +172,6 @@ def projected_on(dimension: int, vectors: Floats, *, source: str) -> Floats:
             " that it is to guide; take a larger oracle, a system with fewer, or"
             " guidance.projection = 'learned'"
         )
-    main = vectors @ main_directions(dimension, vectors)
-    unit: Floats = normalize(torch.from_numpy(main), dim=-1).numpy()
+    main = torch.from_numpy(vectors) @ main_directions(vectors, dimension).T
+    unit: Floats = normalize(main, dim=-1).numpy()
     return unit
-
-
-def main_directions(dimension: int, vectors: Floats) -> Floats:
-    """The d directions of largest variance [D, d] of vectors [n, D], around the origin."""
-    _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
-    return np.ascontiguousarray(directions[:, -dimension:], np.float32)

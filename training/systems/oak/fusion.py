@@ -48,8 +48,8 @@ class Fusion(nn.Module):  # type: ignore[misc]
     def attention(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
         """How much of each item a head reads, [n, H, m]; they sum to 1 over the items."""
         keys = self._by_head(self.key(items))  # [n, H, m, d / H]
-        asked = self.query(query).unflatten(-1, (self.heads, -1))[:, :, None]  # [n, H, 1, d / H]
-        logits = self.scale * self.heads * (asked * keys).sum(dim=-1)
+        queries = self.query(query).unflatten(-1, (self.heads, -1))[:, :, None]  # [n, H, 1, d / H]
+        logits = self.scale * self.heads * (queries * keys).sum(dim=-1)
         return torch.softmax(logits.masked_fill(~mask[:, None], _NEVER), dim=-1)
 
     def _by_head(self, vectors: Tensor) -> Tensor:

@@ -61,6 +61,12 @@ def nearest_items(queries: Floats, keys: Floats, *, count: int) -> Rows:
     return places
 
 
+def item_frequency(metadata_of: csr_matrix) -> Rows:
+    """How many rows of metadata_of [n, M] have each item, [M]."""
+    frequency: Rows = np.asarray((metadata_of != 0).sum(axis=0)).ravel()
+    return frequency
+
+
 def linked_items(metadata_of: csr_matrix, frequency: Rows, *, count: int) -> Rows:
     """The true items of each row of metadata_of [n, M], the rarest first, as places [n, m]."""
     places = np.full((metadata_of.shape[0], count), NO_ITEM, np.int64)

@@ -29,11 +29,10 @@ from service.core.config import STRICT, Count, Positive
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
 from training.systems.dexa import AugmentedLabels, clusters_of
-from training.systems.losses import contrast_with_instances, triplet
 from training.systems.oak.checkpoint import write_item_memory
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.head import OakHead
-from training.systems.oak.memory import NO_ITEM, linked_items, nearest_items
+from training.systems.oak.memory import NO_ITEM, item_frequency, linked_items, nearest_items
 from training.systems.system import EncodedBatch, FinishedTraining, ItemsOfTask, Task
 
 
@@ -92,21 +91,8 @@ class Oak(AugmentedLabels):
         instances, labels = self.text_vectors(batch)
         fused = replace(batch, instances=instances, labels=labels)
         if settings.loss == "contrast":
-            return contrast_with_instances(
-                label_scores=fused.label_scores,
-                instance_scores=fused.instance_scores,
-                sampled=batch.sampled,
-                negatives=batch.negatives,
-                instance_negatives=batch.instance_negatives,
-                tau=settings.tau,
-            )
-        return triplet(
-            label_scores=fused.label_scores,
-            sampled=batch.sampled,
-            negatives=batch.negatives,
-            margin=settings.margin,
-            hardest=settings.hardest,
-        )
+            return fused.contrast_with_instances(tau=settings.tau)
+        return batch.triplet(fused.label_scores, margin=settings.margin, hardest=settings.hardest)
 
     def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
         """q of texts with vectors [n, d] and predicted items, whose texts' vectors are [M, d]."""
@@ -152,8 +138,7 @@ def _attended(settings: Settings, task: Task, items: ItemsOfTask) -> Rows:
     """The first items of all training rows, [N, m]; rows that do not train have none."""
     attended = np.full((items.linked.shape[0], settings.attended), NO_ITEM, np.int64)
     if settings.metadata == "linked":
-        frequency = np.asarray((items.linked != 0).sum(axis=0)).ravel()
-        return linked_items(items.linked, frequency, count=settings.attended)
+        return linked_items(items.linked, item_frequency(items.linked), count=settings.attended)
     attended[items.rows] = nearest_items(
         task.instance_vectors(), items.vectors(), count=settings.attended
     )
