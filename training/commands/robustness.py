@@ -10,11 +10,12 @@ import orjson
 from rich.table import Table
 
 from service.command_line import open_console
-from service.core.errors import InvalidInput, MissingExtra
+from service.core.errors import MissingExtra
 from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
+from training.datasets.metadata_links import require_metadata
 from training.progress import say
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def robustness(
     refuse_unwritable(out)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
-    if dataset.metadata is None:
-        raise InvalidInput(f"data set {dataset.name} has no metadata; it needs metadata.json.gz")
+    require_metadata(dataset, reader="robustness changes")
     try:
         from training.experiments.metadata_conditions import measure_run
         from training.experiments.metadata_plot import draw_robustness

@@ -7,7 +7,6 @@ Shapes: N texts, M metadata items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -16,9 +15,14 @@ from pydantic.dataclasses import dataclass
 from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT, Count
-from service.core.errors import InvalidInput
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.metadata_links import (
+    NO_ITEM,
+    item_frequency,
+    linked_items,
+    require_metadata,
+)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -42,22 +46,17 @@ def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
     """
     if settings.append == "none":
         return dataset
-    if dataset.metadata is None:
-        raise InvalidInput(
-            f"data set {dataset.name} has no metadata to append (metadata.append ="
-            f" {settings.append!r}); it would stand in metadata.json.gz"
-        )
+    names = require_metadata(dataset, reader=f"metadata.append = {settings.append!r} reads").texts
     queries = settings.append in ("queries", "both")
     labels = settings.append in ("labels", "both")
     frequency = _frequency(dataset)
 
     def appended(texts: Texts, metadata_of: csr_matrix | None) -> Texts:
-        assert dataset.metadata is not None and metadata_of is not None
-        items = _items_of(metadata_of, frequency, most=settings.items)
-        names = dataset.metadata.texts
+        assert metadata_of is not None
+        items = linked_items(metadata_of, frequency, count=settings.items)
         fused = (
-            settings.delimiter.join([text, *(names[item] for item in chosen)])
-            for text, chosen in zip(texts.texts, items, strict=True)
+            settings.delimiter.join([text, *(names[item] for item in chosen if item != NO_ITEM)])
+            for text, chosen in zip(texts.texts, items.tolist(), strict=True)
         )
         return replace(texts, texts=tuple(fused))
 
@@ -75,16 +74,9 @@ def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
 def _frequency(dataset: Dataset) -> Rows:
     """How many training rows and labels have each item, [M]; test rows are unknown in training."""
     counts = [
-        np.asarray((matrix != 0).sum(axis=0)).ravel()
+        item_frequency(matrix)
         for matrix in (dataset.train.metadata_of, dataset.label_metadata)
         if matrix is not None
     ]
     frequency: Rows = np.sum(counts, axis=0)
     return frequency
-
-
-def _items_of(metadata_of: csr_matrix, frequency: Rows, *, most: int) -> Iterator[list[int]]:
-    """The items of each row of metadata_of [N, M], the rarest first, at most so many."""
-    for start, end in zip(metadata_of.indptr, metadata_of.indptr[1:], strict=False):
-        items = metadata_of.indices[start:end]
-        yield items[np.lexsort((items, frequency[items]))][:most].tolist()

@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix, diags
 from service.core.errors import InvalidConfig
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Texts
+from training.datasets.metadata_links import require_metadata
 from training.datasets.training_pairs import TrainingPairs
 from training.recipes.recipe import Recipe
 from training.selection.validation import Slices, hidden_labels, hold_out
@@ -80,13 +81,8 @@ def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
 def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
     """The data's metadata items where the recipe's system reads them, else none.
 
-    Raises `InvalidConfig` for such a system on a data set without metadata.
+    Raises `InvalidInput` for such a system on a data set without metadata.
     """
     if not reads_items(recipe.system):
         return Texts(uids=(), texts=())
-    if dataset.metadata is None or not len(dataset.metadata):
-        raise InvalidConfig(
-            f"{source}: system {recipe.system['name']} reads metadata items, and data set"
-            f" {dataset.name} has none (metadata.json.gz)"
-        )
-    return dataset.metadata
+    return require_metadata(dataset, reader=f"{source}: system {recipe.system['name']} reads")

@@ -73,20 +73,80 @@ def test_a_request_may_name_items_by_id_or_text(with_items: LocalService) -> Non
     assert answer([]) != named
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service with an item memory that takes no item."""
+    folder = tmp_path_factory.mktemp("reader")
+    with local_service(make_bundle(folder / "bundle", items=ITEMS), folder / "state") as service:
+        yield service
+
+
 @pytest.mark.parametrize(
-    ("items", "field"),
+    ("items", "field", "said"),
     [
-        (["camp", "unheard of"], "items.1"),
-        ("camp", "items"),
-        ([7], "items.0"),
-        (["camp"] * 17, "items"),
+        (["camp", "unheard of"], "items.1", "no item has the id or text 'unheard of'"),
+        (["x" * 2048], "items.0", f"no item has the id or text '{'x' * 100}…'"),
+        (["camp"] * 17, "items", "at most 16 items after validation, not 17"),
+        ("camp", "items", "should be a valid list"),
+        ({"0": "camp"}, "items", "should be a valid list"),
+        (7, "items", "should be a valid list"),
+        ([7], "items.0", "should be a valid string"),
+        ([None], "items.0", "should be a valid string"),
+        ([["camp"]], "items.0", "should be a valid string"),
+        (["camp", ""], "items.1", "at least 1 character"),
+        ([" \t"], "items.0", "at least 1 character"),
+        (["\x1c"], "items.0", "consists of white space only"),
+        (["x" * 2049], "items.0", "at most 2048 characters"),
     ],
 )
 def test_wrong_items_of_a_request_are_named(
-    items: object, field: str, with_items: LocalService
+    items: object, field: str, said: str, reader: LocalService
 ) -> None:
-    problem = with_items.post("/predict", {"queries": ["tent"], "items": items})
-    assert_problem(problem, 422, field=field)
+    answer = reader.post("/predict", {"queries": ["tent"], "items": items})
+    problem = assert_problem(answer, 422, field=field)
+    assert said in problem["errors"][0]["message"]
+
+
+def one(**item: object) -> dict[str, object]:
+    return {"items": [item]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        ({}, "items", "required"),
+        ({"items": []}, "items", "at least 1 item"),
+        ({"items": None}, "items", "should be a valid list"),
+        ({"items": {"text": "a"}}, "items", "should be a valid list"),
+        ({"items": [{"text": f"item {n}"} for n in range(1001)]}, "items", "at most 1000 items"),
+        ({"items": ["camp"]}, "items.0", "valid dictionary"),
+        (one(), "items.0.text", "required"),
+        (one(text=""), "items.0.text", "at least 1 character"),
+        (one(text=" \u3000"), "items.0.text", "at least 1 character"),
+        (one(text="\x1c"), "items.0.text", "consists of white space only"),
+        (one(text="x" * 2049), "items.0.text", "at most 2048 characters"),
+        (one(text=7), "items.0.text", "should be a valid string"),
+        (one(text=None), "items.0.text", "should be a valid string"),
+        (one(text="a", id=""), "items.0.id", "at least 1 character"),
+        (one(text="a", id=7), "items.0.id", "should be a valid string"),
+        (one(text="a", id="x" * 2049), "items.0.id", "at most 2048 characters"),
+        (one(text="a", name="b"), "items.0.name", "'name' is unknown; known are id, text"),
+        ({"items": [SLEEP], "item": 1}, "item", "'item' is unknown"),
+        ({"items": [SLEEP, SLEEP]}, "items", "item 1 repeats the id 'sleep'"),
+        (
+            {"items": [{"text": "Web  App"}, {"text": "web APP"}]},
+            "items",
+            "repeats the id 'web app",
+        ),
+    ],
+)
+def test_wrong_items_are_named_and_none_is_put(
+    body: object, field: str, said: str, reader: LocalService
+) -> None:
+    problem = assert_problem(reader.post("/items", body), 422, field=field)
+    assert said in problem["errors"][0]["message"]
+    assert reader.get("/info").json()["version"] == 0
+    assert ids(reader) == sorted(ITEMS)
 
 
 def test_a_bundle_without_items_refuses_them(service: LocalService) -> None:
