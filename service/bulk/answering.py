@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor, Stopwatch
+from service.core.prediction.predictor import (
+    AttendedItems,
+    Predictor,
+    Stopwatch,
+    explained_items,
+)
 from service.core.prediction.ranking import Ranking
 from service.core.types import Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -27,8 +32,10 @@ def answer(
     """
     predictor, view = loaded.predictor, loaded.memory.view
     return {
-        query: Prediction(query=query, keywords=predictor.keywords(view, ranking, options))
-        for query, ranking in _rankings(predictor, view, queries, options)
+        query: Prediction(
+            query=query, keywords=predictor.keywords(view, ranking, options), items=items
+        )
+        for query, ranking, items in _rankings(predictor, view, queries, options)
     }
 
 
@@ -41,31 +48,36 @@ def results(
     """
     predictor, view = loaded.predictor, loaded.memory.view
 
-    def explained(query: str, ranking: Ranking) -> ResultAnswer:
+    def explained(query: str, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, ranking, options)
-        return result_answer(Prediction(query=query, keywords=keywords), explain=True)
+        return result_answer(Prediction(query=query, keywords=keywords, items=items), explain=True)
 
-    def plain(query: str, ranking: Ranking) -> ResultAnswer:
+    def plain(query: str, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
         return {"query": query, "keywords": _keywords(view, ranking)}
 
     result = explained if options.explain else plain
     return {
-        query: result(query, ranking)
-        for query, ranking in _rankings(predictor, view, queries, options)
+        query: result(query, ranking, items)
+        for query, ranking, items in _rankings(predictor, view, queries, options)
     }
 
 
 def _rankings(
     predictor: Predictor, view: View, queries: Sequence[str], options: PredictOptions
-) -> Iterator[tuple[str, Ranking]]:
-    """The ranking of each different query."""
+) -> Iterator[tuple[str, Ranking, AttendedItems]]:
+    """The ranking of each different query, and its items where they are to be explained."""
     search_in_one_thread()
     distinct = list(dict.fromkeys(queries))
     vectors = predictor.encode(distinct, Stopwatch())
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        searched = predictor.fuse(view, vectors[batch], options, Stopwatch())
-        retrieved = predictor.retrieve(view, searched, options)
-        yield from zip(distinct[batch], predictor.vote(view, retrieved, options), strict=True)
+        fused = predictor.fuse(view, vectors[batch], options, Stopwatch())
+        retrieved = predictor.retrieve(view, fused.vectors, options)
+        yield from zip(
+            distinct[batch],
+            predictor.vote(view, retrieved, options),
+            explained_items(view, fused, options),
+            strict=True,
+        )
 
 
 def _keywords(view: View, ranking: Ranking) -> list[KeywordAnswer]:

@@ -36,7 +36,7 @@ class BaseItems:
     def __init__(self, files: ItemFiles) -> None:
         """Copy the keys into memory if they are to be scanned."""
         self.files = files
-        self.count, self.dimension = files.keys.shape
+        self.count, self.dimension = (int(size) for size in files.keys.shape)
         self._scanned: LiveVectors | None = None
         if files.index is None:
             self._scanned = LiveVectors(capacity=self.count, dimension=self.dimension)
@@ -72,7 +72,7 @@ class BaseItems:
         else:
             first = bisect_right(order, item_id, key=lambda place: ids[place])
         for batch in batches(self.count - first, _PAGE_PLACES):
-            places = order[first + batch.start : first + batch.stop]
+            places = order[first + batch.start : first + batch.stop].astype(np.int64)
             for place in places[alive.allows(places)].tolist():
                 yield ids[place], place
 

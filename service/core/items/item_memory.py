@@ -9,6 +9,7 @@ Shapes: n queries, m items of each, d dimensions, M items in the bundle.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -145,7 +146,7 @@ class ItemMemory:
     def page(self, *, after: str, size: int) -> list[MemoryItem]:
         """Return the first `size` items with ids after `after`, by id."""
         of_base = self.base.ids_above(after, self.base_alive)
-        posted = ((item_id, self.place_by_id[item_id]) for item_id in self.posted.ids.above(after))
+        posted = self.posted.ids.above((after, sys.maxsize))
         return [
             MemoryItem(place=place, id=item_id, text=self.text_at(place))
             for item_id, place in islice(merge(of_base, posted), size)

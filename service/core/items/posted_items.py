@@ -38,8 +38,8 @@ class MemoryItem:
 class PostedItems:
     """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
 
-    `ids` and `texts` hold those that are alive, in order; of equal texts the first place comes
-    first. `dead` counts places from `first`.
+    `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
+    from `first`.
     """
 
     first: int
@@ -47,8 +47,8 @@ class PostedItems:
     count: int = 0
     dead: Tombstones = field(default_factory=Tombstones)
     by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
-    ids: SortedKeys[str] = field(default_factory=SortedKeys)
-    texts: SortedKeys[tuple[str, int]] = field(default_factory=SortedKeys)
+    ids: SortedKeys = field(default_factory=SortedKeys)
+    texts: SortedKeys = field(default_factory=SortedKeys)
 
     @classmethod
     def none(cls, *, first: int, dimension: int) -> PostedItems:
@@ -76,7 +76,7 @@ class PostedItems:
             vectors=vectors,
             count=self.count + 1,
             by_place=self.by_place.insert(place, item),
-            ids=self.ids.insert(item_id),
+            ids=self.ids.insert((item_id, place)),
             texts=self.texts.insert((comparable(text), place)),
         )
 
@@ -86,7 +86,7 @@ class PostedItems:
             self,
             dead=self.dead.with_dead(item.place - self.first),
             by_place=self.by_place.remove(item.place),
-            ids=self.ids.discard(item.id),
+            ids=self.ids.discard((item.id, item.place)),
             texts=self.texts.discard((comparable(item.text), item.place)),
         )
 

@@ -8,91 +8,114 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-Key = TypeVar("Key", str, tuple[str, int])
+Key = tuple[str, int]  # a text and a place: equal texts are ordered by place
 
 MOST = 64  # keys of a leaf, children of an inner node; a node with more is cut in half
 
 
-@dataclass(frozen=True, slots=True)
-class _Inner(Generic[Key]):
+@dataclass(frozen=True)
+class _Leaf:
+    """Some keys, ascending."""
+
+    keys: tuple[Key, ...]
+
+    @property
+    def first(self) -> Key:
+        return self.keys[0]
+
+    def inserted(self, key: Key) -> tuple[_Node, ...]:
+        """The leaf with a key; two leaves where it became too large."""
+        place = bisect_left(self.keys, key)
+        if self.keys[place : place + 1] == (key,):
+            return (self,)
+        keys = (*self.keys[:place], key, *self.keys[place:])
+        if len(keys) <= MOST:
+            return (_Leaf(keys),)
+        half = len(keys) // 2
+        return (_Leaf(keys[:half]), _Leaf(keys[half:]))
+
+    def without(self, key: Key) -> _Node | None:
+        """The leaf without a key; None where nothing is left of it."""
+        place = bisect_left(self.keys, key)
+        if self.keys[place : place + 1] != (key,):
+            return self
+        keys = (*self.keys[:place], *self.keys[place + 1 :])
+        return _Leaf(keys) if keys else None
+
+    def above(self, key: Key) -> Iterator[Key]:
+        yield from self.keys[bisect_right(self.keys, key) :]
+
+
+@dataclass(frozen=True)
+class _Inner:
     """Children with the smallest key of each; all keys of a child are below those of the next."""
 
     firsts: tuple[Key, ...]
-    children: tuple[_Inner[Key] | tuple[Key, ...], ...]  # a leaf is a tuple of keys
+    children: tuple[_Node, ...]
+
+    @classmethod
+    def of(cls, children: tuple[_Node, ...]) -> _Inner:
+        return cls(tuple(child.first for child in children), children)
+
+    @property
+    def first(self) -> Key:
+        return self.firsts[0]
+
+    def inserted(self, key: Key) -> tuple[_Node, ...]:
+        """As a leaf's."""
+        place = self._place(key)
+        children = self._with(place, self.children[place].inserted(key))
+        if len(children) <= MOST:
+            return (_Inner.of(children),)
+        half = len(children) // 2
+        return (_Inner.of(children[:half]), _Inner.of(children[half:]))
+
+    def without(self, key: Key) -> _Node | None:
+        """As a leaf's; its only child where it has no other."""
+        place = self._place(key)
+        smaller = self.children[place].without(key)
+        children = self._with(place, () if smaller is None else (smaller,))
+        if len(children) > 1:
+            return _Inner.of(children)
+        return children[0] if children else None
+
+    def above(self, key: Key) -> Iterator[Key]:
+        for child in self.children[self._place(key) :]:
+            yield from child.above(key)
+
+    def _place(self, key: Key) -> int:
+        """The place of the child that has the key, if any has it."""
+        return max(0, bisect_right(self.firsts, key) - 1)
+
+    def _with(self, place: int, nodes: tuple[_Node, ...]) -> tuple[_Node, ...]:
+        """The children with `nodes` for the one at `place`."""
+        return (*self.children[:place], *nodes, *self.children[place + 1 :])
 
 
-@dataclass(frozen=True, slots=True)
-class SortedKeys(Generic[Key]):
+_Node = _Leaf | _Inner
+
+
+@dataclass(frozen=True)
+class SortedKeys:
     """Different keys in ascending order; `insert` and `discard` return a new set.
 
     Nodes from which keys were discarded are not joined, but an empty one is dropped.
     """
 
-    root: _Inner[Key] | tuple[Key, ...] = ()
+    root: _Node | None = None
 
-    def insert(self, key: Key) -> SortedKeys[Key]:
+    def insert(self, key: Key) -> SortedKeys:
         """Return the set with `key`."""
-        nodes = _inserted(self.root, key)
-        return SortedKeys(nodes[0] if len(nodes) == 1 else _inner(nodes))
+        if self.root is None:
+            return SortedKeys(_Leaf((key,)))
+        nodes = self.root.inserted(key)
+        return SortedKeys(nodes[0] if len(nodes) == 1 else _Inner.of(nodes))
 
-    def discard(self, key: Key) -> SortedKeys[Key]:
+    def discard(self, key: Key) -> SortedKeys:
         """Return the set without `key`."""
-        root = _discarded(self.root, key)
-        while isinstance(root, _Inner) and len(root.children) == 1:
-            root = root.children[0]
-        return SortedKeys(() if root is None else root)
+        return self if self.root is None else SortedKeys(self.root.without(key))
 
     def above(self, key: Key) -> Iterator[Key]:
         """Yield the keys that are greater than `key`, ascending."""
-        return _above(self.root, key)
-
-
-def _inserted(
-    node: _Inner[Key] | tuple[Key, ...], key: Key
-) -> tuple[_Inner[Key] | tuple[Key, ...], ...]:
-    """The node with the key; two nodes where it became too large."""
-    if isinstance(node, tuple):
-        place = bisect_left(node, key)
-        if node[place : place + 1] == (key,):
-            return (node,)
-        keys = (*node[:place], key, *node[place:])
-        half = len(keys) // 2
-        return (keys,) if len(keys) <= MOST else (keys[:half], keys[half:])
-    place = max(0, bisect_right(node.firsts, key) - 1)
-    below = _inserted(node.children[place], key)
-    children = (*node.children[:place], *below, *node.children[place + 1 :])
-    half = len(children) // 2
-    if len(children) <= MOST:
-        return (_inner(children),)
-    return (_inner(children[:half]), _inner(children[half:]))
-
-
-def _discarded(
-    node: _Inner[Key] | tuple[Key, ...], key: Key
-) -> _Inner[Key] | tuple[Key, ...] | None:
-    """The node without the key; None where nothing is left of it."""
-    if isinstance(node, tuple):
-        place = bisect_left(node, key)
-        if node[place : place + 1] != (key,):
-            return node
-        return (*node[:place], *node[place + 1 :]) or None
-    place = max(0, bisect_right(node.firsts, key) - 1)
-    below = _discarded(node.children[place], key)
-    kept = () if below is None else (below,)
-    children = (*node.children[:place], *kept, *node.children[place + 1 :])
-    return _inner(children) if children else None
-
-
-def _above(node: _Inner[Key] | tuple[Key, ...], key: Key) -> Iterator[Key]:
-    if isinstance(node, tuple):
-        yield from node[bisect_right(node, key) :]
-        return
-    for child in node.children[max(0, bisect_right(node.firsts, key) - 1) :]:
-        yield from _above(child, key)
-
-
-def _inner(children: tuple[_Inner[Key] | tuple[Key, ...], ...]) -> _Inner[Key]:
-    firsts = tuple(child.firsts[0] if isinstance(child, _Inner) else child[0] for child in children)
-    return _Inner(firsts, children)
+        return iter(()) if self.root is None else self.root.above(key)
