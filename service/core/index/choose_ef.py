@@ -12,7 +12,7 @@ from service.core.errors import InvalidInput
 from service.core.index.exact import exact_search
 from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
 from service.core.index.protocol import RowFilter, Segment
-from service.core.index.recall import recall_per_query
+from service.core.index.recall import mean_recall
 from service.core.types import Floats, Halves
 
 
@@ -69,7 +69,7 @@ def smallest_ef(
 
     Without a `row_filter`, all rows are searched.
     """
-    exact_similarities, exact_rows = exact_search(
+    exact = exact_search(
         keys,
         queries,
         count=depth,
@@ -77,15 +77,14 @@ def smallest_ef(
     )
 
     def measured(ef: int) -> float:
-        _, rows = segment.search(queries, count=depth, ef=ef, row_filter=row_filter)
-        shares = recall_per_query(
-            queries=queries,
-            retrieved=rows,
-            exact_rows=exact_rows,
-            exact_similarities=exact_similarities,
+        return mean_recall(
+            segment,
+            queries,
+            ef=ef,
+            exact=exact,
+            row_filter=row_filter,
             vectors_of=lambda rows: keys[rows],
         )
-        return round(float(shares.mean()), 9)  # a mean of equal shares is not below them
 
     first = min(max(depth, SMALLEST_EF), longest)
     ef, reached = _smallest(measured, recall, first=first, longest=longest)

@@ -26,7 +26,9 @@ from service.core.items.posted_items import MemoryItem, PostedItems
 from service.core.items.tombstones import Tombstones
 from service.core.types import Floats, Halves, Rows
 
-_BYTES_AN_ITEM = 600  # of main memory: its object, and its entries in the maps
+_BYTES_AN_ITEM = 700  # of main memory: its object, and its entries in the maps
+# In fp16, twice: the storage of vectors is doubled when it is full, and may be half empty.
+_BYTES_A_NUMBER = 4
 _DELETED = -1
 
 
@@ -190,4 +192,4 @@ class ItemMemory:
 
 def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
     """Estimate what a posted item takes of main memory."""
-    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + 2 * dimension
+    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + _BYTES_A_NUMBER * dimension

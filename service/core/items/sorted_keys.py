@@ -54,10 +54,6 @@ class _Inner:
     firsts: tuple[Key, ...]
     children: tuple[_Node, ...]
 
-    @classmethod
-    def of(cls, children: tuple[_Node, ...]) -> _Inner:
-        return cls(tuple(child.first for child in children), children)
-
     @property
     def first(self) -> Key:
         return self.firsts[0]
@@ -65,20 +61,23 @@ class _Inner:
     def inserted(self, key: Key) -> tuple[_Node, ...]:
         """As a leaf's."""
         place = self._place(key)
-        children = self._with(place, self.children[place].inserted(key))
-        if len(children) <= MOST:
-            return (_Inner.of(children),)
-        half = len(children) // 2
-        return (_Inner.of(children[:half]), _Inner.of(children[half:]))
+        larger = self._with(place, self.children[place].inserted(key))
+        if len(larger.children) <= MOST:
+            return (larger,)
+        half = len(larger.children) // 2
+        return (
+            _Inner(larger.firsts[:half], larger.children[:half]),
+            _Inner(larger.firsts[half:], larger.children[half:]),
+        )
 
     def without(self, key: Key) -> _Node | None:
         """As a leaf's; its only child where it has no other."""
         place = self._place(key)
-        smaller = self.children[place].without(key)
-        children = self._with(place, () if smaller is None else (smaller,))
-        if len(children) > 1:
-            return _Inner.of(children)
-        return children[0] if children else None
+        below = self.children[place].without(key)
+        smaller = self._with(place, () if below is None else (below,))
+        if len(smaller.children) > 1:
+            return smaller
+        return smaller.children[0] if smaller.children else None
 
     def above(self, key: Key) -> Iterator[Key]:
         for child in self.children[self._place(key) :]:
@@ -88,9 +87,13 @@ class _Inner:
         """The place of the child that has the key, if any has it."""
         return max(0, bisect_right(self.firsts, key) - 1)
 
-    def _with(self, place: int, nodes: tuple[_Node, ...]) -> tuple[_Node, ...]:
-        """The children with `nodes` for the one at `place`."""
-        return (*self.children[:place], *nodes, *self.children[place + 1 :])
+    def _with(self, place: int, nodes: tuple[_Node, ...]) -> _Inner:
+        """The node with `nodes` for the child at `place`."""
+        firsts = [node.first for node in nodes]
+        return _Inner(
+            (*self.firsts[:place], *firsts, *self.firsts[place + 1 :]),
+            (*self.children[:place], *nodes, *self.children[place + 1 :]),
+        )
 
 
 _Node = _Leaf | _Inner
@@ -110,7 +113,9 @@ class SortedKeys:
         if self.root is None:
             return SortedKeys(_Leaf((key,)))
         nodes = self.root.inserted(key)
-        return SortedKeys(nodes[0] if len(nodes) == 1 else _Inner.of(nodes))
+        if len(nodes) == 1:
+            return SortedKeys(nodes[0])
+        return SortedKeys(_Inner(tuple(node.first for node in nodes), nodes))
 
     def discard(self, key: Key) -> SortedKeys:
         """Return the set without `key`."""
