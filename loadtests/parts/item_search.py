@@ -2,7 +2,8 @@
 
 For each number of items, taken from a bundle's keys, both ways answer queries that are keys of
 other rows, one at a time in this thread, in turns. Reports the milliseconds of a search, and recall
-of the index at several lengths of its queue. Writes item_search.json and item_search.md.
+of the index at several lengths of its queue, and the processor time of a write and of a page of 100
+items, as the service has them in memory. Writes item_search.json and item_search.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import faiss
 import numpy as np
@@ -23,14 +24,19 @@ from loadtests.measure.item_bundles import drawn_rows
 from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.item_index import INDEXED_ITEMS, RECALL
+from service.core.bundle.manifest import ItemFacts
 from service.core.index.choose_ef import smallest_ef
 from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import RowFilter, Segment
 from service.core.index.recall import mean_recall
+from service.core.items.item_memory import ItemMemory
 from service.core.types import Floats, Halves
+
+WRITES, PAGES, PAGE = 500, 20, 100
 
 app = App(name="loadtests.parts.item_search", help=__doc__)
 
@@ -74,6 +80,7 @@ def item_search(
         vectors = opened.keys[others[:queries]].astype(np.float32)
         parameters = opened.manifest.index.parameters()
         rows.append(_row(opened.keys[items], vectors, parameters, efs=efs, attended=attended))
+        rows.append(_written(opened.keys[items], attended=attended))
     Report(
         title=f"The {attended} nearest items: scanned, or found through an index",
         settings={"bundle": bundle.name, "queries": queries, "indexed from": INDEXED_ITEMS},
@@ -122,6 +129,37 @@ def _row(
         measured=f"scan {milliseconds['scan']:.3f} ms; {walks}; ef {chosen.ef} has"
         f" {chosen.recall:.4f}; built in {built:.1f} s",
         figures={"milliseconds": milliseconds, "recall": recalls, "build_seconds": built},
+    )
+
+
+def _written(keys: Halves, *, attended: int) -> Row:
+    """Write to a memory of items; the service's log and encoder are no part of it."""
+    ids = [f"item-{number:07}" for number in range(len(keys))]
+    memory = ItemMemory.of(
+        ItemFiles(
+            facts=ItemFacts(items=len(keys), attended=attended, fingerprint=""),
+            ids=ids,
+            texts=ids,
+            keys=keys,
+            values=keys,
+            fusion=Path(),
+        )
+    )
+    memory.page(after="", size=1)  # orders the ids, which a bundle has in its files
+    start = thread_time()
+    for number in range(WRITES):
+        memory = memory.put(f"new-{number}", f"new text {number}", keys[0])
+        memory = memory.delete(ids[number % len(ids)])
+    write = (thread_time() - start) / (2 * WRITES) * 1000
+    start = thread_time()
+    for number in range(PAGES):
+        memory.page(after=ids[number * len(ids) // PAGES], size=PAGE)
+    page = (thread_time() - start) / PAGES * 1000
+    return Row(
+        what=f"{len(keys):,} items: processor time of a write, of a page of {PAGE}",
+        goal="",
+        measured=f"{write:.3f}, {page:.3f} ms",
+        figures={"write_ms": write, "page_ms": page},
     )
 
 
