@@ -11,7 +11,12 @@ from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor, Stopwatch
+from service.core.prediction.predictor import (
+    AttendedItems,
+    Predictor,
+    Stopwatch,
+    explained_items,
+)
 from service.core.prediction.ranking import Ranking
 from service.core.types import Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -33,9 +38,9 @@ def answer(
     plain = [FileQuery(text=query) for query in queries]
     return {
         query.text: Prediction(
-            query=query.text, keywords=predictor.keywords(view, ranking, options)
+            query=query.text, keywords=predictor.keywords(view, ranking, options), items=items
         )
-        for query, ranking in _rankings(predictor, view, plain, options)
+        for query, ranking, items in _rankings(predictor, view, plain, options)
     }
 
 
@@ -50,31 +55,32 @@ def results(
     """
     predictor, view = loaded.predictor, loaded.memory.view
 
-    def explained(text: str, ranking: Ranking) -> ResultAnswer:
+    def explained(text: str, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, ranking, options)
-        return result_answer(Prediction(query=text, keywords=keywords), explain=True)
+        return result_answer(Prediction(query=text, keywords=keywords, items=items), explain=True)
 
-    def plain(text: str, ranking: Ranking) -> ResultAnswer:
+    def plain(text: str, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
         return {"query": text, "keywords": _keywords(view, ranking)}
 
     result = explained if options.explain else plain
     return {
-        query: result(query.text, ranking)
-        for query, ranking in _rankings(predictor, view, queries, options)
+        query: result(query.text, ranking, items)
+        for query, ranking, items in _rankings(predictor, view, queries, options)
     }
 
 
 def _rankings(
     predictor: Predictor, view: View, queries: Sequence[FileQuery], options: PredictOptions
-) -> Iterator[tuple[FileQuery, Ranking]]:
-    """The ranking of each different query."""
+) -> Iterator[tuple[FileQuery, Ranking, AttendedItems]]:
+    """The ranking of each different query, and its items where they are to be explained."""
     search_in_one_thread()
     distinct = list(dict.fromkeys(queries))
     vectors = predictor.encode([query.text for query in distinct], Stopwatch())
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        searched = _fused(predictor, view, distinct[batch], vectors[batch], options)
+        searched, items = _fused(predictor, view, distinct[batch], vectors[batch], options)
         retrieved = predictor.retrieve(view, searched, options)
-        yield from zip(distinct[batch], predictor.vote(view, retrieved, options), strict=True)
+        rankings = predictor.vote(view, retrieved, options)
+        yield from zip(distinct[batch], rankings, items, strict=True)
 
 
 def _fused(
@@ -83,16 +89,22 @@ def _fused(
     queries: Sequence[FileQuery],
     vectors: Floats,
     options: PredictOptions,
-) -> Floats:
-    """The vectors [n, d] that are searched: those of `queries`, each fused with its own items."""
+) -> tuple[Floats, list[AttendedItems]]:
+    """The vectors [n, d] that are searched: those of `queries`, each fused with its own items.
+
+    The items [n] are those of `explained_items`.
+    """
     places: dict[tuple[str, ...] | None, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query.items, []).append(place)
     searched = np.empty_like(vectors)
+    attended: list[AttendedItems] = [None] * len(queries)
     for items, alike in places.items():
-        given = replace(options, items=items)
-        searched[alike] = predictor.fuse(view, vectors[alike], given, Stopwatch())
-    return searched
+        fused = predictor.fuse(view, vectors[alike], replace(options, items=items), Stopwatch())
+        searched[alike] = fused.vectors
+        for place, of_query in zip(alike, explained_items(view, fused, options), strict=True):
+            attended[place] = of_query
+    return searched, attended
 
 
 def _keywords(view: View, ranking: Ranking) -> list[KeywordAnswer]:

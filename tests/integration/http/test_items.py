@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from service.settings import Limits
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import make_bundle
@@ -79,6 +80,60 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     folder = tmp_path_factory.mktemp("reader")
     with local_service(make_bundle(folder / "bundle", items=ITEMS), folder / "state") as service:
         yield service
+
+
+def test_evidence_names_the_items_of_each_query(with_items: LocalService) -> None:
+    asked = {"queries": ["somewhere to sleep", "lamp light"], "explain": True, "top_k": 3}
+    results = with_items.post("/predict", asked).json()["results"]
+    assert all(set(result) == {"query", "items", "keywords"} for result in results)
+    assert [{item["kind"] for item in result["items"]} for result in results] == [{"predicted"}] * 2
+    assert results[1]["items"][0].keys() == {"kind", "id", "text", "similarity"}
+    assert results[1]["items"][0]["id"] == "light"
+    similarities = [item["similarity"] for item in results[1]["items"]]
+    assert similarities == sorted(similarities, reverse=True)
+    given = with_items.post("/predict", {**asked, "items": ["Water  drinks", "camp"]}).json()
+    for result in given["results"]:
+        assert [(item["kind"], item["id"]) for item in result["items"]] == [
+            ("given", "water"),
+            ("given", "camp"),
+        ]
+    none = with_items.post("/predict", {**asked, "items": []}).json()["results"]
+    assert [result["items"] for result in none] == [[], []]
+
+
+def test_a_removed_item_is_never_named(with_items: LocalService) -> None:
+    asked = {"queries": ["lamp light"], "explain": True}
+
+    def named() -> list[str]:
+        [result] = with_items.post("/predict", asked).json()["results"]
+        return [item["id"] for item in result["items"]]
+
+    assert named()[0] == "light"
+    with_items.request("DELETE", "/items/light")
+    assert "light" not in named()
+    with_items.post("/items", {"items": [{"id": "light", "text": "lamp light"}]})
+    assert named()[0] == "light"
+
+
+def test_large_answers_name_items_as_small_ones_do(with_items: LocalService) -> None:
+    asked = {"queries": ["lamp light"], "explain": True, "top_k": 3}
+    [small] = with_items.post("/predict", asked).json()["results"]
+    many = with_items.post("/predict", {**asked, "queries": ["lamp light"] * 100}).json()
+    assert many["results"] == [small] * 100
+
+
+def test_items_count_for_the_size_of_an_answer(bundle: Path, tmp_path: Path) -> None:
+    long = [{"id": f"long{number}", "text": f"{number} " + "é" * 2_000} for number in range(16)]
+    limits = Limits(answer_bytes=40_000)
+    with local_service(bundle, tmp_path / "state", limits=limits) as service:
+        service.post("/items", {"items": long})
+        names = [item["id"] for item in long]
+        asked = {"queries": ["tent"], "top_k": 1, "items": names}
+        assert service.post("/predict", asked).status_code == 200
+        refused = service.post("/predict", {**asked, "explain": True})
+        assert_problem(refused, 422, field="top_k")
+        fewer = {**asked, "explain": True, "items": names[:8]}
+        assert len(service.post("/predict", fewer).content) > 32_000
 
 
 @pytest.mark.parametrize(

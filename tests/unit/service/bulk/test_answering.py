@@ -19,12 +19,17 @@ from tests.support.tiny.items import ITEMS
 QUERIES = ["tent", "warm boots", "tent", "lamp for two", 'a "b"\n é']
 
 
+@pytest.fixture(params=["without items", "with items"])
+def bundle(request: pytest.FixtureRequest, tiny_bundle_folder: Path, tmp_path: Path) -> Path:
+    if request.param == "without items":
+        return tiny_bundle_folder
+    return make_bundle(tmp_path / "with-items", items=ITEMS)
+
+
 @pytest.mark.parametrize("explain", [False, True])
 @pytest.mark.parametrize("top_k", [1, 100])
-def test_results_have_the_bytes_of_http(
-    tiny_bundle_folder: Path, top_k: int, explain: bool
-) -> None:
-    loaded = open_memory(tiny_bundle_folder, None, EngineSettings(), until=0)
+def test_results_have_the_bytes_of_http(bundle: Path, top_k: int, explain: bool) -> None:
+    loaded = open_memory(bundle, None, EngineSettings(), until=0)
     options = loaded.options(PredictOptions(top_k=top_k, explain=explain))
     predictions = answer(loaded, QUERIES, options)
     found = results(loaded, [FileQuery(text=query) for query in QUERIES], options)
@@ -33,6 +38,7 @@ def test_results_have_the_bytes_of_http(
     for query, prediction in predictions.items():
         expected = result_answer(prediction, explain=explain)
         assert orjson.dumps(found[FileQuery(text=query)]) == orjson.dumps(expected)
+        assert ("items" in expected) == (explain and loaded.bundle.items is not None)
 
 
 def test_each_query_attends_to_its_own_items(tmp_path: Path) -> None:
