@@ -18,6 +18,7 @@ from training.commands.fit import fit
 from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.robustness import robustness
+from training.commands.scoring.mix import mix
 from training.commands.scoring.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
@@ -35,6 +36,7 @@ app.command(train)
 app.command(list_recipes, name="recipes")
 app.command(distill)
 app.command(score)
+app.command(mix)
 app.command(peer)
 app.command(evaluate)
 app.command(evaluate_novel)

@@ -48,7 +48,7 @@ def open_run(
     """
     saved = saved_state(folder, resume=resume)
     plain, dataset = dataset, with_metadata(dataset, recipe.metadata)
-    data = split_training_data(dataset, recipe, source=source)
+    data = split_training_data(dataset, recipe.validation, seed=recipe.seed, source=source)
     length = length_of(recipe, rows=len(data.rows))
     _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
