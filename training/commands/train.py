@@ -78,7 +78,8 @@ def train(
     set
         Settings that override the recipe's, as table.key=value.
     encoder
-        The encoder to start from, in place of the recipe's or of its first stage.
+        The encoder to start from, in place of the recipe's or of its first stage; also a run's
+        folder, for its best checkpoint.
     resume
         Continue the run in OUT from its last saved state. SIGINT (Ctrl-C) and SIGTERM save it.
     allow_test_rows
