@@ -24,11 +24,14 @@ from training.loop.length import length_of
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
-from training.progress import say
+from training.progress import say, status
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
 from training.systems.mogic.oracle import guided_system
 from training.systems.registry import reads_items
+from training.systems.soft_labels.system import soft_labelled
+from training.systems.soft_labels.teacher import SoftLabels, teachers_soft_labels
+from training.systems.system import System
 
 
 def open_run(
@@ -52,7 +55,8 @@ def open_run(
     length = length_of(recipe, rows=len(data.rows))
     _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
-    guide = partial(guided_system, settings=recipe.guidance, dataset=plain)
+    soft = _soft_labels(recipe, plain, data, source=source, console=console)
+    guide = partial(_taught, recipe=recipe, soft=soft, dataset=plain)
     model = build_model(recipe, dataset, data, guide=guide, source=source, console=console)
     identity = run_identity(recipe, dataset)
     progress, neighbourhoods = Progress(), Neighbourhoods()
@@ -64,7 +68,12 @@ def open_run(
         folder=folder,
         length=length,
         model=model,
-        batches=BatchSource(recipe=recipe, data=data, neighbourhoods=neighbourhoods),
+        batches=BatchSource(
+            recipe=recipe,
+            data=data,
+            neighbourhoods=neighbourhoods,
+            added=None if soft is None else soft.added(recipe.soft_labels),
+        ),
         validation=validation_of(recipe, dataset, data, tau=model.system.memory_tau),
         journal=Journal(
             folder,
@@ -75,6 +84,41 @@ def open_run(
         ),
         progress=progress,
         interruption=interruption or Interruption(),
+    )
+
+
+def _soft_labels(
+    recipe: Recipe, dataset: Dataset, data: TrainingData, *, source: str, console: Console
+) -> SoftLabels | None:
+    """The soft labels of the recipe's teacher for the rows that train; None where it has none."""
+    if recipe.soft_labels.teacher is None:
+        return None
+    with status(console, f"scoring labels by the teacher {recipe.soft_labels.teacher}"):
+        return teachers_soft_labels(
+            recipe.soft_labels,
+            dataset,
+            data.pairs,
+            data.rows,
+            validation=recipe.validation,
+            seed=recipe.seed,
+            source=source,
+        )
+
+
+def _taught(
+    system: System,
+    recipe: Recipe,
+    soft: SoftLabels | None,
+    dataset: Dataset,
+    *,
+    dimension: int,
+    source: str,
+    console: Console,
+) -> System:
+    """The system with the recipe's soft labels and the guidance of its oracle."""
+    system = soft_labelled(system, recipe.soft_labels, soft, source=source)
+    return guided_system(
+        system, recipe.guidance, dataset, dimension=dimension, source=source, console=console
     )
 
 
