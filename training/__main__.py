@@ -8,6 +8,7 @@ from cyclopts import App
 
 from service.command_line import run
 from training.commands import simulate, split
+from training.commands.average import average
 from training.commands.budget import budget
 from training.commands.compare import compare
 from training.commands.data.app import app as data
@@ -37,6 +38,7 @@ app.command(list_recipes, name="recipes")
 app.command(distill)
 app.command(score)
 app.command(mix)
+app.command(average)
 app.command(peer)
 app.command(evaluate)
 app.command(evaluate_novel)
