@@ -12,6 +12,7 @@ import orjson
 from rich.console import Console
 
 from service.core.errors import InvalidConfig, InvalidData
+from training.batches.batch import AddedLabels
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_texts import with_metadata
@@ -20,7 +21,8 @@ from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import build_model
 from training.loop.interruption import Interruption
 from training.loop.journal import Journal
-from training.loop.length import length_of
+from training.loop.length import Length, length_of
+from training.loop.model import TrainedModel
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
@@ -69,19 +71,10 @@ def open_run(
         length=length,
         model=model,
         batches=BatchSource(
-            recipe=recipe,
-            data=data,
-            neighbourhoods=neighbourhoods,
-            added=None if soft is None else soft.added(recipe.soft_labels),
+            recipe=recipe, data=data, neighbourhoods=neighbourhoods, added=_added(soft, recipe)
         ),
         validation=validation_of(recipe, dataset, data, tau=model.system.memory_tau),
-        journal=Journal(
-            folder,
-            console=console,
-            steps=length.steps,
-            step=progress.step,
-            silent=not model.accelerator.is_main_process,
-        ),
+        journal=_journal(folder, model, length, progress, console=console),
         progress=progress,
         interruption=interruption or Interruption(),
     )
@@ -103,6 +96,23 @@ def _soft_labels(
             seed=recipe.seed,
             source=source,
         )
+
+
+def _added(soft: SoftLabels | None, recipe: Recipe) -> AddedLabels | None:
+    return None if soft is None else soft.added(recipe.soft_labels)
+
+
+def _journal(
+    folder: Path, model: TrainedModel, length: Length, progress: Progress, *, console: Console
+) -> Journal:
+    """The run's journal, which the main process alone shows."""
+    return Journal(
+        folder,
+        console=console,
+        steps=length.steps,
+        step=progress.step,
+        silent=not model.accelerator.is_main_process,
+    )
 
 
 def _taught(

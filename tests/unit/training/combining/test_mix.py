@@ -18,9 +18,9 @@ from training.report.runs import read_runs
 
 
 def mix(folder: Path, out: Path, *names: str, data: Path | None = None) -> int:
-    places = [str(folder / name) for name in names]
+    places = [word for name in names for word in ("--run", str(folder / name))]
     data = data or folder / "data"
-    return run(app, ["mix", "--run", *places, "--data", str(data), "--out", str(out)])
+    return run(app, ["mix", *places, "--data", str(data), "--out", str(out)])
 
 
 def test_a_mix_is_chosen_and_measured(
@@ -57,6 +57,9 @@ def test_a_run_by_itself_has_the_figures_of_its_score(runs: Path, tmp_path: Path
     assert alone.metrics == pytest.approx(scored.metrics)
     together = read_runs([tmp_path / "mixed", tmp_path / "rae"])
     assert [one.name for one in together["colours"]] == ["rae + supcon", "rae"]
+    folders = [str(tmp_path / name) for name in ("mixed", "rae")]
+    assert run(app, ["report", "--runs", *folders, "--out", str(tmp_path / "report")]) == 0
+    assert "rae + supcon" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_weights_are_all_tenths_that_sum_to_one() -> None:
