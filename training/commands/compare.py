@@ -83,6 +83,15 @@ def commands(
     scoring = ("--name", entry.name, "--precision", precision)
     if entry.peer is not None:
         yield ("peer", entry.peer, *on_data, "--out", str(folder), *_settings(entry.set))
+    elif entry.mixes is not None:
+        runs = (str(out / name) for name in entry.mixes)
+        yield ("mix", "--run", *runs, *on_data, "--out", str(folder), *scoring)
+    elif entry.scores is not None:
+        share = ("--head-share", f"{entry.head_share:g}")
+        yield (
+            *("score", "--run", str(out / entry.scores), *on_data, "--out", str(folder)),
+            *(*share, *scoring),
+        )
     elif entry.encoder is not None:
         yield ("score", "--encoder", entry.encoder, *on_data, "--out", str(folder), *scoring)
     else:

@@ -15,7 +15,8 @@ def tables(*, measured: Path, out: Path) -> None:
     Parameters
     ----------
     measured
-        A folder with DATASET/RUN/results.json, and novel/DATASET.json of `evaluate-novel --json`.
+        A folder with DATASET/RUN/results.json, unidec/DATASET/RUN/results.json of UniDEC's
+        ablations, and novel/DATASET.json of `evaluate-novel --json`.
     out
         The Markdown file; it is replaced.
     """

@@ -52,8 +52,8 @@ def build_model(
 ) -> TrainedModel:
     """The model of a run before its first step.
 
-    `guide` (`guided_system` with the recipe's settings) lets an oracle guide the system, if the
-    recipe has one. Raises `InvalidConfig` where the recipe leaves nothing to train.
+    `guide` lets an oracle guide the system, and gives it a teacher's soft labels, if the recipe has
+    them. Raises `InvalidConfig` where the recipe leaves nothing to train.
     """
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)

@@ -1,6 +1,7 @@
 """training/measured/README.md: the committed results of all systems as Markdown tables.
 
     MEASURED/DATASET/RUN/results.json    what `score` or `peer` wrote; one table for each data set
+    MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
     MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
 
 The page depends on these files alone. A test compares it with the committed page.
@@ -17,9 +18,11 @@ import orjson
 from service.core.errors import InvalidData
 from training.comparisons import comparison as comparisons
 from training.evaluation import results
+from training.report.markdown import markdown_table
 from training.report.orderings import orderings
 from training.report.runs import Run, read_runs
 from training.report.tables import duration, percent
+from training.report.unidec_tables import unidec_section
 
 NOVEL = "novel"
 ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
@@ -87,6 +90,9 @@ def quality_page(measured: Path) -> str:
     parts = [INTRODUCTION]
     for dataset, runs in read_runs(folders).items():
         parts.append("\n".join(_dataset_section(dataset, runs)))
+    unidec = list(unidec_section(measured))
+    if unidec:
+        parts.append("\n".join(unidec))
     novel = {path.stem: _read_novel(path) for path in sorted((measured / NOVEL).glob("*.json"))}
     if novel:
         parts.append("\n".join(_novel_section(novel)))
@@ -201,13 +207,3 @@ def _read_novel(path: Path) -> dict[str, Any]:
         if not isinstance(document, dict) or field not in document:
             raise InvalidData(path, "is missing; `evaluate-novel --json` writes it", field=field)
     return document
-
-
-def markdown_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int
-) -> Iterator[str]:
-    """Lines of a Markdown table; all but the first `texts` columns are aligned to the right."""
-    yield f"| {' | '.join(headings)} |"
-    yield f"|{'---|' * texts}{'---:|' * (len(headings) - texts)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
