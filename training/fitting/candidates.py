@@ -21,6 +21,8 @@ SHARES = {QUICK: 0.08, QUICK_UNIDEC: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}
 INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
 LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
 STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
+FEWEST_STEPS = 80  # of the whole encoder in its time, where a smaller batch allows them
+PASSES = 4  # a step takes as long as encoding its texts so often
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
 WHOLE_ENCODINGS = len(MIXINGS)  # of all texts, by the check at the end
@@ -57,6 +59,8 @@ class Situation:
     encoder: str
     seed: int
     trials: Sequence[Trial]  # so far, the untrained encoder first
+    seconds_per_text: float = 0.0  # to encode one
+    seconds: float = math.inf  # that the candidate may train
 
     def trial(self, name: str) -> Trial | None:
         """The trial of a candidate, None where it was not tried."""
@@ -81,26 +85,29 @@ class Situation:
         many = self.facts.pairs >= LABELS_A_ROW * self.facts.labelled
         return SUPCON if many else RAE
 
-    @property
-    def instances(self) -> int:
-        """The batch: a power of two, with several steps an epoch on small data."""
+    def instances(self, *, texts: int = 0) -> int:
+        """The batch: a power of two, with several steps an epoch on small data.
+
+        Where the whole encoder reads `texts` of each instance in a step, the batch is so small that
+        slow hardware takes many steps: few large ones teach less.
+        """
         rows = max(1, self.facts.labelled - self.facts.held_out)
-        power: int = 2 ** int(math.log2(max(1, rows // STEPS_PER_EPOCH)))
-        return min(LARGEST_BATCH, max(SMALLEST_BATCH, power))
+        most = rows / STEPS_PER_EPOCH
+        if texts and self.seconds_per_text:
+            encoded = self.seconds / (PASSES * self.seconds_per_text)
+            most = min(most, encoded / (FEWEST_STEPS * texts))
+        most = min(float(LARGEST_BATCH), max(float(SMALLEST_BATCH), most))
+        power: int = 2 ** int(math.log2(most))
+        return power
 
-    @property
-    def rate(self) -> float:
-        """The encoder's learning rate: it falls with the root of the batch."""
-        return RATE * math.sqrt(self.instances / LARGEST_BATCH)
-
-    def shared(self) -> tuple[str, ...]:
-        """The settings that all candidates have."""
+    def shared(self, instances: int) -> tuple[str, ...]:
+        """The settings that all candidates have, with a batch of so many instances."""
         facts = self.facts
         return (
             f"encoder.name={self.encoder}",
             f"encoder.query_tokens={facts.queries.limit}",
             f"encoder.label_tokens={facts.keywords.limit}",
-            f"batch.instances={self.instances}",
+            f"batch.instances={instances}",
             f"validation.rows={facts.held_out}",
             "validation.drawn=texts",
             "validation.checks=1",
@@ -108,12 +115,12 @@ class Situation:
             f"seed={self.seed}",
         )
 
-    def memory(self, *, positives: int) -> StepMemory:
+    def memory(self, *, instances: int, positives: int) -> StepMemory:
         """What keeps a step of the whole encoder within the free memory."""
         return step_memory(
             self.facts,
             self.transformer,
-            instances=self.instances,
+            instances=instances,
             positives=positives,
             free=self.free,
         )
@@ -130,7 +137,10 @@ def quick(
         name=name,
         recipe=QUICK,
         summary=summary,
-        settings=(*situation.shared(), f"optimizer.epochs={MOST_EPOCHS / 2:g}"),
+        settings=(
+            *situation.shared(situation.instances()),
+            f"optimizer.epochs={MOST_EPOCHS / 2:g}",
+        ),
     )
 
 
@@ -144,7 +154,7 @@ def quick_unidec(situation: Situation) -> Candidate | None:
         recipe=QUICK_UNIDEC,
         summary="n-grams and classifiers beside the frozen encoder (UniDEC)",
         settings=(
-            *situation.shared(),
+            *situation.shared(situation.instances()),
             *_heads(situation),
             f"optimizer.epochs={MOST_EPOCHS / 2:g}",
             "refresh.every_epochs=10",
@@ -160,7 +170,6 @@ def whole(situation: Situation) -> Candidate:
     return _whole(
         situation,
         name=WHOLE,
-        rate=situation.rate,
         summary=f"the whole encoder{by}",
         recipe=situation.loss,
     )
@@ -183,7 +192,6 @@ def supcon(situation: Situation) -> Candidate | None:
     return _whole(
         situation,
         name=SUPCON,
-        rate=situation.rate,
         summary="the whole encoder by SupconDE's loss",
         recipe=SUPCON,
     )
@@ -215,7 +223,7 @@ def longer(situation: Situation) -> Candidate | None:
     return _whole(
         situation,
         name=LONGER,
-        rate=factor * situation.rate,
+        factor=factor,
         summary=f"{recipe} for longer, at {factor:g} times the learning rate",
         recipe=recipe,
     )
@@ -243,12 +251,16 @@ def _whole(
     situation: Situation,
     *,
     name: str,
-    rate: float,
     summary: str,
     recipe: str,
+    factor: float = 1.0,
 ) -> Candidate:
+    """The whole encoder by a recipe, at `factor` times the learning rate of its batch."""
     clustered = recipe in (SUPCON, UNIDEC)
-    memory = situation.memory(positives=POSITIVES if clustered else 1)
+    positives = POSITIVES if clustered else 1
+    instances = situation.instances(texts=1 + positives)
+    memory = situation.memory(instances=instances, positives=positives)
+    rate = factor * RATE * math.sqrt(instances / LARGEST_BATCH)  # it falls with the batch's root
     # N-grams that gained nothing beside the frozen encoder are left out.
     helped = situation.gained(QUICK) or situation.gained(QUICK_UNIDEC)
     ngrams = () if helped else ("ngrams.buckets=0",)
@@ -257,7 +269,7 @@ def _whole(
         recipe=recipe,
         summary=summary,
         settings=(
-            *situation.shared(),
+            *situation.shared(instances),
             *ngrams,
             *(("refresh.every_epochs=10",) if clustered else ()),
             *(_heads(situation) if recipe == UNIDEC else ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -100,7 +100,8 @@ class Fitting:
     def _candidates(self, facts: DataFacts, cost: Cost) -> Iterator[tuple[Candidate, float]]:
         """Each candidate with the seconds that its steps may take, as long as there is time."""
         for propose in CANDIDATES.values():
-            candidate = propose(self._situation(facts))
+            situation = self._situation(facts, cost)
+            candidate = propose(situation)
             if candidate is None:
                 continue
             left = TimeLeft(seconds=self.left / facts.splits, cost=cost)
@@ -108,9 +109,12 @@ class Fitting:
             if not seconds:
                 self.say(f"{candidate.name}: no time is left for it")
                 continue
-            yield candidate, seconds
+            # The batch follows from the time, and the time from what the candidate encodes.
+            timed = propose(replace(situation, seconds=seconds))
+            assert timed is not None
+            yield timed, seconds
 
-    def _situation(self, facts: DataFacts) -> Situation:
+    def _situation(self, facts: DataFacts, cost: Cost) -> Situation:
         config = self.encoder.model[0].auto_model.config
         heads = heads_of(self.encoder.model)
         return Situation(
@@ -125,6 +129,7 @@ class Fitting:
             encoder=self.encoder.name,
             seed=self.seed,
             trials=self.trials,
+            seconds_per_text=cost.encode / facts.texts,
         )
 
     def _trial(self, candidate: Candidate, facts: DataFacts, seconds: float) -> Trial:

@@ -16,12 +16,14 @@ from training.fitting.candidates import (
     SUPCON,
     UNIDEC,
     WHOLE,
+    Candidate,
     Situation,
 )
 from training.fitting.facts import DataFacts, Lengths
 from training.fitting.memory_need import Transformer, step_memory
 from training.fitting.trial import Trial
 from training.recipes import recipe as recipes
+from training.recipes.recipe import Recipe
 
 MINILM = Transformer(layers=6, heads=12, hidden=384)
 FACTS = DataFacts(
@@ -51,6 +53,11 @@ def situation(*trials: Trial, facts: DataFacts = FACTS, free: int = 24 << 30) ->
     )
 
 
+def loaded(candidate: Candidate | None) -> Recipe:
+    assert candidate is not None
+    return recipes.load(candidate.recipe, candidate.settings)
+
+
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_is_a_recipe(name: str) -> None:
     candidate = CANDIDATES[name](situation(trial(QUICK, GOOD), trial(WHOLE, GOOD)))
@@ -67,8 +74,24 @@ def test_every_candidate_is_a_recipe(name: str) -> None:
 def test_small_data_has_small_batches_and_a_small_rate(labelled: int, batch: int) -> None:
     facts = replace(FACTS, labelled=labelled, held_out=labelled // 5)
     here = situation(facts=facts)
-    assert here.instances == batch
-    assert here.rate == pytest.approx(6e-4 * (batch / 1024) ** 0.5)
+    assert here.instances() == batch
+    recipe = loaded(CANDIDATES[WHOLE](here))
+    assert recipe.batch.instances == batch
+    assert recipe.optimizer.learning_rate == pytest.approx(6e-4 * (batch / 1024) ** 0.5, rel=0.01)
+
+
+def test_slow_hardware_has_smaller_batches_of_the_whole_encoder() -> None:
+    """On a core that encodes 500 texts a second, 300 s are 40 steps of 1,024 pairs, 320 of 128."""
+    slow = replace(situation(trial(QUICK, GOOD)), seconds_per_text=0.002, seconds=300.0)
+    for name, batch in ((WHOLE, 128), (SUPCON, 64)):
+        tried = replace(slow, trials=(*slow.trials, trial(WHOLE, GOOD)))
+        recipe = loaded(CANDIDATES[name](tried))
+        assert recipe.batch.instances == batch
+        assert recipe.optimizer.learning_rate == pytest.approx(6e-4 * (batch / 1024) ** 0.5, 0.01)
+    assert loaded(CANDIDATES[QUICK](slow)).batch.instances == 1_024, "only the encoder is slow"
+    fast = replace(slow, seconds_per_text=0.0001)
+    assert loaded(CANDIDATES[WHOLE](fast)).batch.instances == 1_024
+    assert loaded(CANDIDATES[WHOLE](replace(slow, seconds=0.1))).batch.instances == 16
 
 
 def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
@@ -91,9 +114,8 @@ def test_the_last_rate_follows_from_the_trials(
     rows: np.ndarray, mixing: float, factor: float
 ) -> None:
     here = situation(replace(trial(WHOLE, rows), mixing=mixing))
-    candidate = CANDIDATES[LONGER](here)
-    recipe = recipes.load(candidate.recipe, candidate.settings)
-    assert recipe.optimizer.learning_rate == pytest.approx(factor * here.rate, rel=0.01)
+    recipe = loaded(CANDIDATES[LONGER](here))
+    assert recipe.optimizer.learning_rate == pytest.approx(factor * 6e-4, rel=0.01)
 
 
 def test_the_better_loss_gets_the_rest_of_the_time() -> None:
