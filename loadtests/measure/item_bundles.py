@@ -1,8 +1,8 @@
 """A bundle with items: another bundle's files, and some of its texts with their keys as items.
 
 Keys of real texts are searched as those of real items are: an index over keys that were drawn at
-random finds fewer of the nearest. The fusion is OAK's graph as it is before training, which takes
-as long as a trained one.
+random finds fewer of the nearest. The fusion is OAK's graph with weights drawn at random, which
+takes as long as a trained one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from export.encoder.fusion import trace_fusion
 from service.core.bundle import item_files, manifest
@@ -25,6 +26,7 @@ from service.core.types import Halves, Rows
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.system import Settings
 
+_NOISE = 0.01
 QUERIES = 1_000  # keys that are no items, on which the index is measured
 
 
@@ -52,7 +54,7 @@ def bundle_with_items(source: Path, target: Path, *, items: int, seed: int) -> P
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.link((source / name).resolve(), folder / name)
         graph = folder.with_name(f"{folder.name}.onnx")
-        trace_fusion(_fusion(bundle.manifest.encoder.dimension), graph)
+        trace_fusion(_fusion(bundle.manifest.encoder.dimension, seed=seed), graph)
         try:
             files = item_files.write(
                 _files(bundle, rows, graph),
@@ -70,9 +72,15 @@ def bundle_with_items(source: Path, target: Path, *, items: int, seed: int) -> P
     return target
 
 
-def _fusion(dimension: int) -> Fusion:
+def _fusion(dimension: int, *, seed: int) -> Fusion:
+    """OAK's fusion; before training several matrices are equal, and a graph holds one of them."""
     settings = Settings()
-    return Fusion(dimension, heads=settings.heads, hidden=settings.hidden * dimension)
+    fusion = Fusion(dimension, heads=settings.heads, hidden=settings.hidden * dimension)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weights in fusion.parameters():
+            weights.add_(_NOISE * torch.randn(weights.shape, generator=generator))
+    return fusion
 
 
 def _files(bundle: Bundle, rows: Rows, graph: Path) -> ItemFiles:

@@ -43,9 +43,15 @@ class LiveVectors:
         copied: Halves = self.matrix[rows]
         return copied
 
-    def search(self, queries: Floats, *, count: int, row_filter: RowFilter) -> tuple[Floats, Rows]:
-        """Find the nearest rows of queries [B, d] exactly; returns what `Segment.search` does."""
-        parameters = faiss.SearchParameters(sel=selector(row_filter))
+    def search(
+        self, queries: Floats, *, count: int, row_filter: RowFilter | None
+    ) -> tuple[Floats, Rows]:
+        """Find the nearest rows of queries [B, d] exactly; returns what `Segment.search` does.
+
+        Without a filter, every row that was written counts: for vectors that grow no more.
+        """
+        # Subtle: to make the parameters takes as long as to scan some hundred rows.
+        parameters = row_filter and faiss.SearchParameters(sel=selector(row_filter))
         similarities, rows = self._index.search(queries, count, params=parameters)
         return similarities, rows
 

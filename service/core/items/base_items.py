@@ -16,7 +16,7 @@ from service.core.files.text_store import TextStore
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter, batches
 from service.core.items.tombstones import Tombstones
-from service.core.types import Floats, Halves, Indices, Rows
+from service.core.types import Floats, Indices, Rows
 
 _PAGE_PLACES = 1_024  # of the order of ids that are looked at together
 
@@ -84,27 +84,15 @@ class BaseItems:
         count, index = min(count, self.count), self.files.index
         if not count:
             return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        row_filter = None if alive.alive is None else alive
         if self._scanned is not None:
-            similarities, places = self._scanned.search(query, count=count, row_filter=alive)
+            similarities, places = self._scanned.search(query, count=count, row_filter=row_filter)
         elif index is not None:
             similarities, places = index.segment.search(
-                query,
-                count=count,
-                ef=index.facts.ef,
-                row_filter=None if alive.alive is None else alive,
+                query, count=count, ef=index.facts.ef, row_filter=row_filter
             )
         found = places[0] >= 0
         return similarities[0][found], places[0][found]
-
-    def keys(self, places: Rows) -> Halves:
-        """Return the keys [m, d] of the items at `places` [m]."""
-        keys: Halves = self.files.keys[places]
-        return keys
-
-    def values(self, places: Rows) -> Halves:
-        """Return the values [m, d] of the items at `places` [m]."""
-        values: Halves = self.files.values[places]
-        return values
 
     @cached_property
     def _order(self) -> Indices:

@@ -179,6 +179,9 @@ class ItemMemory:
         return RowFilter(start=0, stop=self.base.count, alive=alive)
 
     def _read(self, of_base: Halves, places: Rows) -> Halves:
+        if not self.posted.count:
+            found: Halves = of_base[places]
+            return found
         vectors = np.empty((len(places), self.base.dimension), np.float16)
         based = places < self.base.count
         vectors[based] = of_base[places[based]]

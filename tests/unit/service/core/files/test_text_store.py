@@ -31,6 +31,17 @@ def test_every_text_is_read_as_written_and_found(content: list[str], other: str)
         assert (opened.find(other) is None) == (other not in content)
 
 
+@settings(max_examples=60)
+@given(st.lists(any_text, max_size=8), any_text)
+def test_the_texts_above_another_follow_in_order(content: list[str], border: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        texts = store(Path(folder), *content)
+        above = texts.order[texts.place_above(border) :].tolist()
+        assert [texts[position] for position in above] == sorted(
+            text for text in content if text > border
+        )
+
+
 def test_lookup_is_ordered_by_utf8_bytes_not_by_utf16_code_units(tmp_path: Path) -> None:
     """U+FFFD sorts before U+1F600 in UTF-8 and after it in UTF-16."""
     opened = store(tmp_path, "\U0001f600", "\ufffd", "é", "e", "")
@@ -56,6 +67,8 @@ def test_a_position_after_the_last_is_an_error(tmp_path: Path) -> None:
 def test_find_needs_a_store_with_lookup(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="without lookup"):
         store(tmp_path, "a", lookup=False).find("a")
+    with pytest.raises(TypeError, match="without lookup"):
+        store(tmp_path, "a", lookup=False).place_above("a")
 
 
 @pytest.mark.parametrize("content", [b"", b"shor", b"longer than it was"])
