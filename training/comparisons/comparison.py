@@ -1,5 +1,6 @@
 """Comparisons: the systems that are measured side by side on one data set, read from TOML.
 
+extends = "moby"                  # its `set` and its entries come before those of this file
 set = ["optimizer.steps=120"]     # overrides every recipe, so that all train alike
 
 [[entries]]
@@ -11,7 +12,8 @@ guided_by = "oracle"              # an entry before it, whose run is the oracle 
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -67,28 +69,54 @@ def load(name: str) -> Comparison:
 
     Raises `InvalidConfig` naming file, key and allowed values.
     """
-    document = shipped.read(name, PACKAGE, what="comparison")
-    comparison = parse(Comparison, document, source=name)
+    comparison = parse(Comparison, _document(name), source=name)
     seen: dict[str, Entry] = {}
     for entry in comparison.entries:
-        kinds = (entry.recipe, entry.encoder, entry.peer, entry.fit)
-        if sum(kind is not None for kind in kinds) != 1:
-            raise InvalidConfig(
-                f"{name}: {entry.name} needs exactly one of recipe, encoder, peer and fit"
-            )
-        if entry.set and entry.recipe is None and entry.peer is None:
-            kind = "fit" if entry.encoder is None else "an encoder"
-            raise InvalidConfig(
-                f"{name}: {entry.name}: the key `set` does not apply to {kind}; remove it"
-            )
-        if entry.name in seen:
-            raise InvalidConfig(f"{name}: two entries are named {entry.name}")
-        if entry.guided_by is not None:
-            oracle = seen.get(entry.guided_by)
-            if entry.recipe is None or oracle is None or oracle.recipe is None:
-                raise InvalidConfig(
-                    f"{name}: {entry.name}: guided_by names an entry before it, and both have a"
-                    f" recipe; {entry.guided_by} is none"
-                )
+        _check(entry, seen, source=name)
         seen[entry.name] = entry
     return comparison
+
+
+def _document(name: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The file's document, with `set` and entries of the comparison that it extends in front.
+
+    `extended_by` are the comparisons that led here.
+    """
+    if name in extended_by:
+        raise InvalidConfig(f"{name} extends itself")
+    document = shipped.read(name, PACKAGE, what="comparison")
+    base = document.pop("extends", None)
+    if base is None:
+        return document
+    if not isinstance(base, str):
+        raise InvalidConfig(f"{name}: extends must be the name of a comparison or of a .toml file")
+    if base.endswith(shipped.SUFFIX):
+        base = str(Path(name).parent / base)
+    first = _document(base, extended_by=(*extended_by, name))
+    for key in ("set", "entries"):
+        if isinstance(document.get(key, []), list):  # or `parse` says what is wrong with it
+            document[key] = [*first.get(key, ()), *document.get(key, ())]
+    return document
+
+
+def _check(entry: Entry, seen: dict[str, Entry], *, source: str) -> None:
+    """Raise `InvalidConfig` for an entry that cannot be run after those `seen`."""
+    kinds = (entry.recipe, entry.encoder, entry.peer, entry.fit)
+    if sum(kind is not None for kind in kinds) != 1:
+        raise InvalidConfig(
+            f"{source}: {entry.name} needs exactly one of recipe, encoder, peer and fit"
+        )
+    if entry.set and entry.recipe is None and entry.peer is None:
+        kind = "fit" if entry.encoder is None else "an encoder"
+        raise InvalidConfig(
+            f"{source}: {entry.name}: the key `set` does not apply to {kind}; remove it"
+        )
+    if entry.name in seen:
+        raise InvalidConfig(f"{source}: two entries are named {entry.name}")
+    if entry.guided_by is not None:
+        oracle = seen.get(entry.guided_by)
+        if entry.recipe is None or oracle is None or oracle.recipe is None:
+            raise InvalidConfig(
+                f"{source}: {entry.name}: guided_by names an entry before it, and both have a"
+                f" recipe; {entry.guided_by} is none"
+            )
