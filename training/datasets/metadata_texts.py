@@ -8,11 +8,11 @@ Shapes: N texts, M metadata items.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT, Count
@@ -21,7 +21,7 @@ from service.core.types import Rows
 from training.datasets.dataset import Dataset, Split, Texts
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class MetadataSettings:
     """Which texts get their metadata appended: those of queries, of labels, both, or none.
 
@@ -33,6 +33,11 @@ class MetadataSettings:
     append: Literal["none", "queries", "labels", "both"] = "none"
     items: Count = 8
     delimiter: str = " [SEP] "
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether queries are read with their metadata."""
+        return self.append in ("queries", "both")
 
 
 def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
@@ -47,29 +52,43 @@ def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
             f"data set {dataset.name} has no metadata to append (metadata.append ="
             f" {settings.append!r}); it would stand in metadata.json.gz"
         )
-    queries = settings.append in ("queries", "both")
-    labels = settings.append in ("labels", "both")
-    frequency = _frequency(dataset)
-
-    def appended(texts: Texts, metadata_of: csr_matrix | None) -> Texts:
-        assert dataset.metadata is not None and metadata_of is not None
-        items = _items_of(metadata_of, frequency, most=settings.items)
-        names = dataset.metadata.texts
-        fused = (
-            settings.delimiter.join([text, *(names[item] for item in chosen)])
-            for text, chosen in zip(texts.texts, items, strict=True)
-        )
-        return replace(texts, texts=tuple(fused))
+    append = Appending.of(dataset, settings)
 
     def of_split(split: Split) -> Split:
-        return replace(split, instances=appended(split.instances, split.metadata_of))
+        return replace(split, instances=append.to(split.instances, split.metadata_of))
 
+    queries, labels = settings.reads_queries, settings.append in ("labels", "both")
     return replace(
         dataset,
         train=of_split(dataset.train) if queries else dataset.train,
         test=of_split(dataset.test) if queries else dataset.test,
-        labels=appended(dataset.labels, dataset.label_metadata) if labels else dataset.labels,
+        labels=append.to(dataset.labels, dataset.label_metadata) if labels else dataset.labels,
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Appending:
+    """How metadata are appended to any texts of a data set."""
+
+    settings: MetadataSettings
+    items: Texts  # M
+    frequency: Rows  # [M], how many training rows and labels have each item
+
+    @classmethod
+    def of(cls, dataset: Dataset, settings: MetadataSettings) -> Appending:
+        """That of a data set with metadata."""
+        assert dataset.metadata is not None
+        return cls(settings=settings, items=dataset.metadata, frequency=_frequency(dataset))
+
+    def to(self, texts: Texts, metadata_of: csr_matrix | None) -> Texts:
+        """The texts [N], each with its items of metadata_of [N, M]."""
+        assert metadata_of is not None
+        items = _items_of(metadata_of, self.frequency, most=self.settings.items)
+        fused = (
+            self.settings.delimiter.join([text, *(self.items.texts[item] for item in chosen)])
+            for text, chosen in zip(texts.texts, items, strict=True)
+        )
+        return replace(texts, texts=tuple(fused))
 
 
 def _frequency(dataset: Dataset) -> Rows:

@@ -17,7 +17,7 @@ from training.checkpoints.item_memory import has_item_memory
 from training.datasets.dataset import Dataset
 from training.evaluation.encode_texts import encode_texts
 from training.models.precision import Precision
-from training.models.torch_encoder import load_encoder
+from training.models.torch_encoder import TorchEncoder
 from training.systems.oak.checkpoint import read_item_memory
 from training.systems.oak.memory import ItemVectors, item_frequency, linked_items
 
@@ -35,7 +35,12 @@ class QueryItems:
 
 
 def query_items(
-    name: str, dataset: Dataset, queries: Floats, *, folder: Path | None, precision: Precision
+    encoder: TorchEncoder,
+    dataset: Dataset,
+    queries: Floats,
+    *,
+    folder: Path | None,
+    precision: Precision,
 ) -> QueryItems | None:
     """The test rows, whose vectors are `queries` [n, d], and the item memory of a checkpoint.
 
@@ -47,7 +52,7 @@ def query_items(
     require_items(dataset, folder)
     assert dataset.metadata is not None
     texts = dataset.metadata.texts
-    keys = encode_texts(load_encoder(name), texts, role=Role.LABEL, precision=precision)
+    keys = encode_texts(encoder, texts, role=Role.LABEL, precision=precision)
     return QueryItems(vectors=queries, memory=read_item_memory(folder, keys))
 
 

@@ -133,7 +133,11 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
     )
 
 
-def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
+def render(
+    sections: Sequence[Section],
+    streams: Sequence[Picture] = (),
+    robustness: Sequence[Picture] = (),
+) -> str:
     """Return the page as HTML; every text from a results file is escaped."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -145,17 +149,17 @@ def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
     environment.filters["way"] = lambda run: tables.way_of(run, run.chosen)
     source = resources.files("training.report").joinpath("page.html").read_text(encoding="utf-8")
     return environment.from_string(source).render(
-        sections=sections, streams=streams, words=WORDS, top=TOP
+        sections=sections, streams=streams, robustness=robustness, words=WORDS, top=TOP
     )
 
 
 def write_page(
-    page: str, sections: Sequence[Section], streams: Sequence[Picture], *, folder: Path
+    page: str, sections: Sequence[Section], others: Sequence[Picture], *, folder: Path
 ) -> Path:
     """Write a new folder with the page and every picture as PNG; returns the page's file."""
     with new_folder(folder) as temporary:
         (temporary / PAGE).write_text(page, encoding="utf-8")
-        for picture in chain(*(section.pictures for section in sections), streams):
+        for picture in chain(*(section.pictures for section in sections), others):
             (temporary / f"{picture.name}.png").write_bytes(picture.light)
             (temporary / f"{picture.name}-dark.png").write_bytes(picture.dark)
     return folder / PAGE
