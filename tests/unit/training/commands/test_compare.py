@@ -172,4 +172,5 @@ def test_ours_name_recipes_that_are(name: str) -> None:
     ours = comparisons.load(name)
     for entry in ours.entries:
         if entry.recipe is not None:
-            recipes.load(entry.recipe, (*ours.set, *entry.set))
+            oracle = () if entry.guided_by is None else (f"guidance.oracle={entry.guided_by}",)
+            recipes.load(entry.recipe, (*ours.set, *entry.set, *oracle))
