@@ -242,17 +242,15 @@ def open_scoring(
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
-    choices = replace(choices, relevance=relevance)
-    memory = OfflineMemory(
-        keys=np.concatenate([instances, labels]).astype(np.float16),
-        labels_of=train.labels_of,
-        label_ids=dataset.labels.uids,
-    )
     return Scoring(
         dataset=dataset,
-        choices=choices,
+        choices=replace(choices, relevance=relevance),
         held_out_rows=len(held.held_out) if held is not None else 0,
-        memory=memory,
+        memory=OfflineMemory(
+            keys=np.concatenate([instances, labels]).astype(np.float16),
+            labels_of=train.labels_of,
+            label_ids=dataset.labels.uids,
+        ),
         queries=queries,
         items=items,
         report=report,

@@ -27,7 +27,7 @@ from training.report.panels import (
 )
 from training.report.plots import DARK, LIGHT, draw
 from training.report.runs import Run
-from training.report.significance import Comparison
+from training.report.significance import Comparison, p_value
 from training.report.tables import Table
 from training.report.words import WORDS
 
@@ -182,17 +182,6 @@ def shown_text(text: str) -> str:
 def is_forbidden(character: str) -> bool:
     """Whether HTML or UTF-8 has no such character: a control or half of a surrogate pair."""
     return category(character) in ("Cc", "Cs") and character not in "\t\n"
-
-
-def p_value(p: float | None) -> str:
-    """A p-value as Table 9 shows it; "none" if nothing varies."""
-    if p is None:
-        return "none"
-    if p < 1e-300:  # a double cannot tell it from 0
-        return "≈ 0"
-    if p < 1e-4:
-        return f"{p:.1e}"
-    return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
 
 
 def pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:

@@ -156,6 +156,28 @@ def test_wrong_calls_are_refused_before_anything_is_measured(
     assert message in said and "measuring" not in said
 
 
+def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
+    group = folder / "measured" / "colours"
+    for name in ("oracle", "alone", "guided"):
+        assert status_of(training, "score", "--run", folder / name, "--data", folder / "data") == 0
+        results.write(replace(results.read(folder / name), name=name), group / name)
+    runs = ("--runs", folder / "oracle", folder / "guided", "--data", folder / "data")
+    assert status_of(training, "robustness", *runs, "--out", group, "--seeds", "1", "2") == 0
+
+    page = folder / "page.md"
+    assert status_of(training, "tables", "--measured", group.parent, "--out", page) == 0
+    text = page.read_text()
+    for row in ("MOGIC (ngame) | guided", "ngame | alone", "oracle | oracle | predicted"):
+        assert f"| {row} |" in text
+    assert "](colours/robustness.png)" in text and str(folder) not in text
+
+    out = folder / "report"
+    places = ("--robustness", group / robustness.FILE, "--out", out)
+    assert status_of(training, "report", *places) == 0
+    assert (out / "robustness-colours.png").is_file()
+    assert "Missing and wrong metadata" in (out / "report.html").read_text()
+
+
 def test_data_without_metadata_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

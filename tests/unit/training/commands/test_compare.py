@@ -163,7 +163,9 @@ def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path
 def test_unknown_names_are_told_what_there_is(comparison: Path) -> None:
     with pytest.raises(InvalidConfig, match="known are minilm, bm25, rae, rae-no-instances"):
         comparisons.load(str(comparison)).chosen(("dpr",))
-    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby, mogic-ablations-debian-seealso"):
+    with pytest.raises(
+        InvalidConfig, match="one of debian-seealso, moby, mogic-ablations-debian-seealso"
+    ):
         comparisons.load("wikipedia")
 
 
