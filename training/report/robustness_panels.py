@@ -32,7 +32,7 @@ def robustness_panels(documents: Sequence[Robustness]) -> Iterator[Panel]:
         curves = [curve for style, run in enumerate(document.runs) for curve in _curves(run, style)]
         yield Panel(
             name=str(number) if len(documents) > 1 else document.dataset,
-            title=f"{document.dataset}, missing or wrong metadata",
+            title=document.dataset,
             x="share of links, or of items, that is missing or wrong",
             y=f"{METRIC}, percent",
             curves=tuple(curves),
