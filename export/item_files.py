@@ -15,8 +15,8 @@ import hashlib
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT
-from service.core.errors import InvalidInput
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_links import require_metadata
 
 FUSION, RESIDUALS = "items/fusion.onnx", "items/residuals.npy"
 
@@ -38,10 +38,6 @@ def digest_of_items(dataset: Dataset) -> str:
 
     Raises `InvalidInput` for a data set without metadata.
     """
-    if dataset.metadata is None:
-        raise InvalidInput(
-            f"the encoder looks up metadata items, and data set {dataset.name} has none"
-            " (metadata.json.gz): give the data set that it was trained on"
-        )
-    parts = (*dataset.metadata.uids, *dataset.metadata.texts)
+    items = require_metadata(dataset, reader="the encoder looks up")
+    parts = (*items.uids, *items.texts)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 from cyclopts import App
 
 from loadtests.clients.closed_loop import saturate
-from loadtests.clients.connection import Connection, predict, put_label, require
+from loadtests.clients.connection import predict, put_label
+from loadtests.clients.one_connection import one_after_the_other
 from loadtests.clients.open_loop import Stream, drive, poisson_starts
 from loadtests.measure.environment import environment
 from loadtests.measure.processor_time import with_processor_time
@@ -140,7 +140,7 @@ def play_round(
 
 
 def _one_connection(server: Server, queries: list[str]) -> Figures:
-    seconds, processor = _one_after_the_other(server, [predict(query) for query in queries])
+    seconds, processor = one_after_the_other(server, [predict(query) for query in queries])
     return {
         "one connection: processor ms a query": processor * 1000,
         "one connection: p50 ms": float(np.median(seconds)) * 1000,
@@ -152,7 +152,7 @@ def _labels(server: Server, texts: list[str], seed: int) -> Figures:
         put_label(f"versions-{seed}-{number}", f"{text} {number}")
         for number, text in enumerate(texts)
     ]
-    seconds, processor = _one_after_the_other(server, requests)
+    seconds, processor = one_after_the_other(server, requests)
     return {
         "one label a request: processor ms a label": processor * 1000,
         "one label a request: p50 ms": float(np.median(seconds)) * 1000,
@@ -185,24 +185,6 @@ def _open_loop(server: Server, texts: Iterator[str], settings: RoundSettings, se
         f"{name}: p99 ms": float(np.quantile(latencies, 0.99)) * 1000,
         f"{name}: processor ms a query": processor / len(starts) * 1000,
     }
-
-
-def _one_after_the_other(server: Server, requests: list[bytes]) -> tuple[list[float], float]:
-    """Seconds of each request over one connection, and the processor seconds a request."""
-    connection = Connection(server.port)
-
-    def ask(request: bytes) -> float:
-        start = perf_counter()
-        require(connection.ask(request))
-        return perf_counter() - start
-
-    try:
-        seconds, processor = with_processor_time(
-            server.pid, lambda: [ask(request) for request in requests]
-        )
-    finally:
-        connection.close()
-    return seconds, processor / len(requests)
 
 
 def _row(what: str, measured: dict[str, list[Figures]]) -> Row:

@@ -11,6 +11,7 @@ merged over the workers that are running:
 | `held_bytes`      | sum          | each worker holds its own requests                          |
 | `connections`     | sum          | each worker has its own connections                         |
 | `memory_rows`     | newest value | all hold the same memory; rows of one moment fit each other |
+| `items`           | newest value | all hold the same items; those of one moment fit each other |
 | `live_bytes`      | maximum      | all hold the same memory, one of them may be behind         |
 | `limit`           | maximum      | all have the same settings                                  |
 | `memory_version`  | minimum      | every worker already answers with this version              |
@@ -41,6 +42,7 @@ SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
 STAGES = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
+ITEM_KINDS = ("base", "live", "tombstone")
 REJECTIONS = (
     "queue_full",
     "overloaded",
@@ -166,10 +168,17 @@ class Telemetry:
         "kind",
         multiprocess_mode="livemostrecent",
     )
+    items = Declared(
+        Gauge,
+        "items",
+        "Items of the item memory",
+        "kind",
+        multiprocess_mode="livemostrecent",
+    )
     live_bytes = Declared(
         Gauge,
         "live_bytes",
-        "Memory of rows and labels learned since the bundle, bytes, estimated",
+        "Memory of what was learned since the bundle, bytes, estimated",
         multiprocess_mode="livemax",
     )
     memory_version = Declared(

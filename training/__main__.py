@@ -8,6 +8,7 @@ from cyclopts import App
 
 from service.command_line import run
 from training.commands import simulate, split
+from training.commands.average import average
 from training.commands.budget import budget
 from training.commands.compare import compare
 from training.commands.data.app import app as data
@@ -18,6 +19,7 @@ from training.commands.fit import fit
 from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.robustness import robustness
+from training.commands.scoring.mix import mix
 from training.commands.scoring.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
@@ -35,6 +37,8 @@ app.command(train)
 app.command(list_recipes, name="recipes")
 app.command(distill)
 app.command(score)
+app.command(mix)
+app.command(average)
 app.command(peer)
 app.command(evaluate)
 app.command(evaluate_novel)

@@ -13,7 +13,6 @@ import numpy as np
 from rich.console import Console
 from scipy.sparse import csr_matrix
 
-from export.bundle.choose_ef import choose_ef
 from export.bundle.encode import encode_resumably
 from export.bundle.items import fused_instances, fused_queries, item_files
 from export.exported_encoder import ExportedEncoder
@@ -22,6 +21,7 @@ from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
+from service.core.index.choose_ef import choose_ef
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import RowFilter, Segment
 from service.core.prediction.predictor import voting_kind

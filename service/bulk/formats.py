@@ -34,7 +34,7 @@ class AnsweredPart:
 
     first_row: int
     queries: Sequence[FileQuery]
-    results: Mapping[str, ResultAnswer]  # by query; not of those that have a problem
+    results: Mapping[FileQuery, ResultAnswer]  # not of queries that have a problem
 
 
 class Format(Protocol):
@@ -137,11 +137,11 @@ def format_of(path: Path, *, explain: bool) -> Format:
     return CsvLines() if path.suffix == ".csv" else Parquet()
 
 
-def _document(query: FileQuery, results: Mapping[str, ResultAnswer]) -> Any:
+def _document(query: FileQuery, results: Mapping[FileQuery, ResultAnswer]) -> Any:
     """The result of a query, or why it has none."""
     if query.problem:
         return {"query": query.text, "keywords": [], "problem": query.problem}
-    return results[query.text]
+    return results[query]
 
 
 def _append(target: Any, parts: Iterable[Path]) -> None:

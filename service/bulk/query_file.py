@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from service.bulk.items_column import ItemsColumn
 from service.core.errors import InvalidConfig, InvalidData
+from service.core.items.item_memory import ItemMemory
 from service.core.tables.columns import ending_of, read_columns
 from service.core.tables.separated import DelimiterOption, delimiter_character
 from service.http.request_models.texts import text_type
@@ -22,10 +25,14 @@ ONLY_COLUMN = "text"  # of a text file, in messages
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileQuery:
-    """The query of one row, or why it cannot be answered (`problem`)."""
+    """The query of one row, or why it cannot be answered (`problem`).
+
+    `items` are names of the items that it attends to, in place of the predicted ones (None).
+    """
 
     text: str
     problem: str = ""
+    items: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +78,7 @@ class QueryFile:
         limits: Limits,
         on_bad_row: OnBadRow,
         delimiter: DelimiterOption | None = None,
+        items: ItemsColumn | None = None,
     ) -> None:
         """Use `path`, which is opened when it is read; raises `InvalidConfig` without a column.
 
@@ -83,17 +91,24 @@ class QueryFile:
         self.path, self._column = path, column or ONLY_COLUMN
         self._delimiter = delimiter_character(delimiter)
         self._rule, self._on_bad_row = QueryRule(limits), on_bad_row
+        self.items = items
+
+    def knowing(self, memory: ItemMemory) -> QueryFile:
+        """The same file, in which an item that is not in `memory` is a problem of its row."""
+        known = copy(self)
+        known.items = None if self.items is None else self.items.known_by(memory)
+        return known
 
     def __iter__(self) -> Iterator[FileQuery]:
         """Yield the query of each row, in the file's order."""
-        rows = read_columns(self.path, [self._column], delimiter=self._delimiter)
-        for line, (value,) in rows:
-            query = self._rule.check(value)
+        columns = [self._column] if self.items is None else [self._column, self.items.name]
+        for line, values in read_columns(self.path, columns, delimiter=self._delimiter):
+            query, field = self._rule.check(values[0]), self._column
+            if self.items is not None and not query.problem:
+                query, field = _with_items(query, self.items, values[1]), self.items.name
             if query.problem and self._on_bad_row == "stop":
                 advice = "correct the row, or pass --on-bad-row skip to leave it unanswered"
-                raise InvalidData(
-                    self.path, f"{query.problem}; {advice}", line=line, field=self._column
-                )
+                raise InvalidData(self.path, f"{query.problem}; {advice}", line=line, field=field)
             yield query
 
     def survey(self) -> Survey:
@@ -102,7 +117,17 @@ class QueryFile:
         for query in self:
             text = query.text.encode()
             digest.update(len(text).to_bytes(4, "little") + text + query.problem.encode())
+            if query.items is not None:
+                digest.update(b"\0" + "\0".join(query.items).encode() + b"\0")
             rows, skipped = rows + 1, skipped + bool(query.problem)
         if not rows:
             raise InvalidData(self.path, "holds no query; give a file with at least one row")
         return Survey(rows=rows, skipped=skipped, digest=digest.hexdigest())
+
+
+def _with_items(query: FileQuery, column: ItemsColumn, cell: Any) -> FileQuery:
+    """The query with the items of its row, or what is wrong with them."""
+    try:
+        return replace(query, items=column.items_of(cell))
+    except ValueError as error:
+        return replace(query, problem=str(error))

@@ -105,11 +105,11 @@ class BulkRun:
             yield part
 
     def _answered(self, number: int, part: list[FileQuery]) -> AnsweredPart:
-        texts = [query.text for query in part if not query.problem]
+        good = [query for query in part if not query.problem]
         return AnsweredPart(
             first_row=1 + number * self.job.part_rows,
             queries=part,
-            results=results(self.loaded, texts, self.options),
+            results=results(self.loaded, good, self.options),
         )
 
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 
 from service.bulk.formats import Format, format_of
+from service.bulk.items_column import ItemsColumn
 from service.bulk.memory import LogPlace, find_log, open_memory
 from service.bulk.progress import reported
 from service.bulk.query_file import OnBadRow, QueryFile, Survey
@@ -22,6 +23,27 @@ from service.core.types import PredictOptions
 from service.http.request_models import RequestModels
 from service.settings import STATE_VARIABLE, EngineSettings, Limits, load_settings
 
+_Explain = Annotated[bool, Parameter(help="Add metadata and evidence to each keyword; for .jsonl.")]
+_Delimiter = Annotated[
+    DelimiterOption | None,
+    Parameter(help="What parts the fields of a .csv file; default: whichever fits its header."),
+]
+_OnBadRow = Annotated[
+    OnBadRow,
+    Parameter(
+        help="Stop at a row whose query is empty or too long, or whose items are not those of the"
+        " bundle and state, before anything is answered, or skip it."
+    ),
+]
+_ItemsColumn = Annotated[
+    str | None,
+    Parameter(
+        help="A column of ids or texts of the items that the row's query attends to, for a bundle"
+        " with an item memory. An empty cell: those that are predicted."
+    ),
+]
+_ItemsDelimiter = Annotated[str, Parameter(help="What parts the items of a cell.")]
+
 
 def predict(
     *,
@@ -33,9 +55,11 @@ def predict(
     top_k: int = 10,
     depth: int | None = None,
     memorization: float | None = None,
-    explain: bool = False,
-    delimiter: DelimiterOption | None = None,
-    on_bad_row: OnBadRow = "stop",
+    explain: _Explain = False,
+    delimiter: _Delimiter = None,
+    on_bad_row: _OnBadRow = "stop",
+    items_column: _ItemsColumn = None,
+    items_delimiter: _ItemsDelimiter = "|",
     config: Path | None = None,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
@@ -61,27 +85,24 @@ def predict(
         How many of the nearest keys vote; default: the bundle's.
     memorization
         Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
-    explain
-        Add metadata and evidence to each keyword; for .jsonl.
-    delimiter
-        What parts the fields of a .csv file; default: whichever fits its header line.
-    on_bad_row
-        Stop at a query that is empty or too long, before anything is answered, or skip it.
     config
         The TOML file of a service: its limits, threads (default: one a core) and device hold here.
     """
-    settings = load_settings(config, {})
-    options = manifest.read(bundle).predictor.options(
-        PredictOptions(top_k=top_k, explain=explain), depth=depth, memorization=memorization
-    )
+    settings, facts = load_settings(config, {}), manifest.read(bundle)
+    base = PredictOptions(top_k=top_k, explain=explain)
+    options = facts.predictor.options(base, depth=depth, memorization=memorization)
     _require_allowed(options, settings.limits)
     form = format_of(out, explain=explain)
     queries = QueryFile(
-        input, query, limits=settings.limits, on_bad_row=on_bad_row, delimiter=delimiter
+        input,
+        query,
+        limits=settings.limits,
+        on_bad_row=on_bad_row,
+        delimiter=delimiter,
+        items=_items_column(items_column, items_delimiter, facts, settings.limits),
     )
     with (folder := WorkFolder(out)).opened():
-        log = None if state is None else find_log(state, bundle)
-        run = _opened(folder, queries, options, bundle=bundle, log=log, settings=settings.engine)
+        run = _opened(folder, queries, options, bundle, state, settings.engine)
         return _answer(run, folder, form)
 
 
@@ -89,23 +110,39 @@ def _opened(
     folder: WorkFolder,
     queries: QueryFile,
     options: PredictOptions,
-    *,
     bundle: Path,
-    log: LogPlace | None,
+    state: str | None,
     settings: EngineSettings,
 ) -> BulkRun:
     """A new run, or the one that was interrupted; raises what stands in its way."""
+    log = None if state is None else find_log(state, bundle)
     _say_if_another_is_served(log, bundle)
     survey = queries.survey()
     job = folder.begin(_job(bundle, log, survey, options))
+    loaded = open_memory(bundle, log, settings, until=job.version)
+    memory = loaded.memory.view.items
+    if queries.items is not None and memory is not None:
+        queries = queries.knowing(memory)
+        survey = queries.survey()  # once more: only an open memory knows what is unknown
     return BulkRun(
         queries=queries,
         survey=survey,
         job=job,
         options=options,
-        loaded=open_memory(bundle, log, settings, until=job.version),
+        loaded=loaded,
         threads=settings.threads,
     )
+
+
+def _items_column(
+    name: str | None, delimiter: str, facts: manifest.Manifest, limits: Limits
+) -> ItemsColumn | None:
+    """The column of items, if one is named; raises `InvalidConfig` for a bundle without items."""
+    if name is None:
+        return None
+    if facts.items is None:
+        raise InvalidConfig(f"--items-column {name}: the bundle {facts.name} has no item memory")
+    return ItemsColumn(name=name, limits=limits, delimiter=delimiter)
 
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:

@@ -50,8 +50,9 @@ class PredictOptions:
 
     `memorization` is the paper's lambda in [0, 1], the weight of instance keys; `depth` is b, the
     number of retrieved keys; `exact` scans all keys in place of searching the graphs (for
-    evaluation); `explain` adds the evidence to each keyword. `items` are ids or texts of the
-    metadata items that all queries attend to, in place of the predicted ones (None).
+    evaluation); `explain` adds the evidence to each keyword, and to each query the items that it
+    attended to. `items` are ids or texts of the metadata items that all queries attend to, in place
+    of the predicted ones (None).
     """
 
     top_k: int = 10
@@ -85,11 +86,26 @@ class Keyword:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FusedItem:
+    """An item that a query's vector was fused with: a predicted one, or `given` by the request."""
+
+    id: str
+    text: str
+    similarity: float
+    given: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The keywords of one query, by descending score; equal scores by label id."""
+    """The keywords of one query, by descending score; equal scores by label id.
+
+    `items` are those that the query attended to, None where it is not explained or where the bundle
+    has no item memory.
+    """
 
     query: str
     keywords: tuple[Keyword, ...]
+    items: tuple[FusedItem, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -85,6 +85,8 @@ class LoadedBundle:
         here and not at the first request.
         """
         barrier = threading.Barrier(threads)
+        if self.memory.view.items is not None:
+            self.memory.view.items.base.prepare()
         view, options = self.memory.view, self.options(PredictOptions())
         keys = self.bundle.keys
         queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)

@@ -10,7 +10,7 @@ from service.core.memory.view import View
 from service.core.prediction.query_cache import QueryCache
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.snapshot_file import SnapshotProgress, described
-from service.telemetry import Telemetry
+from service.telemetry import ITEM_KINDS, Telemetry
 
 
 class State(Enum):
@@ -45,6 +45,14 @@ def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
     }
 
 
+def _items(view: View) -> dict[str, int]:
+    """Stored items by kind; all are 0 without an item memory."""
+    items = view.items
+    if items is None:
+        return dict.fromkeys(ITEM_KINDS, 0)
+    return {"base": items.base.count, "live": items.posted.count, "tombstone": items.dead}
+
+
 class Gauges:
     """Brings the gauges and the query cache's counters up to date."""
 
@@ -73,6 +81,8 @@ class Gauges:
         }
         for kind, count in rows.items():
             telemetry.memory_rows.labels(kind).set(count)
+        for kind, count in _items(view).items():
+            telemetry.items.labels(kind).set(count)
         telemetry.live_bytes.set(view.live_bytes)
         telemetry.memory_version.set(view.version)
         telemetry.log_lag_events.set(lag)

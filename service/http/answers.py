@@ -66,10 +66,34 @@ class KeywordAnswer(TypedDict):
     ]
 
 
+class FusedItemAnswer(TypedDict):
+    """An item of the item memory that a query attended to."""
+
+    kind: Annotated[
+        str,
+        Field(
+            description="`predicted`: one of those nearest to the query; `given`: named by the"
+            " request."
+        ),
+    ]
+    id: str
+    text: str
+    similarity: Similarity  # of the item's text and the query
+
+
 class ResultAnswer(TypedDict):
-    """The keywords of one query."""
+    """The keywords of one query. `items` is present only with `explain` and an item memory."""
 
     query: Annotated[str, Field(description="The query, without white space at its ends.")]
+    items: NotRequired[
+        Annotated[
+            list[FusedItemAnswer],
+            Field(
+                description="The items that the query was fused with before it was searched: the"
+                " predicted ones by similarity, those of a request in its order."
+            ),
+        ]
+    ]
     keywords: Annotated[list[KeywordAnswer], Field(description="At most `top_k`, best first.")]
 
 

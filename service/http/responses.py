@@ -12,11 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from service.core.errors import AnswerTooLarge
 from service.core.memory.view import View
-from service.core.types import Answer, Evidence, Keyword, Label, Prediction
+from service.core.types import Answer, Evidence, FusedItem, Keyword, Label, Prediction
 from service.engine.writing.written import Written, WrittenLabel
 from service.http.answers import (
     ClicksAnswer,
     EvidenceAnswer,
+    FusedItemAnswer,
     KeywordAnswer,
     LabelAnswer,
     LabelsAnswer,
@@ -35,6 +36,7 @@ from service.http.problems import Problem
 PIECE_BYTES = 131_072  # of an answer that are handed to the server at once
 KEYWORD_BYTES = 70  # of a keyword beside its texts
 EVIDENCE_BYTES = 90  # of a row of evidence beside its text
+FUSED_ITEM_BYTES = 80  # of an item that was fused beside its id and text
 
 
 class JsonAnswer:
@@ -214,7 +216,10 @@ def _label_status(label: WrittenLabel) -> LabelStatus:
 
 def _size(prediction: Prediction, explain: bool) -> int:
     """About how many bytes a query's part of an answer has."""
-    size = 0
+    size = sum(
+        FUSED_ITEM_BYTES + len(item.id.encode()) + len(item.text.encode())
+        for item in prediction.items or ()
+    )
     for keyword in prediction.keywords:
         size += KEYWORD_BYTES + len(keyword.id) + len(keyword.text)
         if explain:
@@ -226,9 +231,19 @@ def _size(prediction: Prediction, explain: bool) -> int:
 def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
     """The keywords of one query, as `results` of POST /predict has them."""
     rows: dict[int, EvidenceAnswer] = {}  # by identity: keywords share the rows that voted for them
+    keywords = [_keyword(keyword, explain, rows) for keyword in prediction.keywords]
+    if prediction.items is None:
+        return {"query": prediction.query, "keywords": keywords}
+    items = [_fused_item(item) for item in prediction.items]
+    return {"query": prediction.query, "items": items, "keywords": keywords}
+
+
+def _fused_item(item: FusedItem) -> FusedItemAnswer:
     return {
-        "query": prediction.query,
-        "keywords": [_keyword(keyword, explain, rows) for keyword in prediction.keywords],
+        "kind": "given" if item.given else "predicted",
+        "id": item.id,
+        "text": item.text,
+        "similarity": item.similarity,
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Counter, Histogram
 
 from service.settings import Settings
-from service.telemetry import LIMITS, RELOADS, ROW_KINDS, STAGES, Telemetry
+from service.telemetry import ITEM_KINDS, LIMITS, RELOADS, ROW_KINDS, STAGES, Telemetry
 
 README = Path(__file__).parents[2] / "service/README.md"
 CONTRACT = {
@@ -24,6 +24,7 @@ CONTRACT = {
     "keymatch_seal_seconds": set(),
     "keymatch_reloads_total": {"outcome"},
     "keymatch_memory_rows": {"kind"},
+    "keymatch_items": {"kind"},
     "keymatch_live_bytes": set(),
     "keymatch_log_damaged": set(),
     "keymatch_memory_version": set(),
@@ -78,6 +79,7 @@ def test_label_values_come_from_the_contracts_sets() -> None:
     reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score")
     assert STAGES == (*reading, "log_commit", "publish")
     assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
+    assert ITEM_KINDS == ("base", "live", "tombstone")
     assert RELOADS == ("ok", "failed")
 
 

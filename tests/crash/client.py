@@ -1,18 +1,17 @@
 """A client that writes and reads at random, and keeps a ledger of the answers."""
 
 import http.client
-import random
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import sleep
-from typing import Any
 
 import httpx
 import orjson
 
-from tests.crash.expected_memory import Change, Click, Delete, Form, Put
-from tests.crash.ledger import Ledger, Outcome, Pending
+from tests.crash.expected_memory import Click, Delete, Form, Put, PutItem, RemoveItem
+from tests.crash.ledger import Ledger, Pending
+from tests.crash.sender import RETRY_SECONDS, Sender
 from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
@@ -22,12 +21,13 @@ WORDS = (
     "ultra", "vest", "winter", "yak", "zip",
 )  # fmt: skip
 GONE = (httpx.TransportError, http.client.HTTPException, OSError)
-RETRY_SECONDS = 0.05
 HABITS = {
     "put": 30,
     "put_again": 10,
     "delete": 8,
     "click": 12,
+    "put_items": 10,
+    "delete_item": 5,
     "stream": 5,
     "repeat": 5,
     "look": 30,
@@ -38,23 +38,13 @@ class Refused(Exception):
     """A stream was ended because the log cannot be written; some of its lines may be in the log."""
 
 
-class Client:
-    """Writes to the labels of one ledger, and sends one request at a time.
-
-    With `patience` each write has an idempotency key and is repeated after a 503, as clients should
-    do; without, a 503 fails the test.
-    """
+class Client(Sender):
+    """Writes to the labels and items of one ledger, and reads what it has written."""
 
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
-        self.ledger = ledger
+        super().__init__(ledger, seed=seed, patience=patience)
         self.habits = HABITS  # relative frequency of each action
-        self.writes = self.reads = self.refused = 0
-        self._random = random.Random(seed)
-        self._patience = patience
-        self._keys = 0
-        self._version = 0  # the newest that was answered to this client
-        self._answered: list[tuple[dict[str, Any], Any]] = []  # requests with a key
-        self._unanswered: dict[str, Any] | None = None
+        self.reads = 0
 
     def run(self, port: int, stop: threading.Event, also: Sequence[int] = ()) -> None:
         """Write to `port` until `stop` is set or the server is gone; read from `also` as well."""
@@ -67,26 +57,6 @@ class Client:
                     getattr(self, f"_{name}")()
             except GONE:
                 self._others = []
-
-    def resume(self, port: int, outcome: Outcome | None) -> None:
-        """After a restart: repeat requests with an idempotency key, also an answered one.
-
-        The ledger's next `settle` shows a repetition that was lost or was carried out twice.
-        """
-        self._port = port
-        with httpx.Client(timeout=60) as self._http:
-            request, self._unanswered = self._unanswered, None
-            if request is not None and outcome is not None:
-                answer = self._ask(**request)
-                told = outcome.told
-                if outcome.version is None:
-                    changes, version = outcome.pending.changes, answer["version"]
-                    told = self.ledger.acknowledge(changes, version=version)
-                else:
-                    assert answer["version"] == outcome.version
-                _assert_told(answer, told)
-                self._answered.append((request, answer))
-            self._repeat()
 
     # Writes ------------------------------------------------------------------------------
 
@@ -129,50 +99,26 @@ class Client:
         instances = [asdict(click) for click in clicks]
         self._write("POST", "/instances", clicks, {"instances": instances})
 
-    def _write(
-        self, method: str, path: str, changes: Sequence[Change], document: Any = None
-    ) -> None:
-        """Send a write, and compare its acknowledgement with the ledger."""
-        request: dict[str, Any] = {"method": method, "path": path, "document": document}
-        keyed = self._patience or self._random.random() < 0.5
-        if keyed:
-            self._keys += 1
-            request["key"] = f"{self.ledger.owner}:{self._keys}"
-        # An earlier request that was not resumed is settled by the log and not repeated.
-        self._unanswered = request if keyed else None
-        self.ledger.pending = Pending(changes=changes, whole=True)
-        answer = self._ask(**request)
-        self.ledger.pending = None
-        _assert_told(answer, self.ledger.acknowledge(changes, version=answer["version"]))
-        if keyed:
-            self._answered.append((request, answer))
-            self._unanswered = None
-        self._version = max(self._version, answer["version"])
-        self.writes += 1
+    def _put_items(self) -> None:
+        """Put items, new or with another text or as they are; also some that must be refused."""
+        ids = self._some(self.ledger.item_ids, self._random.choice((1, 1, 3)))
+        items = [PutItem(id=item_id, text=self._text()) for item_id in ids]
+        if items and self._random.random() < 0.2:
+            known = self.ledger.expected.items
+            items = [replace(item, text=known.get(item.id, item.text)) for item in items]
+        if items and self._random.random() < 0.2 and not self._patience:
+            refused = [*map(asdict, items), {"id": "of nobody", "text": " "}]
+            answer = self._send("POST", "/items", {"items": refused})
+            assert_problem(answer, 422, field=f"items.{len(items)}.text")
+        elif items:
+            self._write("POST", "/items", items, {"items": [asdict(item) for item in items]})
 
-    def _repeat(self) -> None:
-        """A repeated request gets its first answer again and adds no event."""
-        for request, answer in self._some(self._answered, 1):
-            assert self._ask(**request) == answer
-
-    def _ask(self, **request: Any) -> Any:
-        """The answer to a write, repeated while it is refused."""
-        while True:
-            answer = self._send(**request)
-            if answer.status_code != 503 or not self._patience:
-                assert answer.status_code == 200, answer.text
-                return answer.json()
-            assert_problem(answer, 503)
-            self.refused += 1
-            sleep(RETRY_SECONDS)
-
-    def _send(
-        self, method: str, path: str, document: Any = None, key: str | None = None
-    ) -> httpx.Response:
-        how: dict[str, Any] = {} if document is None else {"json": document}
-        if key is not None:
-            how["headers"] = {"Idempotency-Key": key}
-        return self._http.request(method, f"http://127.0.0.1:{self._port}{path}", **how)
+    def _delete_item(self) -> None:
+        for item_id in self._some(self.ledger.item_ids, 1):
+            if item_id in self.ledger.expected.items:
+                self._write("DELETE", f"/items/{item_id}", [RemoveItem(id=item_id)])
+            elif not self._patience:
+                assert_problem(self._send("DELETE", f"/items/{item_id}"), 404)
 
     # Streams -----------------------------------------------------------------------------
 
@@ -258,6 +204,12 @@ class Client:
                 for fact in ("text", "metadata", "novel"):
                     assert keyword[fact] == label[fact], (keyword, label)
         self.check_label(place, self._random.choice(self.ledger.ids), self._http)
+        for item_id in self._some(self.ledger.item_ids, 1):
+            answer = self._http.post(f"{place}/predict", json={**question, "items": [item_id]})
+            if item_id in self.ledger.expected.items:
+                assert answer.status_code == 200, answer.text
+            else:
+                assert_problem(answer, 422, field="items.0")
         self.reads += 1
 
     def check_label(self, place: str, label_id: str, client: httpx.Client) -> None:
@@ -287,13 +239,3 @@ class Client:
 
     def _text(self) -> str:
         return " ".join(self._random.choices(WORDS, k=self._random.randint(1, 4)))
-
-    def _some(self, among: Sequence[Any], count: int) -> list[Any]:
-        return self._random.sample(among, min(count, len(among)))
-
-
-def _assert_told(answer: dict[str, Any], told: Sequence[str]) -> None:
-    if "labels" in answer:
-        assert [label["status"] for label in answer["labels"]] == list(told)
-    if "accepted" in answer:
-        assert answer["accepted"] == len(told)

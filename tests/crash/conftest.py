@@ -22,11 +22,14 @@ CATALOGUE = Catalogue(
     },
 )
 
+ITEMS = {kind: f"for the {kind}" for kind in KINDS}
+
 
 @pytest.fixture(scope="session")
 def catalogue_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of 40 labels and 40 instances; do not change it."""
-    return make_bundle(tmp_path_factory.mktemp("crash") / "shelf" / "outdoor", CATALOGUE)
+    """A bundle of 40 labels, 40 instances and 5 items; do not change it."""
+    folder = tmp_path_factory.mktemp("crash") / "shelf" / "outdoor"
+    return make_bundle(folder, CATALOGUE, items=ITEMS)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +54,7 @@ def new_scenario(tmp_path: Path, catalogue_bundle: Path) -> Iterator[Callable[..
     scenarios: list[Scenario] = []
 
     def new(**how: object) -> Scenario:
-        how = {"bundle": catalogue_bundle, **how}
+        how = {"bundle": catalogue_bundle, "items": ITEMS, **how}
         folder = tmp_path / f"scenario-{len(scenarios)}"
         scenarios.append(Scenario(folder, catalogue=CATALOGUE, **how))
         return scenarios[-1]

@@ -1,9 +1,10 @@
-"""The labels and clicks of one client that the memory must hold: a simple model to compare with."""
+"""The labels, clicks and items of one client that the memory must hold: a simple model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.core import changes
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
 from service.core.types import Event
 
@@ -27,7 +28,18 @@ class Click:
     weight: float = 1.0
 
 
-Change = Put | Delete | Click
+@dataclass(frozen=True, kw_only=True)
+class PutItem:
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveItem:
+    id: str
+
+
+Change = Put | Delete | Click | PutItem | RemoveItem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +61,27 @@ class Fact:
 
 @dataclass(kw_only=True)
 class ExpectedMemory:
-    """Labels by id, their versions (None where only the log knows it yet), and clicks by query.
+    """Labels by id, their versions (None where only the log knows it yet), clicks by query, items.
 
     A click is the weights of its labels, by id; the last one counts. `base` are the bundle's
-    labels that were never deleted.
+    labels that were never deleted. `items` are texts by id.
     """
 
     forms: dict[str, Form]
     versions: dict[str, int | None]
     base: set[str]
     clicks: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    items: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Mapping[str, str]) -> "ExpectedMemory":
-        """Labels of a bundle, by id and text."""
+    def of(cls, base: Mapping[str, str], items: Mapping[str, str]) -> "ExpectedMemory":
+        """Labels and items of a bundle, by id and text."""
         forms = {
             label_id: {"id": label_id, "text": text, "queries": [], "metadata": {}}
             for label_id, text in base.items()
         }
-        return cls(forms=forms, versions=dict.fromkeys(base, 0), base=set(base))
+        versions = dict.fromkeys(base, 0)
+        return cls(forms=forms, versions=versions, base=set(base), items=dict(items))
 
     def copy(self) -> "ExpectedMemory":
         return ExpectedMemory(
@@ -75,6 +89,7 @@ class ExpectedMemory:
             versions=dict(self.versions),
             base=set(self.base),
             clicks=dict(self.clicks),
+            items=dict(self.items),
         )
 
     def label(self, label_id: str) -> dict[str, Any] | None:
@@ -101,6 +116,10 @@ class ExpectedMemory:
             return self._put(change.form)
         if isinstance(change, Delete):
             return self._delete(change.id)
+        if isinstance(change, PutItem):
+            return self._put_item(change)
+        if isinstance(change, RemoveItem):
+            return self._remove_item(change.id)
         return self._click(change)
 
     def _put(self, form: Form) -> tuple[str, Fact | None]:
@@ -120,6 +139,18 @@ class ExpectedMemory:
         }
         self.clicks = {query: weights for query, weights in remaining.items() if weights}
         return "deleted", Fact(kind=DeleteLabel.kind, body={"id": label_id})
+
+    def _put_item(self, item: PutItem) -> tuple[str, Fact | None]:
+        known = self.items.get(item.id)
+        if known == item.text:
+            return "unchanged", None
+        self.items[item.id] = item.text
+        body = {"id": item.id, "text": item.text}
+        return "created" if known is None else "updated", Fact(kind=changes.PutItem.kind, body=body)
+
+    def _remove_item(self, item_id: str) -> tuple[str, Fact | None]:
+        del self.items[item_id]
+        return "deleted", Fact(kind=changes.DeleteItem.kind, body={"id": item_id})
 
     def _click(self, click: Click) -> tuple[str, Fact | None]:
         known = self.clicks.get(click.query, {})

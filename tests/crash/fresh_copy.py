@@ -41,7 +41,10 @@ def copied_log(state: Path | str, folder: Path) -> Path:
 
 def answers(server: ServerProcess, version: int) -> Any:
     """The answers to a fixed set of queries, to the last bit, once all full blocks are sealed, and
-    the counts of rows and segments, on which approximate answers depend."""
+    the counts of rows and segments, on which approximate answers depend.
+
+    Where there are items, also the answers with some of them given, and with none.
+    """
     wait_for(lambda: _settled(server, version))
     body = {
         "queries": QUERIES,
@@ -50,10 +53,26 @@ def answers(server: ServerProcess, version: int) -> Any:
         "explain": True,
         "deadline_ms": 60_000,
     }
-    answer = server.client.post("/predict", json=body)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["version"] == version
-    return answer.json()["results"], server.client.get("/info").json()["memory"]
+    info = server.client.get("/info").json()
+    bodies = [body]
+    if "items" in info["bundle"]:
+        bodies += [{**body, "items": items} for items in ([*items_of(server)][:5], [])]
+    results = []
+    for asked in bodies:
+        answer = server.client.post("/predict", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["version"] == version
+        results.append(answer.json()["results"])
+    return results, info["memory"]
+
+
+def items_of(server: ServerProcess) -> dict[str, str]:
+    """All items that a server shows, texts by id; none for a bundle without an item memory."""
+    answer = server.client.get("/items", params={"limit": 1000})
+    if answer.status_code == 422:
+        assert "no item memory" in answer.text
+        return {}
+    return {item["id"]: item["text"] for item in answer.json()["items"]}
 
 
 def _settled(server: ServerProcess, version: int) -> bool:

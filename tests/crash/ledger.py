@@ -9,7 +9,7 @@ those of its first lines. Any other event was duplicated or invented, and any mi
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.core.changes import PutInstance, PutLabel
+from service.core.changes import DeleteItem, PutInstance, PutItem, PutLabel
 from service.core.types import Event
 from tests.crash.expected_memory import Change, ExpectedMemory, Fact
 
@@ -34,18 +34,32 @@ class Outcome:
 class Ledger:
     """What one client expects of the memory and of the log."""
 
-    def __init__(self, owner: str, *, base: Mapping[str, str], ids: int = 12) -> None:
-        """`base` are the bundle's labels that this client writes to: ids and texts."""
+    def __init__(
+        self,
+        owner: str,
+        *,
+        base: Mapping[str, str],
+        items: Mapping[str, str] | None = None,
+        ids: int = 12,
+    ) -> None:
+        """`base` are the bundle's labels that this client writes to: ids and texts.
+
+        `items` are such items; None for a bundle without an item memory.
+        """
         self.owner = owner
         self.ids = [*base, *(f"{owner}-{number}" for number in range(ids))]
-        self.expected = ExpectedMemory.of(base)
+        new_items = () if items is None else (f"{owner}-item-{number}" for number in range(ids))
+        self.item_ids = [*(items or {}), *new_items]
+        self.expected = ExpectedMemory.of(base, items or {})
         self.history: list[Fact] = []
         self.pending: Pending | None = None
 
     def owns(self, event: Event) -> bool:
-        """Whether the event is about this client's labels or queries."""
+        """Whether the event is about this client's labels, queries or items."""
         if event.kind == PutInstance.kind:
             return str(event.body["query"]).startswith(f"{self.owner} ")
+        if event.kind in (PutItem.kind, DeleteItem.kind):
+            return event.body["id"] in self.item_ids
         return event.body.get("id") in self.ids
 
     def acknowledge(

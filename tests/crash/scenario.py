@@ -15,7 +15,7 @@ from service.core.changes import UseBundle
 from service.core.label_log import open_log
 from service.core.types import Event
 from tests.crash.client import Client
-from tests.crash.fresh_copy import answers, copied_log
+from tests.crash.fresh_copy import answers, copied_log, items_of
 from tests.crash.ledger import Ledger
 from tests.support.commands import run
 from tests.support.serving import SERVICE, ServerProcess, server_process, wait_for
@@ -39,10 +39,14 @@ class Scenario:
         *,
         seed: str,
         state: str = "",
+        items: Mapping[str, str] | None = None,
         clients: int = 4,
         patience: bool = False,
     ) -> None:
-        """`state` is a URL, by default a folder; `seed` decides what clients do, but not when."""
+        """`state` is a URL, by default a folder; `seed` decides what clients do, but not when.
+
+        `items` are those of the bundle, texts by id; None where it has no item memory.
+        """
         self.bundle, self.folder = bundle, folder
         self.state: Path | str = state or folder / "state"
         self.ready_seconds: list[float] = []
@@ -52,9 +56,14 @@ class Scenario:
         self._config.write_text(SETTINGS)
         self._catalogue = catalogue
         labels = list(catalogue.labels.items())
+        base_items = None if items is None else list(items.items())
         self.clients = [
             Client(
-                Ledger(f"c{number}", base=dict(labels[number::clients])),
+                Ledger(
+                    f"c{number}",
+                    base=dict(labels[number::clients]),
+                    items=None if base_items is None else dict(base_items[number::clients]),
+                ),
                 seed=f"{seed}/{number}",
                 patience=patience,
             )
@@ -150,7 +159,7 @@ class Scenario:
         return [client.ledger.settle(own[client.ledger.owner]) for client in self.clients]
 
     def check_shown(self, server: ServerProcess) -> None:
-        """The service shows exactly the labels of the clients' ledgers."""
+        """The service shows exactly the labels and items of the clients' ledgers."""
         place = f"http://127.0.0.1:{server.port}"
         version = len(self.events())
         wait_for(lambda: server.client.get("/info").json()["version"] == version)
@@ -166,6 +175,9 @@ class Scenario:
         live = {name for name, label in expected.items() if label and label["version"] > held}
         assert {label["id"] for label in page["labels"]} == live
         memory = server.client.get("/info").json()["memory"]
+        items = dict(item for c in self.clients for item in c.ledger.expected.items.items())
+        assert memory["items"] == len(items)
+        assert items_of(server) == items
         stored = memory["base_rows"] + memory["sealed_rows"] + memory["live_rows"]
         assert stored - memory["dead_rows"] == self._expected_rows(), (
             memory,

@@ -42,7 +42,8 @@ def test_any_moment_over_two_heads(
 ) -> None:
     """UniDEC's bundle: posted labels get keys from its combiner and classifiers."""
     seed = f"{SEED}/unidec"
-    crash_and_compare(new_scenario(seed=seed, bundle=unidec_bundle), seed=seed, crashes=2)
+    scenario = new_scenario(seed=seed, bundle=unidec_bundle, items=None)
+    crash_and_compare(scenario, seed=seed, crashes=2)
 
 
 def crash_and_compare(scenario: Scenario, *, seed: str, crashes: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.changes import DeleteLabel, PutInstance, PutLabel
+from service.core.changes import DeleteLabel, PutInstance, PutItem, PutLabel
 from service.core.encoding.encoder import encode
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.libraries import load_library
@@ -13,7 +13,7 @@ from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.types import NewInstance, NewLabel, Role
+from service.core.types import NewInstance, NewItem, NewLabel, Role
 from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
@@ -32,6 +32,11 @@ def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutIn
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
     instance = NewInstance(query=query, labels=labels, weight=weight)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
+
+
+def put_item(sequence: int, item_id: str, text: str) -> PutItem:
+    vectors = encode(ENCODER, [text], role=Role.ITEM).astype(np.float16)
+    return PutItem(sequence=sequence, item=NewItem(id=item_id, text=text), vectors=vectors)
 
 
 def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:

@@ -26,13 +26,44 @@ class OracleRow:
 
 
 @dataclass
+class OracleItems:
+    """Items in the order of their puts; a query attends to the `attended` most similar ones."""
+
+    encoder: Encoder
+    attended: int
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def put(self, item_id: str, text: str) -> None:
+        """An item that gets another text comes last."""
+        if self.texts.get(item_id) != text:
+            self.texts.pop(item_id, None)
+            self.texts[item_id] = text
+
+    def fused(self, query: Floats, named: Sequence[str] | None = None) -> Floats:
+        """The normalised sum of a query [d] and its items: the most similar, or those `named`."""
+        keys = [self._key(self.texts[item_id]) for item_id in (named or self.texts)]
+        if named is None:
+            keys = sorted(keys, key=lambda key: -float(key @ query))[: self.attended]
+        total = np.sum([query, *keys], axis=0)
+        return np.asarray(total / np.linalg.norm(total), np.float32) if keys else query
+
+    def _key(self, text: str) -> Floats:
+        stored = encode(self.encoder, [text], role=Role.ITEM)[0].astype(np.float16)
+        return stored.astype(np.float32)
+
+
+@dataclass
 class Oracle:
-    """The rows of each label, the bundle's instances, and clicks by query; changed in place."""
+    """The rows of each label, the bundle's instances, and clicks by query; changed in place.
+
+    With `items` queries are fused: posted ones with the items of their time.
+    """
 
     encoder: Encoder
     instances: list[OracleRow]
     labels: dict[str, tuple[OracleRow, ...]] = field(default_factory=dict)
     clicks: dict[str, OracleRow] = field(default_factory=dict)
+    items: OracleItems | None = None
 
     @classmethod
     def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
@@ -44,7 +75,10 @@ class Oracle:
         return oracle
 
     def put(self, label: NewLabel) -> None:
-        """Replace the rows of the label's text and of its queries."""
+        """Replace the rows of the label's text and of its queries, unless both are the same."""
+        known = self.labels.get(label.id)
+        if known is not None and [row.text for row in known] == [label.text, *label.queries]:
+            return  # rows keep the items of their time
         self.labels[label.id] = (
             self._row(RowKind.LABEL, label.text, (label.id,)),
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
@@ -67,7 +101,7 @@ class Oracle:
         known = self.clicks.get(query)
         before = {label: known.weights.get(label, 1.0) for label in known.voted} if known else {}
         weights = before | dict.fromkeys(present, weight)
-        if weights:
+        if weights != before:
             row = self._row(RowKind.INSTANCE, query, tuple(sorted(weights)))
             self.clicks[query] = replace(row, weights=weights)
 
@@ -97,15 +131,24 @@ class Oracle:
         return -np.sort(-(vectors @ self._query(query)))
 
     def scores(
-        self, query: str, *, tau: float, memorization: float, depth: int | None = None
+        self,
+        query: str,
+        *,
+        tau: float,
+        memorization: float,
+        depth: int | None = None,
+        items: Sequence[str] | None = None,
     ) -> dict[str, float]:
-        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I]."""
+        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I].
+
+        `items` are ids of those that the query attends to in place of the most similar.
+        """
         kind = {0.0: RowKind.LABEL, 1.0: RowKind.INSTANCE}.get(memorization)
         rows = self.rows(kind)
         if not rows:
             return {}
         keys = np.array([row.vector for row in rows], np.float64)  # [R, d]
-        similarities = keys @ self._query(query)  # [R]
+        similarities = keys @ self._query(query, items)  # [R]
         if depth is not None:
             cut = np.argsort(-similarities, kind="stable")[depth:]
             similarities[cut] = -np.inf
@@ -125,11 +168,16 @@ class Oracle:
 
     def _row(self, kind: RowKind, text: str, voted: tuple[str, ...]) -> OracleRow:
         role = Role.LABEL if kind is RowKind.LABEL else Role.QUERY
-        stored = encode(self.encoder, [text], role=role)[0].astype(np.float16)
-        return OracleRow(kind=kind, text=text, vector=stored.astype(np.float32), voted=voted)
+        vector = encode(self.encoder, [text], role=role)[0].astype(np.float16).astype(np.float32)
+        if kind is RowKind.INSTANCE:
+            vector = self._fused(vector).astype(np.float16).astype(np.float32)
+        return OracleRow(kind=kind, text=text, vector=vector, voted=voted)
 
-    def _query(self, text: str) -> Floats:
-        return encode(self.encoder, [text], role=Role.QUERY)[0]
+    def _query(self, text: str, items: Sequence[str] | None = None) -> Floats:
+        return self._fused(encode(self.encoder, [text], role=Role.QUERY)[0], items)
+
+    def _fused(self, query: Floats, items: Sequence[str] | None = None) -> Floats:
+        return query if self.items is None else self.items.fused(query, items)
 
 
 def _without(row: OracleRow, label_id: str) -> OracleRow | None:

@@ -19,6 +19,14 @@ HardNegatives = NDArray[np.int32]  # [N, top] labels for each row, -1 where ther
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AddedLabels:
+    """Further labels of the pool: `sampled` of those listed for each row, -1 for none, [N, k]."""
+
+    labels: NDArray[np.int32]
+    sampled: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
     """Instances, pool, and the masks that the losses take (`training.systems.losses`)."""
 
@@ -37,16 +45,19 @@ def draw_batch(
     settings: BatchSettings,
     hard_negatives: HardNegatives | None,
     rng: np.random.Generator,
+    added: AddedLabels | None = None,
 ) -> Batch:
-    """Sample positives and hard negatives of `rows` [B], and compute the masks."""
+    """Sample positives, hard negatives and `added` labels of `rows` [B], and compute the masks."""
     sampled_labels = [_sample(pairs, row, settings, rng) for row in rows.tolist()]
-    hard = np.zeros(0, np.int32)
+    joined = [np.zeros(0, np.int32)]
     if hard_negatives is not None and settings.hard_negatives:
-        hard = _sample_hard(hard_negatives[rows], settings.hard_negatives, rng)
+        joined.append(_sample_listed(hard_negatives[rows], settings.hard_negatives, rng))
+    if added is not None and settings.pool != "all":
+        joined.append(_sample_listed(added.labels[rows], added.sampled, rng))
     if settings.pool == "all":
         pool = np.arange(pairs.labels, dtype=np.int32)
     else:
-        pool = np.unique(np.concatenate([*sampled_labels, hard])).astype(np.int32)
+        pool = np.unique(np.concatenate([*sampled_labels, *joined])).astype(np.int32)
     place = np.full(pairs.labels, -1, np.int64)  # of each label in the pool
     place[pool] = np.arange(len(pool))
     positives = _mask(pairs.labels_of, rows, place, len(pool))
@@ -88,14 +99,14 @@ def _sample(
     return rng.choice(labels, size=settings.positives, replace=False, p=shares)
 
 
-def _sample_hard(
-    hard_negatives: HardNegatives, count: int, rng: np.random.Generator
-) -> HardNegatives:
-    """`count` hard negatives of each row, in one flat array."""
-    keys = rng.random(hard_negatives.shape)
-    keys[hard_negatives < 0] = 2.0  # missing ones last
+def _sample_listed(
+    listed: NDArray[np.int32], count: int, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """`count` of the labels that are listed for each row, in one flat array."""
+    keys = rng.random(listed.shape)
+    keys[listed < 0] = 2.0  # missing ones last
     order = np.argsort(keys, axis=1, kind="stable")[:, :count]
-    chosen = np.take_along_axis(hard_negatives, order, axis=1)
+    chosen = np.take_along_axis(listed, order, axis=1)
     return chosen[chosen >= 0]
 
 

@@ -17,6 +17,7 @@ from training.datasets.metadata_texts import MetadataSettings
 
 RUN = "run.json"
 BEST = "best"  # the folder of the best checkpoint, in the run's folder
+DATA_DIGEST = "data_digest"  # the fact that tells data of one name apart: SHA-256 of the texts
 
 
 def write_run(run: Path, facts: dict[str, Any]) -> None:

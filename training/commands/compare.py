@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
 from training.models.precision import Precision
+from training.models.vector_cache import VARIABLE
+
+VECTORS = ".vectors"  # the folder, within that of the runs, of what frozen encoders have encoded
 
 
 def compare(
@@ -66,7 +70,7 @@ def compare(
         for command in commands(entry, loaded, data=data, out=out, precision=precision):
             console.print(f"python -m training {shlex.join(command)}", soft_wrap=True)
             if not dry_run:
-                _run(command)
+                _run(command, vectors=out / VECTORS)
 
 
 def commands(
@@ -79,6 +83,15 @@ def commands(
     scoring = ("--name", entry.name, "--precision", precision)
     if entry.peer is not None:
         yield ("peer", entry.peer, *on_data, "--out", str(folder), *_settings(entry.set))
+    elif entry.mixes is not None:
+        runs = (str(out / name) for name in entry.mixes)
+        yield ("mix", "--run", *runs, *on_data, "--out", str(folder), *scoring)
+    elif entry.scores is not None:
+        share = ("--head-share", f"{entry.head_share:g}")
+        yield (
+            *("score", "--run", str(out / entry.scores), *on_data, "--out", str(folder)),
+            *(*share, *scoring),
+        )
     elif entry.encoder is not None:
         yield ("score", "--encoder", entry.encoder, *on_data, "--out", str(folder), *scoring)
     else:
@@ -104,11 +117,14 @@ def _settings(assignments: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for assignment in assignments for part in ("--set", assignment))
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str], *, vectors: Path) -> None:
     """Run a command in a separate process, so that no memory or random state is carried over.
 
     Raises `CommandFailed`; the command has printed the reason.
     """
-    status = subprocess.run([sys.executable, "-m", "training", *command], check=False).returncode
+    environment = {VARIABLE: str(vectors.absolute()), **os.environ}
+    status = subprocess.run(
+        [sys.executable, "-m", "training", *command], env=environment, check=False
+    ).returncode
     if status:
         raise CommandFailed(f"{' '.join(command[:2])} ended with status {status}")

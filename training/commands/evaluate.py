@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
-from training.evaluation.evaluation import EvaluationRow, open_evaluation
+from training.evaluation.evaluation import EvaluationRow, Items, open_evaluation
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.progress import stages
 
@@ -34,6 +34,7 @@ def evaluate(
     depth: int | None = None,
     exact: bool = False,
     weighted: Annotated[bool, Parameter(negative=())] = False,
+    items: Items = "predicted",
     json: Path | None = None,
 ) -> None:
     """Measure a bundle on a data set's test rows, with the scoring and ranking of the service.
@@ -52,6 +53,9 @@ def evaluate(
         Scan every key in place of the HNSW graph.
     weighted
         Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
+    items
+        For a bundle of OAK: a test row attends to the items that it is predicted, as it is served
+        by default, or to all that the data link it to, as a request that names them.
     json
         Also write the figures, in percent, to this file.
     """
@@ -73,13 +77,15 @@ def evaluate(
             exact=exact,
             threads=os.cpu_count() or 1,
             report=report,
+            items=items,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
-    console.print(_table(rows, dataset, exact=exact))
+    console.print(_table(rows, dataset, exact=exact, items=items))
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
     if json is not None:
-        _write_json(json, rows, dataset, bundle=opened.manifest.name, exact=exact)
+        facts = {"bundle": opened.manifest.name, "exact": exact, "items": items}
+        _write_json(json, rows, dataset, facts)
 
 
 def _check_ranges(memorizations: Sequence[float], depth: int) -> None:
@@ -90,23 +96,23 @@ def _check_ranges(memorizations: Sequence[float], depth: int) -> None:
 
 
 def _write_json(
-    path: Path, rows: Sequence[EvaluationRow], dataset: Dataset, *, bundle: str, exact: bool
+    path: Path, rows: Sequence[EvaluationRow], dataset: Dataset, facts: Mapping[str, object]
 ) -> None:
     document = {
         "dataset": dataset.name,
-        "bundle": bundle,
-        "exact": exact,
+        **facts,
         "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
         "rows": [vars(row) for row in rows],
     }
     write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool) -> Table:
+def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool, items: Items) -> Table:
     """One row for each metric and one column for each lambda, so that it fits a narrow terminal."""
     search = "exact search" if exact else "HNSW"
+    given = "" if items == "predicted" else f", {items} items"
     table = Table(
-        title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth},\n"
+        title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth}{given},\n"
         f"propensity A={dataset.propensity.a} B={dataset.propensity.b}",
     )
     table.add_column("lambda")

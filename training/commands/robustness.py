@@ -15,6 +15,7 @@ from training.checkpoints.run_json import read_run_on
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
+from training.datasets.metadata_links import require_metadata
 from training.evaluation import robustness as results
 from training.evaluation.robustness import Robustness
 from training.progress import say, stages
@@ -55,8 +56,7 @@ def robustness(
     _check_seeds(seeds)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
-    if dataset.metadata is None:
-        raise InvalidInput(f"data set {dataset.name} has no metadata; it needs metadata.json.gz")
+    require_metadata(dataset, reader="robustness changes")
     _check_runs(runs, dataset)
     try:
         from training.experiments.metadata_conditions import measure_run

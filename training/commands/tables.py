@@ -14,8 +14,9 @@ def tables(*, measured: Path, out: Path) -> None:
     Parameters
     ----------
     measured
-        A folder with SET/RUN/results.json, SET/robustness.json of `robustness`, and
-        novel/DATASET.json of `evaluate-novel --json`; a set is a data set or a comparison.
+        A folder with SET/RUN/results.json, SET/robustness.json of `robustness`,
+        unidec/DATASET/RUN/results.json of UniDEC's ablations, and novel/DATASET.json of
+        `evaluate-novel --json`; a set is a data set or a comparison.
     out
         The Markdown file; it is replaced.
     """

@@ -16,12 +16,13 @@ from service.command_line import Interrupted, open_console
 from service.core.errors import InvalidData, MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices, as_document
-from training.checkpoints.run_json import BEST, RUN, read_run_on, write_run
+from training.checkpoints.run_json import BEST, DATA_DIGEST, RUN, read_run_on, write_run
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, saved_step
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
+from training.evaluation.answers import digest_of
 from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 from training.progress import say
@@ -77,7 +78,8 @@ def train(
     set
         Settings that override the recipe's, as table.key=value.
     encoder
-        The encoder to start from, in place of the recipe's or of its first stage.
+        The encoder to start from, in place of the recipe's or of its first stage; also a run's
+        folder, for its best checkpoint.
     resume
         Continue the run in OUT from its last saved state. SIGINT (Ctrl-C) and SIGTERM save it.
     allow_test_rows
@@ -211,6 +213,7 @@ def _train(
         "recipe": source,
         "settings": asdict(chosen),
         "dataset": dataset.name,
+        DATA_DIGEST: digest_of(dataset),
         "progress": asdict(progress),
         "choices": as_document(choices),
         "hardware": hardware(trainer.model.accelerator),

@@ -8,30 +8,42 @@ name = "rae"                      # the name of its folder, and in the report
 recipe = "rae-moby"               # or encoder = "package:NAME", peer = "bm25", fit = 20.0 (minutes)
 set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
 guided_by = "oracle"              # an entry before it, whose run is the oracle of `[guidance]`
+
+[[entries]]
+name = "rae-and-dexml"
+mixes = ["rae", "dexml"]          # entries before it, whose scores are mixed
+
+[[entries]]
+name = "unidec-de"
+scores = "unidec"                 # an entry before it, scored anew
+head_share = 1.0                  # with this share of UniDEC's first head
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core.config import STRICT, Positive, parse
+from service.core.config import STRICT, Positive, Share, parse
 from service.core.errors import InvalidConfig
 from training.recipes import shipped
 
 PACKAGE = "training.comparisons"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+KINDS = ("recipe", "encoder", "peer", "fit", "mixes", "scores")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
-    """A system of a comparison: exactly one of recipe, encoder, peer and fit is given.
+    """A system of a comparison: exactly one of `KINDS` is given.
 
     `fit` is the time that `python -m training fit` has, in minutes. `guided_by` is the name of an
-    entry before this one, whose run is MOGIC's oracle.
+    entry before this one, whose run is MOGIC's oracle; `mixes` are those of two or three whose
+    scores are mixed, and `scores` that of UniDEC's run which is scored with `head_share`.
     """
 
     name: Name
@@ -39,6 +51,9 @@ class Entry:
     encoder: str | None = None
     peer: str | None = None
     fit: Positive | None = None
+    mixes: Annotated[tuple[Name, ...], Field(min_length=2, max_length=3)] | None = None
+    scores: Name | None = None
+    head_share: Share | None = None
     set: tuple[str, ...] = ()
     guided_by: Name | None = None
 
@@ -72,7 +87,9 @@ def load(name: str) -> Comparison:
     comparison = parse(Comparison, _document(name), source=name)
     seen: dict[str, Entry] = {}
     for entry in comparison.entries:
-        _check(entry, seen, source=name)
+        _check(entry, seen, source=f"{name}: {entry.name}")
+        if entry.name in seen:
+            raise InvalidConfig(f"{name}: two entries are named {entry.name}")
         seen[entry.name] = entry
     return comparison
 
@@ -99,24 +116,32 @@ def _document(name: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]
     return document
 
 
-def _check(entry: Entry, seen: dict[str, Entry], *, source: str) -> None:
-    """Raise `InvalidConfig` for an entry that cannot be run after those `seen`."""
-    kinds = (entry.recipe, entry.encoder, entry.peer, entry.fit)
-    if sum(kind is not None for kind in kinds) != 1:
-        raise InvalidConfig(
-            f"{source}: {entry.name} needs exactly one of recipe, encoder, peer and fit"
-        )
-    if entry.set and entry.recipe is None and entry.peer is None:
-        kind = "fit" if entry.encoder is None else "an encoder"
-        raise InvalidConfig(
-            f"{source}: {entry.name}: the key `set` does not apply to {kind}; remove it"
-        )
-    if entry.name in seen:
-        raise InvalidConfig(f"{source}: two entries are named {entry.name}")
-    if entry.guided_by is not None:
-        oracle = seen.get(entry.guided_by)
-        if entry.recipe is None or oracle is None or oracle.recipe is None:
-            raise InvalidConfig(
-                f"{source}: {entry.name}: guided_by names an entry before it, and both have a"
-                f" recipe; {entry.guided_by} is none"
-            )
+def _check(entry: Entry, before: Mapping[str, Entry], *, source: str) -> None:
+    """Raise `InvalidConfig` for keys that do not go together and for entries that are not before.
+
+    `source` names the entry.
+    """
+    kinds = [kind for kind in KINDS if getattr(entry, kind) is not None]
+    if len(kinds) != 1:
+        raise InvalidConfig(f"{source} needs exactly one of {', '.join(KINDS)}")
+    kind = {"encoder": "an encoder"}.get(kinds[0], kinds[0])
+    if entry.set and kinds[0] not in ("recipe", "peer"):
+        raise InvalidConfig(f"{source}: the key `set` does not apply to {kind}; remove it")
+    if (entry.head_share is None) != (entry.scores is None):
+        raise InvalidConfig(f"{source}: scores and head_share go together")
+    if entry.guided_by is not None and entry.recipe is None:
+        raise InvalidConfig(f"{source}: the key `guided_by` does not apply to {kind}; remove it")
+    named = {
+        "guided_by": [entry.guided_by] if entry.guided_by else [],
+        "mixes": list(entry.mixes or ()),
+        "scores": [entry.scores] if entry.scores else [],
+    }
+    for key, names in named.items():
+        for name in names:
+            other = before.get(name)
+            if other is None or not (other.recipe or (other.fit and key == "mixes")):
+                raise InvalidConfig(
+                    f"{source}: {key} names an entry before it that has a recipe; {name} is none"
+                )
+    if len(set(entry.mixes or ())) < len(entry.mixes or ()):
+        raise InvalidConfig(f"{source}: mixes names an entry twice")

@@ -7,7 +7,6 @@ Shapes: N texts, M metadata items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,9 +15,14 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT, Count
-from service.core.errors import InvalidInput
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.metadata_links import (
+    NO_ITEM,
+    item_frequency,
+    linked_items,
+    require_metadata,
+)
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,11 +51,6 @@ def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
     """
     if settings.append == "none":
         return dataset
-    if dataset.metadata is None:
-        raise InvalidInput(
-            f"data set {dataset.name} has no metadata to append (metadata.append ="
-            f" {settings.append!r}); it would stand in metadata.json.gz"
-        )
     append = Appending.of(dataset, settings)
 
     def of_split(split: Split) -> Split:
@@ -76,17 +75,20 @@ class Appending:
 
     @classmethod
     def of(cls, dataset: Dataset, settings: MetadataSettings) -> Appending:
-        """That of a data set with metadata."""
-        assert dataset.metadata is not None
-        return cls(settings=settings, items=dataset.metadata, frequency=_frequency(dataset))
+        """That of a data set; raises `InvalidInput` for one without metadata."""
+        items = require_metadata(dataset, reader=f"metadata.append = {settings.append!r} reads")
+        return cls(settings=settings, items=items, frequency=_frequency(dataset))
 
     def to(self, texts: Texts, metadata_of: csr_matrix | None) -> Texts:
         """The texts [N], each with its items of metadata_of [N, M]."""
         assert metadata_of is not None
-        items = _items_of(metadata_of, self.frequency, most=self.settings.items)
+        items = linked_items(metadata_of, self.frequency, count=self.settings.items)
+        names = self.items.texts
         fused = (
-            self.settings.delimiter.join([text, *(self.items.texts[item] for item in chosen)])
-            for text, chosen in zip(texts.texts, items, strict=True)
+            self.settings.delimiter.join(
+                [text, *(names[item] for item in chosen if item != NO_ITEM)]
+            )
+            for text, chosen in zip(texts.texts, items.tolist(), strict=True)
         )
         return replace(texts, texts=tuple(fused))
 
@@ -94,16 +96,9 @@ class Appending:
 def _frequency(dataset: Dataset) -> Rows:
     """How many training rows and labels have each item, [M]; test rows are unknown in training."""
     counts = [
-        np.asarray((matrix != 0).sum(axis=0)).ravel()
+        item_frequency(matrix)
         for matrix in (dataset.train.metadata_of, dataset.label_metadata)
         if matrix is not None
     ]
     frequency: Rows = np.sum(counts, axis=0)
     return frequency
-
-
-def _items_of(metadata_of: csr_matrix, frequency: Rows, *, most: int) -> Iterator[list[int]]:
-    """The items of each row of metadata_of [N, M], the rarest first, at most so many."""
-    for start, end in zip(metadata_of.indptr, metadata_of.indptr[1:], strict=False):
-        items = metadata_of.indices[start:end]
-        yield items[np.lexsort((items, frequency[items]))][:most].tolist()

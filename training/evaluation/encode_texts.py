@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from service.core.types import Floats, Role
+from service.core.types import Floats, Role, Rows
 from training.checkpoints.label_keys import read_label_keys
 from training.datasets.dataset import Dataset
-from training.models.pooled import PooledEncoder
+from training.models.ngrams import SENTENCE_EMBEDDING
+from training.models.pooled import pooled, split_at_additions
 from training.models.precision import Precision, supported_precision
-from training.models.tokens import buckets, by_length, padded, tokenize
+from training.models.tokens import TokenTable, buckets, by_length, padded, tokenize
 from training.models.torch_encoder import TorchEncoder
+from training.models.vector_cache import cache_of
 
 _BUDGET = 8_192  # tokens of one call, padding included
 
@@ -36,22 +39,62 @@ def encode_texts(
 
     `progress` receives the number of finished texts. Raises `InvalidConfig` for fp16 without a GPU.
     """
-    arithmetic = autocast(precision)
-    table = tokenize(
-        encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=encoder.max_tokens
+    if not len(texts):
+        return np.empty((0, encoder.dimension), np.float32)
+    bucketed = _BucketedTexts(
+        table=tokenize(
+            encoder.tokenizer, texts, prompt=encoder.prompts[role], max_tokens=encoder.max_tokens
+        ),
+        padding=int(encoder.tokenizer.pad_token_id or 0),
+        precision=precision,
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    pooled: nn.Module = PooledEncoder(encoder.model).eval().to(device)
-    order = by_length(table, np.arange(len(texts)))
-    vectors = np.empty((len(texts), encoder.dimension), np.float32)
-    padding, done = int(encoder.tokenizer.pad_token_id or 0), 0
-    with torch.inference_mode(), arithmetic:
-        for cut in buckets(table.lengths[order], budget=_BUDGET):
-            inputs = padded(table, order[cut], padding=padding, device=device)
-            vectors[order[cut]] = pooled(**inputs).float().cpu().numpy()
-            done += len(order[cut])
-            progress(done)
-    return vectors
+    transformer, added = split_at_additions(encoder.model)
+    cache = cache_of(transformer, precision=supported_precision(precision))
+    if cache is None:
+        return bucketed.encode(encoder.model, progress=progress)
+    vectors = cache.vectors(
+        bucketed.table, lambda rows: bucketed.encode(transformer, rows=rows, progress=progress)
+    )
+    return vectors if added is None else bucketed.encode(added, vectors=vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BucketedTexts:
+    """The texts of one call as tokens, n of them, and how modules are run over them."""
+
+    table: TokenTable
+    padding: int
+    precision: Precision
+
+    def encode(
+        self,
+        modules: nn.Module,
+        *,
+        rows: Rows | None = None,
+        vectors: Floats | None = None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Floats:
+        """Unit vectors [k, d] of the texts `rows` [k], by default of all.
+
+        `vectors` [n, d'] are those of the transformer, where `modules` are what comes behind it.
+        """
+        rows = np.arange(len(self.table)) if rows is None else rows
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        modules = modules.eval().to(device)
+        order = by_length(self.table, rows)
+        pieces: list[Floats] = []
+        with torch.inference_mode(), autocast(self.precision):
+            for cut in buckets(self.table.lengths[rows[order]], budget=_BUDGET):
+                texts = rows[order[cut]]
+                features = padded(self.table, texts, padding=self.padding, device=device)
+                if vectors is not None:
+                    features[SENTENCE_EMBEDDING] = torch.from_numpy(vectors[texts]).to(device)
+                pieces.append(pooled(modules, features).float().cpu().numpy())
+                progress(sum(map(len, pieces)))
+        encoded = np.concatenate(pieces)  # [k, d], the shortest text first
+        unsorted = np.empty_like(encoded)
+        unsorted[order] = encoded
+        return unsorted
 
 
 def label_keys(encode: Callable[..., Floats], dataset: Dataset, *, folder: Path | None) -> Floats:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,11 +21,14 @@ from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, PredictOptions, Role, RowKind
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
+from training.evaluation.given_items import linked_places
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import Neighbours, predict
 from training.evaluation.weighted_metrics import weighted_table
 from training.progress import Report
+
+Items = Literal["predicted", "linked"]  # that a test row attends to
 
 _CHUNK_ROWS = 512  # test rows that are searched between two progress reports
 
@@ -108,11 +112,20 @@ class Evaluation:
 
 
 def open_evaluation(
-    bundle: Bundle, dataset: Dataset, *, depth: int, exact: bool, threads: int, report: Report
+    bundle: Bundle,
+    dataset: Dataset,
+    *,
+    depth: int,
+    exact: bool,
+    threads: int,
+    report: Report,
+    items: Items = "predicted",
 ) -> Evaluation:
     """Encode the test rows for a bundle; `exact` scans every key in place of the graph.
 
-    Raises `InvalidInput` when the bundle was made from other labels.
+    With an item memory they attend to the items that are predicted, or to those that the data link
+    them to. Raises `InvalidInput` when the bundle was made from other labels, and as
+    `linked_places`.
     """
     if list(bundle.label_ids) != list(dataset.labels.uids):
         raise InvalidInput(
@@ -121,6 +134,7 @@ def open_evaluation(
         )
     texts = dataset.test.instances.texts
     view = KnowledgeMemory(bundle).view
+    given = linked_places(view.items, dataset) if items == "linked" else None
     vectors = encode_all(
         open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
         texts,
@@ -133,7 +147,7 @@ def open_evaluation(
         tau=bundle.manifest.predictor.tau,
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
-        vectors=view.fused(vectors).vectors,  # as the service does with an item memory
+        vectors=view.fused(vectors, given).vectors,  # as the service does with an item memory
         options=PredictOptions(
             top_k=labels_to_rank(dataset.test.filtered), depth=depth, exact=exact
         ),

@@ -20,6 +20,7 @@ from scipy.sparse import csr_matrix
 from service.core.types import Bools, Floats, Role
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_links import all_linked
 from training.datasets.metadata_noise import bank, dropped, replaced, within
 from training.datasets.metadata_texts import Appending, with_metadata
 from training.evaluation.encode_texts import encode_texts
@@ -36,7 +37,6 @@ from training.evaluation.robustness import (
     RunRobustness,
 )
 from training.evaluation.run_facts import oracle_of
-from training.experiments.query_items import all_linked
 from training.experiments.sweeps import Scoring, open_scoring
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder

@@ -8,18 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from scipy.sparse import csr_matrix
-
 from service.core.errors import InvalidInput
 from service.core.types import Floats, Role, Rows
 from training.checkpoints.item_memory import has_item_memory
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_links import all_linked, require_metadata
 from training.evaluation.encode_texts import encode_texts
 from training.models.precision import Precision
 from training.models.torch_encoder import TorchEncoder
 from training.systems.oak.checkpoint import read_item_memory
-from training.systems.oak.memory import ItemVectors, item_frequency, linked_items
+from training.systems.oak.memory import ItemVectors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,20 +47,9 @@ def query_items(
     """
     if folder is None or not has_item_memory(folder):
         return None
-    require_items(dataset, folder)
-    assert dataset.metadata is not None
-    texts = dataset.metadata.texts
-    keys = encode_texts(encoder, texts, role=Role.LABEL, precision=precision)
+    items = require_metadata(dataset, reader=f"{folder} looks up")
+    keys = encode_texts(encoder, items.texts, role=Role.LABEL, precision=precision)
     return QueryItems(vectors=queries, memory=read_item_memory(folder, keys))
-
-
-def require_items(dataset: Dataset, folder: Path) -> None:
-    """Raise `InvalidInput` for a data set without metadata, which a checkpoint looks up."""
-    if dataset.metadata is None:
-        raise InvalidInput(
-            f"{folder} looks up metadata items, and data set {dataset.name} has none"
-            " (metadata.json.gz)"
-        )
 
 
 def linked_to_test_rows(items: QueryItems | None, dataset: Dataset) -> Rows:
@@ -74,14 +61,3 @@ def linked_to_test_rows(items: QueryItems | None, dataset: Dataset) -> Rows:
         raise InvalidInput("--items linked is for a run of OAK; this one looks up no items")
     assert dataset.test.metadata_of is not None
     return all_linked(dataset.test.metadata_of, dataset)
-
-
-def all_linked(metadata_of: csr_matrix, dataset: Dataset) -> Rows:
-    """All items that each row of metadata_of [n, M] is linked to, the rarest in training first.
-
-    Returns places [n, m], m being the largest number of items of a row; -1 fills up.
-    """
-    assert dataset.train.metadata_of is not None
-    frequency = item_frequency(dataset.train.metadata_of)
-    most = max(1, int(np.diff(metadata_of.indptr).max(initial=0)))
-    return linked_items(metadata_of, frequency, count=most)

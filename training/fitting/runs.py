@@ -19,12 +19,13 @@ from service.core.errors import InvalidConfig
 from service.core.types import Floats, Role
 from training.checkpoints.choices import UNCHOSEN, Choices, as_document, write_choices
 from training.checkpoints.model_folder import write_model
-from training.checkpoints.run_json import BEST, read_run, write_run
+from training.checkpoints.run_json import BEST, DATA_DIGEST, read_run, write_run
 from training.checkpoints.saved_state import LAST
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.answers import FILE as UNTRAINED_ANSWERS
+from training.evaluation.answers import digest_of
 from training.evaluation.encode_texts import encode_texts
 from training.experiments.untrained import encoded_rows, keep_untrained
 from training.fitting.candidates import Candidate
@@ -208,6 +209,7 @@ def _write_facts(
         "recipe": recipe,
         "settings": settings,
         "dataset": dataset.name,
+        DATA_DIGEST: digest_of(dataset),
         "progress": progress,
         "choices": as_document(choices),
         "hardware": used,

@@ -12,6 +12,8 @@ from training.fitting.candidates import (
 )
 
 SHORTEST = 5.0  # seconds of training that are worth a trial
+LEAST = 0.1  # of what a trial does beside training: less training would say nothing
+STRETCHED = 2.5  # times its share a trial may take where encoding alone takes most of it
 RESERVED = 0.5  # of what is left: so much the whole encoder's training must still have
 
 
@@ -38,21 +40,27 @@ class TimeLeft:
         """What a candidate may train on each split; 0 where it is not worth a trial.
 
         That is its share, without what it does beside its steps. Where this is too short, the
-        indispensable candidate gets all that is left, and any other the shortest time, provided
-        that it leaves the indispensable one enough.
+        indispensable candidate gets all that is left. Any other gets the shortest time, provided
+        that it leaves the indispensable one enough and stays within a multiple of its share.
         """
+        share = SHARES[candidate.name] * self.seconds
         overhead = self.cost.overhead(candidate.encodings, candidate.choices)
-        of_share = SHARES[candidate.name] * self.seconds - overhead
-        if of_share >= SHORTEST:
-            return of_share
+        if share - overhead >= SHORTEST:
+            return share - overhead
         left = self.seconds - overhead
         if candidate.name == INDISPENSABLE:
             return left if left >= SHORTEST else 0.0
-        return SHORTEST if left - SHORTEST >= self._reserve() else 0.0
+        shortest = max(SHORTEST, LEAST * overhead)
+        if not self._whole_has_time:
+            return shortest if left - shortest >= SHORTEST else 0.0
+        affordable = overhead + shortest <= STRETCHED * share
+        return shortest if affordable and left - shortest >= self._reserve() else 0.0
+
+    @property
+    def _whole_has_time(self) -> bool:
+        return self.seconds - self.cost.overhead(WHOLE_ENCODINGS) >= SHORTEST
 
     def _reserve(self) -> float:
-        """What the whole encoder needs; where it has no time in any case, twice the shortest."""
+        """What the whole encoder needs."""
         of_whole = self.cost.overhead(WHOLE_ENCODINGS)
-        if self.seconds - of_whole < SHORTEST:
-            return 2.0 * SHORTEST
         return of_whole + RESERVED * (self.seconds - of_whole)

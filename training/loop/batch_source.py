@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from service.core.types import Floats, Rows
-from training.batches.batch import Batch, HardNegatives, draw_batch
+from training.batches.batch import AddedLabels, Batch, HardNegatives, draw_batch
 from training.batches.clusters import balanced_clusters
 from training.batches.hard_negatives import mine_hard_negatives
 from training.batches.order import batch_rows, step_rng
@@ -58,6 +58,7 @@ class BatchSource:
     recipe: Recipe
     data: TrainingData
     neighbourhoods: Neighbourhoods
+    added: AddedLabels | None = None  # soft labels
 
     def batch(self, number: int) -> Batch:
         """Batch `number` of the run, counted from 0."""
@@ -75,6 +76,7 @@ class BatchSource:
             settings=settings,
             hard_negatives=self.neighbourhoods.hard_negatives,
             rng=step_rng(seed, number),
+            added=self.added,
         )
 
     def refresh_is_due(self, step: int) -> bool:

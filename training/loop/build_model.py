@@ -30,6 +30,7 @@ from training.models.sharding import Sharding, sharding_of
 from training.models.tokens import TokenTable, concatenate, tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder, set_pooling
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads
+from training.models.vector_cache import cache_of
 from training.models.wise_ft import Mixture
 from training.progress import status
 from training.recipes.recipe import Recipe
@@ -51,8 +52,8 @@ def build_model(
 ) -> TrainedModel:
     """The model of a run before its first step.
 
-    `guide` (`guided_system` with the recipe's settings) lets an oracle guide the system, if the
-    recipe has one. Raises `InvalidConfig` where the recipe leaves nothing to train.
+    `guide` lets an oracle guide the system, and gives it a teacher's soft labels, if the recipe has
+    them. Raises `InvalidConfig` where the recipe leaves nothing to train.
     """
     accelerator = make_accelerator(recipe)
     torch.manual_seed(recipe.seed)
@@ -214,9 +215,13 @@ def make_embedder(
     for module in modules[first:]:  # those behind the first one that learns are computed anew
         module.requires_grad_(module in learned)
     frozen = nn.Sequential(*modules[:first]) if learned else encoder.model
+    # Several processes share the encoding, so none of them makes all that is missing.
+    alone = accelerator.num_processes == 1
+    precision = supported_precision(recipe.optimizer.precision)
     return FrozenEmbedder(
         nn.Sequential(*modules[first:]),
         whole(frozen),
+        cache=cache_of(frozen, precision=precision) if alone else None,
         **options,
         bucket_tokens=_FROZEN_BUCKETS * bucket_tokens,
     )

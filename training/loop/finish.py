@@ -62,7 +62,7 @@ def _choose(
     """The best checkpoint with its choices; removes its label keys where the texts are better."""
     model = trainer.model
     model.load_checkpoint(trainer.best)
-    instances, texts = model.vectors(trainer.journal.encoded)
+    instances, texts = trainer.kept_vectors or model.vectors(trainer.journal.encoded)
     label_keys = model.system.label_keys(texts)
     if model.system.heads is not None:
         share = _choose_share(trainer, validation, model.system.heads, instances, label_keys)

@@ -19,6 +19,7 @@ from service.core.types import Rows
 from training.loop.embedder import Embedder, Inputs
 from training.models.ngrams import SENTENCE_EMBEDDING
 from training.models.tokens import TokenTable
+from training.models.vector_cache import VectorCache
 
 
 class FrozenEncoder(nn.Module):  # type: ignore[misc]
@@ -35,11 +36,21 @@ class FrozenEncoder(nn.Module):  # type: ignore[misc]
 
 
 class FrozenEmbedder(Embedder):
-    """An embedder that encodes the whole table with `transformer` once and keeps the vectors."""
+    """An embedder that encodes the whole table with `transformer` once and keeps the vectors.
 
-    def __init__(self, added: nn.Sequential, transformer: Embedder, **options: Any) -> None:
+    With a `cache`, texts that an earlier run encoded are not encoded again.
+    """
+
+    def __init__(
+        self,
+        added: nn.Sequential,
+        transformer: Embedder,
+        *,
+        cache: VectorCache | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(FrozenEncoder(added), **options)
-        self._transformer = transformer
+        self._transformer, self._cache = transformer, cache
 
     def over(self, table: TokenTable) -> Self:
         """The same encoder over other texts, which are encoded once, too."""
@@ -51,7 +62,10 @@ class FrozenEmbedder(Embedder):
     @cached_property
     def transformer_vectors(self) -> Tensor:
         """The transformer's vectors [n, d]."""
-        return torch.from_numpy(self._transformer.vectors(np.arange(len(self.table))))
+        encode = self._transformer.vectors
+        if self._cache is None:
+            return torch.from_numpy(encode(np.arange(len(self.table))))
+        return torch.from_numpy(self._cache.vectors(self.table, encode))
 
     def _bucket(self, texts: Rows) -> dict[str, Tensor]:
         inputs = super()._bucket(texts)

@@ -12,6 +12,7 @@ import orjson
 from rich.console import Console
 
 from service.core.errors import InvalidConfig, InvalidData
+from training.batches.batch import AddedLabels
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_texts import with_metadata
@@ -20,15 +21,19 @@ from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import build_model
 from training.loop.interruption import Interruption
 from training.loop.journal import Journal
-from training.loop.length import length_of
+from training.loop.length import Length, length_of
+from training.loop.model import TrainedModel
 from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.loop.training_data import TrainingData, split_training_data
-from training.progress import say
+from training.progress import say, status
 from training.recipes.recipe import Recipe
 from training.selection.validation import Validation
 from training.systems.mogic.oracle import guided_system
 from training.systems.registry import reads_items
+from training.systems.soft_labels.system import soft_labelled
+from training.systems.soft_labels.teacher import SoftLabels, teachers_soft_labels
+from training.systems.system import System
 
 
 def open_run(
@@ -48,11 +53,12 @@ def open_run(
     """
     saved = saved_state(folder, resume=resume)
     plain, dataset = dataset, with_metadata(dataset, recipe.metadata)
-    data = split_training_data(dataset, recipe, source=source)
+    data = split_training_data(dataset, recipe.validation, seed=recipe.seed, source=source)
     length = length_of(recipe, rows=len(data.rows))
     _say_sizes(recipe, dataset, rows=len(data.rows), steps=length.steps, console=console)
     _require_refresh(recipe, steps=length.steps, source=source)
-    guide = partial(guided_system, settings=recipe.guidance, dataset=plain)
+    soft = _soft_labels(recipe, plain, data, source=source, console=console)
+    guide = partial(_taught, recipe=recipe, soft=soft, dataset=plain)
     model = build_model(recipe, dataset, data, guide=guide, source=source, console=console)
     identity = run_identity(recipe, dataset)
     progress, neighbourhoods = Progress(), Neighbourhoods()
@@ -64,17 +70,65 @@ def open_run(
         folder=folder,
         length=length,
         model=model,
-        batches=BatchSource(recipe=recipe, data=data, neighbourhoods=neighbourhoods),
-        validation=validation_of(recipe, dataset, data, tau=model.system.memory_tau),
-        journal=Journal(
-            folder,
-            console=console,
-            steps=length.steps,
-            step=progress.step,
-            silent=not model.accelerator.is_main_process,
+        batches=BatchSource(
+            recipe=recipe, data=data, neighbourhoods=neighbourhoods, added=_added(soft, recipe)
         ),
+        validation=validation_of(recipe, dataset, data, tau=model.system.memory_tau),
+        journal=_journal(folder, model, length, progress, console=console),
         progress=progress,
         interruption=interruption or Interruption(),
+    )
+
+
+def _soft_labels(
+    recipe: Recipe, dataset: Dataset, data: TrainingData, *, source: str, console: Console
+) -> SoftLabels | None:
+    """The soft labels of the recipe's teacher for the rows that train; None where it has none."""
+    if recipe.soft_labels.teacher is None:
+        return None
+    with status(console, f"scoring labels by the teacher {recipe.soft_labels.teacher}"):
+        return teachers_soft_labels(
+            recipe.soft_labels,
+            dataset,
+            data.pairs,
+            data.rows,
+            validation=recipe.validation,
+            seed=recipe.seed,
+            source=source,
+        )
+
+
+def _added(soft: SoftLabels | None, recipe: Recipe) -> AddedLabels | None:
+    return None if soft is None else soft.added(recipe.soft_labels)
+
+
+def _journal(
+    folder: Path, model: TrainedModel, length: Length, progress: Progress, *, console: Console
+) -> Journal:
+    """The run's journal, which the main process alone shows."""
+    return Journal(
+        folder,
+        console=console,
+        steps=length.steps,
+        step=progress.step,
+        silent=not model.accelerator.is_main_process,
+    )
+
+
+def _taught(
+    system: System,
+    recipe: Recipe,
+    soft: SoftLabels | None,
+    dataset: Dataset,
+    *,
+    dimension: int,
+    source: str,
+    console: Console,
+) -> System:
+    """The system with the recipe's soft labels and the guidance of its oracle."""
+    system = soft_labelled(system, recipe.soft_labels, soft, source=source)
+    return guided_system(
+        system, recipe.guidance, dataset, dimension=dimension, source=source, console=console
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 
@@ -48,6 +47,7 @@ class Trainer:
     journal: Journal
     progress: Progress
     interruption: Interruption = field(default_factory=Interruption)
+    kept_vectors: tuple[Floats, Floats] | None = None  # see `_compare`
     _saved_step: int = -1
 
     @property
@@ -181,23 +181,30 @@ class Trainer:
     def _compare(self, validation: Validation, mixings: Sequence[float]) -> tuple[Floats, Floats]:
         """Score the held-out rows at each mixing, and keep the checkpoint if it is the best.
 
-        Returns the memory's keys at the last mixing, [N, d] and [L, d].
+        Returns the memory's keys at the last mixing, [N, d] and [L, d]. Those of a checkpoint that
+        is the best at the very end stay in `kept_vectors`, so that nothing is encoded once more to
+        choose for inference.
         """
-        settings, candidates = self.recipe.validation, []
+        settings, best = self.recipe.validation, None
         for mixing in mixings:
             with self.model.mixed(mixing):
-                instances, label_keys = self.model.memory_keys(self.journal.encoded)
-            scores = validation.scores(instances, label_keys)
-            candidates.append((criterion(scores, settings.metrics), mixing, scores, label_keys))
-        score, mixing, scores, label_keys = max(candidates, key=itemgetter(0))
+                keys = self.model.memory_keys(self.journal.encoded)
+            scores = validation.scores(*keys)
+            checked = (criterion(scores, settings.metrics), mixing, scores, keys)
+            if best is None or checked[0] > best[0]:
+                best = checked
+        assert best is not None
+        score, mixing, scores, keys_of_best = best
         self.journal.validated(
             self.progress.step, scores, seconds=self.progress.seconds, mixing=mixing
         )
         self.progress.checks_since_best += 1
         if score > self.progress.best_score:
             self.progress.best_score = score
-            self._keep(mixing=mixing, label_keys=label_keys)
-        return instances, label_keys
+            self._keep(mixing=mixing, label_keys=keys_of_best[1])
+            if self.length.is_over(self.progress) and self.model.system.head is None:
+                self.kept_vectors = keys_of_best
+        return keys
 
     def _label_keys(self) -> Floats | None:
         if self.model.system.head is None:

@@ -13,9 +13,10 @@ from scipy.sparse import csr_matrix, diags
 from service.core.errors import InvalidConfig
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Texts
+from training.datasets.metadata_links import require_metadata
 from training.datasets.training_pairs import TrainingPairs
 from training.recipes.recipe import Recipe
-from training.selection.validation import Slices, hidden_labels, hold_out
+from training.selection.validation import Slices, ValidationSettings, hidden_labels, hold_out
 from training.systems.registry import reads_items
 
 
@@ -34,13 +35,14 @@ class TrainingData:
         return int(self.pairs.labels_of.shape[0])
 
 
-def split_training_data(dataset: Dataset, recipe: Recipe, *, source: str) -> TrainingData:
-    """Hide labels and hold rows out as the recipe says.
+def split_training_data(
+    dataset: Dataset, validation: ValidationSettings, *, seed: int, source: str
+) -> TrainingData:
+    """Hide labels and hold rows out as the settings and the seed of a recipe say.
 
     Raises `InvalidConfig` where fewer than two rows are left to train on.
     """
-    validation = recipe.validation
-    hidden = hidden_labels(dataset, share=validation.labels, seed=recipe.seed)
+    hidden = hidden_labels(dataset, share=validation.labels, seed=seed)
     pairs = training_pairs(dataset, hidden)
     trainable = pairs.trainable()
     texts = dataset.train.instances.texts
@@ -48,7 +50,7 @@ def split_training_data(dataset: Dataset, recipe: Recipe, *, source: str) -> Tra
         trainable,
         total=len(texts),
         count=validation.rows,
-        seed=recipe.seed,
+        seed=seed,
         texts=texts if validation.drawn == "texts" else None,
     )
     left = len(trainable) - len(slices.held_out)
@@ -80,13 +82,8 @@ def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
 def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
     """The data's metadata items where the recipe's system reads them, else none.
 
-    Raises `InvalidConfig` for such a system on a data set without metadata.
+    Raises `InvalidInput` for such a system on a data set without metadata.
     """
     if not reads_items(recipe.system):
         return Texts(uids=(), texts=())
-    if dataset.metadata is None or not len(dataset.metadata):
-        raise InvalidConfig(
-            f"{source}: system {recipe.system['name']} reads metadata items, and data set"
-            f" {dataset.name} has none (metadata.json.gz)"
-        )
-    return dataset.metadata
+    return require_metadata(dataset, reader=f"{source}: system {recipe.system['name']} reads")

@@ -1,4 +1,4 @@
-"""Where an encoder's files are: a folder, an installed package, or the Hugging Face hub.
+"""Where an encoder's files are: a folder or a run's, an installed package, the Hugging Face hub.
 
 A name that cannot be loaded is refused within seconds, before torch is imported.
 """
@@ -18,6 +18,7 @@ PACKAGE = "package:"
 MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
 _MODELS = (MODULES, "config.json")  # also a Hugging Face model
 _EXPORTED = "encoder.json"
+_RUN, _BEST = "run.json", "best"  # of a finished run, and its checkpoint
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 _DEFAULT_OWNER = "sentence-transformers"  # of a hub name without one
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 6.0
@@ -32,9 +33,13 @@ class Location:
 
 
 def locate(name: str) -> str:
-    """The folder that `package:NAME` stands for; a folder or hub name unchanged."""
+    """The folder that `package:NAME` or a run's folder stands for; others and hub names unchanged.
+
+    A run's folder stands for its best checkpoint.
+    """
     if not name.startswith(PACKAGE):
-        return name
+        best = Path(name) / _BEST
+        return str(best) if (Path(name) / _RUN).is_file() and best.is_dir() else name
     package = name.removeprefix(PACKAGE)
     try:
         files = importlib.metadata.files(package) or []
@@ -49,10 +54,10 @@ def locate(name: str) -> str:
 
 
 def find_encoder(name: str, *, exported: bool = False) -> Location:
-    """Find an encoder by its folder, `package:NAME` or hub name; `exported`: also an exported one.
+    """Find an encoder by its folder, its run, `package:NAME` or hub name.
 
-    Raises `InvalidInput` for what is none of these, and for a hub name that is not in the cache
-    while the hub cannot be reached.
+    With `exported` it may be an exported one. Raises `InvalidInput` for what is none of these, and
+    for a hub name that is not in the cache while the hub cannot be reached.
     """
     place = locate(name)
     folder = Path(place)

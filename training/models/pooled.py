@@ -7,8 +7,13 @@ Shapes: n texts, t tokens, d dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+
+from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams
+from training.models.two_heads import TwoHeads
 
 
 class PooledEncoder(nn.Module):  # type: ignore[misc]
@@ -20,6 +25,29 @@ class PooledEncoder(nn.Module):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Unit vectors [n, d] of token ids [n, t]."""
-        features = {"input_ids": input_ids, "attention_mask": attention_mask}
-        pooled = self.model(features)["sentence_embedding"]  # [n, d]
-        return torch.nn.functional.normalize(pooled, dim=-1)
+        return pooled(self.model, {"input_ids": input_ids, "attention_mask": attention_mask})
+
+
+def pooled(modules: nn.Module, features: Mapping[str, Tensor]) -> Tensor:
+    """Unit vectors [n, d] by modules of a model from its inputs, or from what precedes them."""
+    vectors = modules(dict(features))[SENTENCE_EMBEDDING]  # [n, d]
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def split_at_additions(model: nn.Module) -> tuple[nn.Module, nn.Module | None]:
+    """The transformer with its pooling, and what Keymatch adds: n-grams and heads, None without.
+
+    Additions normalise what they read, so unit vectors may stand between the two.
+    """
+    modules = list(model)
+    first = next(
+        (
+            place
+            for place, part in enumerate(modules)
+            if isinstance(part, CharacterNgrams | TwoHeads)
+        ),
+        len(modules),
+    )
+    if first == len(modules):
+        return nn.Sequential(*modules), None
+    return nn.Sequential(*modules[:first]), nn.Sequential(*modules[first:])

@@ -11,6 +11,7 @@
     [system]      `name` and the settings of that system, see `training.systems`
     [metadata]    metadata appended to the texts, as MOGIC's oracle reads it, none by default
     [guidance]    the oracle that guides the system, none by default
+    [soft_labels] the teacher whose soft labels rare labels get, none by default
 
 A recipe may extend another with `extends = "other"` and give only the keys that differ. The command
 line's `--set table.key=value` overrides both. Each table is described where it is used; that of the
@@ -46,6 +47,7 @@ from training.models.settings import EncoderSettings, HeadSettings, LoraSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
 from training.systems.mogic.settings import GuidanceSettings
+from training.systems.soft_labels.settings import SoftLabelSettings
 
 GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
 PACKAGES = (GENERAL, MEASURED)
@@ -106,6 +108,7 @@ class Recipe:
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     guidance: GuidanceSettings = field(default_factory=GuidanceSettings)
+    soft_labels: SoftLabelSettings = field(default_factory=SoftLabelSettings)
     seed: Natural = 0
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
     MEASURED/SET/RUN/results.json        what `score` or `peer` wrote; one table for each data set
     MEASURED/SET/robustness.json         what `robustness` wrote
+    MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
     MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
 
 SET names what was run together: a data set, or a comparison. Sets with oracles, guided runs or a
@@ -27,6 +28,7 @@ from training.report.orderings import orderings
 from training.report.run_table import devices, run_table
 from training.report.runs import Run, grouped, read_run
 from training.report.tables import percent
+from training.report.unidec_tables import unidec_section
 
 NOVEL = "novel"
 ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
@@ -102,6 +104,9 @@ def quality_page(measured: Path) -> str:
     parts += ["\n".join(_dataset_section(dataset, runs)) for dataset, runs in plain.items()]
     for dataset, runs in guided.items():
         parts.append("\n".join(mogic_section(dataset, runs, noise)))
+    unidec = list(unidec_section(measured))
+    if unidec:
+        parts.append("\n".join(unidec))
     novel = {path.stem: _read_novel(path) for path in sorted((measured / NOVEL).glob("*.json"))}
     if novel:
         parts.append("\n".join(_novel_section(novel)))

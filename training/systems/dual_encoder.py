@@ -27,6 +27,8 @@ class Settings:
 class DualEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by the softmax over the pool's labels."""
 
+    has_logits = True
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.memory_tau = settings.tau
@@ -39,6 +41,10 @@ class DualEncoder(EncoderOnly[Settings]):
             negatives=batch.negatives,
             tau=self._settings.tau,
         )
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """Of a label's text against the texts of the negatives, [B, P]."""
+        return batch.label_logits(tau=self._settings.tau)
 
 
 def build(settings: Settings, task: Task) -> DualEncoder:

@@ -121,6 +121,24 @@ def pick_some_labels(
     return per_pair.sum() / targets.any(dim=1).sum().clamp(min=1)
 
 
+def against_negatives(*, scores: Tensor, negatives: Tensor, tau: float) -> Tensor:
+    """The logit of each label against the negatives alone, [B, P].
+
+    Its sigmoid exp(s / tau) / (exp(s / tau) + sum over negatives) is the probability that Eq. 9
+    gives a positive.
+    """
+    return scores / tau - _log_sum(scores / tau, negatives)[:, None]
+
+
+def soft_cross_entropy(*, logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """LEVER: binary cross-entropy of logits [B, P] with a teacher's probabilities `targets`.
+
+    The mean over the pairs that are `counted`.
+    """
+    losses = binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
 def matching(vectors: Tensor, targets: Tensor) -> Tensor:
     """MOGIC's matching loss of one side: the mean distance ||x - x*|| of vectors [n, d]."""
     return torch.linalg.vector_norm(vectors - targets, dim=-1).mean()

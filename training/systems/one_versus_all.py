@@ -54,6 +54,7 @@ class OneVersusAll(SystemDefaults):
     """Trains W, and the encoder unless it is frozen."""
 
     encodes_labels = False
+    has_logits = True
 
     def __init__(self, settings: Settings, head: OneVersusAllHead) -> None:
         self._settings, self.head = settings, head
@@ -62,14 +63,16 @@ class OneVersusAll(SystemDefaults):
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """Binary cross-entropy over the pool."""
+        return one_versus_all(
+            logits=self.logits(batch), positives=batch.positives, negatives=batch.negatives
+        )
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """Those of the classifiers, [B, P]."""
         products = similarities(
             instances=batch.instances, classifiers=self.head(batch.pool), precision=self._precision
         )  # [B, P]
-        return one_versus_all(
-            logits=self._settings.scale * products + self.head.bias,
-            positives=batch.positives,
-            negatives=batch.negatives,
-        )
+        return self._settings.scale * products + self.head.bias
 
     def label_keys(self, vectors: Floats) -> Floats:
         """The rows of W as unit vectors, in place of the label vectors."""

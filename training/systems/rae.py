@@ -26,6 +26,8 @@ class Settings:
 class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by Eq. 10."""
 
+    has_logits = True
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.memory_tau = settings.tau
@@ -40,6 +42,10 @@ class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
                 tau=self._settings.tau,
             )
         return batch.contrast_with_instances(tau=self._settings.tau)
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """Of a label's text against the texts of the negatives, [B, P]."""
+        return batch.label_logits(tau=self._settings.tau)
 
 
 def build(settings: Settings, task: Task) -> RetrievalAugmentedEncoder:

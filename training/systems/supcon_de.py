@@ -27,6 +27,8 @@ class Settings:
 class SupconDualEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by the pick-some-labels loss."""
 
+    has_logits = True
+
     def loss(self, batch: EncodedBatch) -> Tensor:
         """L_D of UniDEC."""
         scores, share = batch.label_scores, self._settings.queries
@@ -43,6 +45,10 @@ class SupconDualEncoder(EncoderOnly[Settings]):
             tau=self._settings.tau,
         )
         return share * to_labels + (1.0 - share) * to_instances
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """Of a label's text against the texts of the negatives, [B, P]."""
+        return batch.label_logits(tau=self._settings.tau)
 
 
 def build(settings: Settings, task: Task) -> SupconDualEncoder:

@@ -88,6 +88,10 @@ class EncodedBatch:
             hardest=hardest,
         )
 
+    def label_logits(self, *, tau: float) -> Tensor:
+        """`losses.against_negatives` of s(x, l), [B, P]."""
+        return losses.against_negatives(scores=self.label_scores, negatives=self.negatives, tau=tau)
+
     def contrast_with_instances(self, *, tau: float) -> Tensor:
         """`losses.contrast_with_instances` of this batch."""
         return losses.contrast_with_instances(
@@ -150,9 +154,17 @@ class System(Protocol):
     memory_tau: float  # the memory's temperature while the encoder trains
     heads: TwoHeads | None  # whose share of the key is chosen at the end; None: there is one vector
     training_only: nn.Module | None  # parameters of the loss that no checkpoint needs
+    has_logits: bool  # whether the loss gives a pair a probability
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """The batch's loss, a scalar."""
+        ...
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """The logits of the probabilities that a label of the pool fits an instance, [B, P].
+
+        Only where `has_logits`.
+        """
         ...
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
@@ -198,6 +210,11 @@ class SystemDefaults:
     memory_tau = UNCHOSEN.tau
     heads: TwoHeads | None = None
     training_only: nn.Module | None = None
+    has_logits = False
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """There are none."""
+        raise NotImplementedError
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """The encoder's vectors unchanged."""

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Positive, Share
 from training.models.two_heads import TwoHeads
-from training.systems.losses import pick_some_labels
+from training.systems.losses import against_negatives, pick_some_labels
 from training.systems.system import EncodedBatch, Task
 from training.systems.two_headed import (
     Initial,
@@ -62,6 +62,8 @@ class Settings:
 class Unidec(TwoHeaded):
     """Trains the encoder with its two heads, and Psi."""
 
+    has_logits = True
+
     def __init__(self, settings: Settings, head: SeenClassifiers, heads: TwoHeads) -> None:
         super().__init__(head, heads, choose_novel=settings.choose_novel)
         self._settings = settings
@@ -69,14 +71,30 @@ class Unidec(TwoHeaded):
     def loss(self, batch: EncodedBatch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C."""
         settings, weight = self._settings, self._settings.encoder_weight
+        of_encoder, of_classifiers = self._scores(batch)
+        encoder_loss = self._both_ways(of_encoder, batch, tau=settings.tau)
+        classifier_loss = self._both_ways(of_classifiers, batch, tau=settings.classifier_tau)
+        return weight * encoder_loss + (1.0 - weight) * classifier_loss
+
+    def logits(self, batch: EncodedBatch) -> Tensor:
+        """Of a label's classifier against those of the negatives, [B, P]; of D if it learns alone.
+
+        The classifiers are what few rows of a label leave uncertain.
+        """
+        of_encoder, of_classifiers = self._scores(batch)
+        alone = self._settings.encoder_weight == 1.0
+        return against_negatives(
+            scores=of_encoder if alone else of_classifiers,
+            negatives=batch.negatives,
+            tau=self._settings.tau if alone else self._settings.classifier_tau,
+        )
+
+    def _scores(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+        """<D(x), D(z_l)> and <C(x), Psi_l>, [B, P] each."""
         encoded, classified = self._compared(batch.instances)  # [B, e], [B, c]
         of_texts, _ = self._compared(batch.labels)  # [P, e]
-        classifiers = (self.head if settings.normalized else self.head.rows)(batch.pool)  # [P, c]
-        encoder_loss = self._both_ways(encoded @ of_texts.T, batch, tau=settings.tau)
-        classifier_loss = self._both_ways(
-            classified @ classifiers.T, batch, tau=settings.classifier_tau
-        )
-        return weight * encoder_loss + (1.0 - weight) * classifier_loss
+        table = self.head if self._settings.normalized else self.head.rows
+        return encoded @ of_texts.T, classified @ table(batch.pool).T
 
     def _compared(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """D as unit vectors [n, e] and C [n, c], whatever factor their concatenation has."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +40,7 @@ from service.core.types import Floats, Halves, Indices, Rows
 _RECORDED_LIBRARIES = (
     "keymatch numpy onnxruntime onnxruntime-gpu faiss-cpu faiss-gpu hnswlib torch".split()
 )
+ITEM_QUERIES = 1_000  # the most that the index over items is measured with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,9 @@ def write_bundle(
         if content.novel is not None:
             irene_files.write(content.novel, folder)
         if content.items is not None:
-            item_files.write(content.items, folder)
+            content = replace(
+                content, items=_written_items(content, content.items, folder, progress)
+            )
         (folder / BASE_SEGMENT).parent.mkdir()
         library, rows = load_library(content.index.library), len(content.keys)
         library.build(content.keys, content.index, folder / BASE_SEGMENT, progress)
@@ -155,6 +158,19 @@ def write_bundle(
                 content, library.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
             )
         manifest.write(_describe(content, folder), folder)
+
+
+def _written_items(
+    content: BundleContent, items: ItemFiles, folder: Path, progress: Progress
+) -> ItemFiles:
+    """Write the items; keys of the bundle, spread over all of it, stand in for queries."""
+    return item_files.write(
+        items,
+        folder,
+        parameters=content.index,
+        queries=content.keys[:: len(content.keys) // ITEM_QUERIES + 1].astype(np.float32),
+        progress=lambda done: progress(0),  # it counts rows; called to see whether to go on
+    )
 
 
 def _describe(content: BundleContent, folder: Path) -> Manifest:

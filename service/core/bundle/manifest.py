@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,7 +82,9 @@ class IndexFacts:
 
     def parameters(self) -> IndexParameters:
         """Return these facts as the parameters of the index library."""
-        return IndexParameters(**asdict(self))
+        return IndexParameters(
+            library=self.library, m=self.m, ef_construction=self.ef_construction, ef=self.ef
+        )
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -142,6 +144,16 @@ class NovelFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class ItemIndexFacts(IndexFacts):
+    """The index over the keys of many items.
+
+    `recall` is the share of the truly nearest items that it found for queries when it was built.
+    """
+
+    recall: float
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class ItemFacts:
     """The item memory: its number of items, and how many of them a query attends to.
 
@@ -151,6 +163,7 @@ class ItemFacts:
     items: Annotated[int, Field(ge=0)]
     attended: Annotated[int, Field(ge=1)]
     fingerprint: str
+    index: ItemIndexFacts | None = None  # None: all items are scanned
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import BundleAltered
+from service.core.types import Indices
 
 
 class TextStore:
@@ -55,20 +56,38 @@ class TextStore:
 
         Raises `TypeError` for a store that was written without `lookup`.
         """
+        order, wanted = self.order, text.encode()
+        place = self._first_place(wanted)
+        if place == len(self):
+            return None
+        position = int(order[place])
+        return position if self._raw(position) == wanted else None
+
+    def place_above(self, text: str) -> int:
+        """Return the place in `order` of the first text that is greater than `text`.
+
+        Raises `TypeError` as `find` does.
+        """
+        return self._first_place(text.encode() + b"\0")  # no text lies between
+
+    @property
+    def order(self) -> Indices:
+        """The positions of the texts [n] in ascending order; raises `TypeError` as `find` does."""
         if self._order is None:
             raise TypeError("this store was written without lookup")
-        wanted = text.encode()
+        return self._order
+
+    def _first_place(self, wanted: bytes) -> int:
+        """The place in the order of the first text that is not below `wanted`."""
+        order = self.order
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            if self._raw(int(self._order[middle])) < wanted:
+            if self._raw(int(order[middle])) < wanted:
                 low = middle + 1
             else:
                 high = middle
-        if low == len(self):
-            return None
-        position = int(self._order[low])
-        return position if self._raw(position) == wanted else None
+        return low
 
     def _raw(self, position: int) -> bytes:
         return bytes(self._bytes[self._offsets[position] : self._offsets[position + 1]])

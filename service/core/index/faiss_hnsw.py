@@ -25,7 +25,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise MissingExtra("faiss", extra="cpu") from error
 
 _ADD_ROWS = 8192  # rows inserted between two progress reports
-_SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time of one more place in the queue
+SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time of one more place in the queue
 _LONGEST_QUEUE = 4096
 _SPARE_ROWS = 32  # extra rows that an unfiltered walk finds to make up for excluded ones
 _FEW_EXCLUDED = 0.05  # excluded share up to which an unfiltered walk is faster
@@ -63,7 +63,7 @@ class FaissSegment:
             return self._walk(queries, count=count, ef=ef, row_filter=None)
         selected = max(1, row_filter.selected())
         longer_ef = min(ef * self.rows // selected, _LONGEST_QUEUE)
-        if selected <= _SCAN_ROWS_PER_QUEUE_PLACE * max(longer_ef, count):
+        if selected <= SCAN_ROWS_PER_QUEUE_PLACE * max(longer_ef, count):
             return self._scan(queries, count=count, row_filter=row_filter)
         if selected >= (1 - _FEW_EXCLUDED) * self.rows:
             similarities, rows = self._walk_and_drop(

@@ -9,9 +9,35 @@ from collections.abc import Callable
 
 import numpy as np
 
+from service.core.index.protocol import RowFilter, Segment
 from service.core.types import Doubles, Floats, Halves, Rows
 
 _TIE = 1e-6  # similarities closer than this are equal: fp32 sums in another order
+
+
+def mean_recall(
+    segment: Segment,
+    queries: Floats,
+    *,
+    ef: int,
+    exact: tuple[Floats, Rows],
+    row_filter: RowFilter | None,
+    vectors_of: Callable[[Rows], Halves],
+) -> float:
+    """Return the mean recall of a segment's searches [B, b] with the queue `ef`.
+
+    `exact` are the similarities and rows [B, b] of an exact search with the same filter.
+    """
+    similarities, rows = exact
+    _, retrieved = segment.search(queries, count=rows.shape[1], ef=ef, row_filter=row_filter)
+    shares = recall_per_query(
+        queries=queries,
+        retrieved=retrieved,
+        exact_rows=rows,
+        exact_similarities=similarities,
+        vectors_of=vectors_of,
+    )
+    return round(float(shares.mean()), 9)  # a mean of equal shares is not below them
 
 
 def recall_per_query(

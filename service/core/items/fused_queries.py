@@ -12,16 +12,36 @@ import numpy as np
 
 from service.core.items.fusion import Fusion
 from service.core.items.item_memory import ItemMemory
-from service.core.types import Floats, Rows
+from service.core.types import Floats, FusedItem, Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FusedQueries:
-    """Fused vectors [n, d]; places and similarities [m] of the items that each query attended."""
+    """Fused vectors [n, d]; places and similarities [m] of the items that each query attended.
+
+    `given` says that the items were named, not predicted. Without an item memory there are neither
+    places nor similarities.
+    """
 
     vectors: Floats
-    places: tuple[Rows, ...]
-    similarities: tuple[Floats, ...]
+    places: tuple[Rows, ...] = ()
+    similarities: tuple[Floats, ...] = ()
+    given: bool = False
+
+    def items(self, memory: ItemMemory) -> list[tuple[FusedItem, ...]]:
+        """Return the items [n] of each query; `memory` is the one that they were found in."""
+        return [
+            tuple(
+                FusedItem(
+                    id=memory.id_at(place),
+                    text=memory.text_at(place),
+                    similarity=similarity,
+                    given=self.given,
+                )
+                for place, similarity in zip(places.tolist(), near.tolist(), strict=True)
+            )
+            for places, near in zip(self.places, self.similarities, strict=True)
+        ]
 
 
 def fused(
@@ -46,13 +66,12 @@ def fused(
         vectors=np.stack(rows) if rows else vectors,
         places=tuple(places),
         similarities=tuple(similarities),
+        given=given is not None,
     )
 
 
 def _predicted(memory: ItemMemory, vector: Floats) -> tuple[Floats, Rows]:
-    similarities, places = memory.nearest(vector[None], memory.attended)
-    found = places[0] >= 0
-    return similarities[0][found], places[0][found]
+    return memory.nearest_of_one(vector[None], memory.attended)
 
 
 def _named(memory: ItemMemory, vector: Floats, places: Rows) -> tuple[Floats, Rows]:

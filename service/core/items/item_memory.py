@@ -1,54 +1,51 @@
 """The item memory of one view: the bundle's items, and the items posted since.
 
 The memory is persistent: `put` and `delete` return a new one that shares nearly everything with the
-old one. As with live rows, there is one writer: it appends to the newest memory only.
+old one, in a time that grows with the logarithm of the number of items (`tombstones`,
+`sorted_keys`).
 
 Shapes: n queries, m items of each, d dimensions, M items in the bundle.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import merge
+from itertools import islice
 
 import numpy as np
 from rpds import HashTrieMap
 
 from service.core.bundle.item_files import ItemFiles
-from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter
 from service.core.items.base_items import BaseItems, comparable
-from service.core.types import Bools, Floats, Halves, Rows
+from service.core.items.posted_items import MemoryItem, PostedItems
+from service.core.items.tombstones import Tombstones
+from service.core.types import Floats, Halves, Rows
 
-_BYTES_AN_ITEM = 600  # of main memory: its object, and its entries in the maps
+_BYTES_AN_ITEM = 700  # of main memory: its object, and its entries in the maps
+# In fp16, twice: the storage of vectors is doubled when it is full, and may be half empty.
+_BYTES_A_NUMBER = 4
 _DELETED = -1
-_FIRST_CAPACITY = 64  # places for posted items; doubled when they are used up
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryItem:
-    """One item; `place` is its number in the memory, which no other item ever gets."""
-
-    place: int
-    id: str
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemMemory:
     """Items by place and by id. An item that is posted gets the next place, also one posted again.
 
-    `attended` is how many items a query attends to. `vectors` holds the posted items' keys, which
-    are their values too: a new item has no learned residual, and training pulls residuals to zero.
-    `alive` [places] tells which places hold an item. `live_bytes` estimates what was posted takes
-    of main memory; a deleted item's vector stays until a snapshot.
+    `attended` is how many items a query attends to. The vectors of `posted` items are their keys
+    and their values: a new item has no learned residual, and training pulls residuals to zero.
+    `base_dead` are the bundle's items that were deleted or replaced. `live_bytes` estimates what
+    was posted takes of main memory; a deleted item's vector stays until a snapshot.
     """
 
     base: BaseItems
     attended: int
-    vectors: LiveVectors
-    alive: Bools
-    live: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
+    posted: PostedItems
+    base_dead: Tombstones = field(default_factory=Tombstones)
     place_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     live_bytes: int = 0
 
@@ -59,13 +56,17 @@ class ItemMemory:
         return cls(
             base=base,
             attended=files.facts.attended,
-            vectors=LiveVectors(capacity=_FIRST_CAPACITY, dimension=base.dimension),
-            alive=np.ones(base.count, bool),
+            posted=PostedItems.none(first=base.count, dimension=base.dimension),
         )
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return int(self.alive.sum())
+        return self.base.count - self.base_dead.count + len(self.posted)
+
+    @property
+    def dead(self) -> int:
+        """The number of items that were replaced or deleted and are still stored."""
+        return self.base_dead.count + self.posted.dead.count
 
     def find(self, item_id: str) -> int | None:
         """Return the place of the item with this id, None if there is none."""
@@ -75,39 +76,32 @@ class ItemMemory:
         return None if place == _DELETED else place
 
     def find_text(self, text: str) -> int | None:
-        """Return the place of an item with this text, whatever its case and spaces.
-
-        Of the bundle's items with the same text only the first one is seen.
-        """
-        place = self.base.find_text(text)
-        if place is not None and self.alive[place]:
-            return place
+        """Return the first place of an item with this text, whatever its case and spaces."""
         wanted = comparable(text)
-        posted = (place for place, item in self.live.items() if comparable(item.text) == wanted)
-        return min(posted, default=None)
+        place = self.base.find_text(wanted, self.base_dead)
+        return self.posted.find_text(wanted) if place is None else place
 
     def id_at(self, place: int) -> str:
         """Return the id of the item at `place`."""
-        return self.base.files.ids[place] if place < self.base.count else self.live[int(place)].id
+        if place < self.base.count:
+            return self.base.files.ids[place]
+        return self.posted.by_place[int(place)].id  # the map takes no integer of numpy
 
     def text_at(self, place: int) -> str:
         """Return the text of the item at `place`."""
         if place < self.base.count:
             return self.base.files.texts[place]
-        return self.live[int(place)].text  # the map takes no integer of numpy
+        return self.posted.by_place[int(place)].text
 
     def put(self, item_id: str, text: str, vector: Halves) -> ItemMemory:
         """Return a memory with this item, whose key and value are `vector` [d]."""
-        place, removed = len(self.alive), self.delete(item_id)
-        vectors = _with_room(self.vectors, place - self.base.count)
-        vectors.write(place - self.base.count, vector[None].astype(np.float16))
+        removed = self.delete(item_id)
+        size = bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
         return replace(
             removed,
-            vectors=vectors,
-            alive=np.append(removed.alive, True),
-            live=removed.live.insert(place, MemoryItem(place=place, id=item_id, text=text)),
-            place_by_id=removed.place_by_id.insert(item_id, place),
-            live_bytes=self.live_bytes + self._bytes_of(item_id, text),
+            posted=removed.posted.append(item_id, text, vector),
+            place_by_id=removed.place_by_id.insert(item_id, removed.posted.stop),
+            live_bytes=self.live_bytes + size,
         )
 
     def delete(self, item_id: str) -> ItemMemory:
@@ -115,14 +109,10 @@ class ItemMemory:
         place = self.find(item_id)
         if place is None:
             return self
-        alive = self.alive.copy()
-        alive[place] = False
-        return replace(
-            self,
-            alive=alive,
-            live=self.live.discard(place),
-            place_by_id=self.place_by_id.insert(item_id, _DELETED),
-        )
+        smaller = replace(self, place_by_id=self.place_by_id.insert(item_id, _DELETED))
+        if place < self.base.count:
+            return replace(smaller, base_dead=self.base_dead.with_dead(place))
+        return replace(smaller, posted=self.posted.without(self.posted.by_place[place]))
 
     def nearest(self, queries: Floats, count: int) -> tuple[Floats, Rows]:
         """Return similarities and places [n, count] of the items nearest to queries [n, d].
@@ -133,9 +123,19 @@ class ItemMemory:
         similarities = np.full((len(queries), count), -np.inf, np.float32)
         places = np.full((len(queries), count), -1, np.int64)
         for row, query in enumerate(queries):
-            found, at = self._nearest_of_one(query[None], count)
+            found, at = self.nearest_of_one(query[None], count)
             similarities[row, : len(at)], places[row, : len(at)] = found, at
         return similarities, places
+
+    def nearest_of_one(self, query: Floats, count: int) -> tuple[Floats, Rows]:
+        """Return what `nearest` does for one query [1, d], without places that hold no item."""
+        similarities, places = self.base.search(query, count, self.base_alive)
+        if len(self.posted):
+            others, at = self.posted.search(query, count)
+            similarities = np.concatenate([similarities, others])
+            places = np.concatenate([places, at])
+        order = np.lexsort((places, -similarities))[:count]
+        return similarities[order], places[order]
 
     def keys(self, places: Rows) -> Halves:
         """Return the keys [k, d] of the items at `places` [k]."""
@@ -147,73 +147,49 @@ class ItemMemory:
 
     def page(self, *, after: str, size: int) -> list[MemoryItem]:
         """Return the first `size` items with ids after `after`, by id."""
-        ids = ((self.id_at(place), place) for place in self._places())
-        chosen = sorted(pair for pair in ids if pair[0] > after)[:size]
+        of_base = self.base.ids_above(after, self.base_alive)
+        posted = self.posted.ids.above((after, sys.maxsize))
         return [
             MemoryItem(place=place, id=item_id, text=self.text_at(place))
-            for item_id, place in chosen
+            for item_id, place in islice(merge(of_base, posted), size)
         ]
 
     def as_files(self) -> ItemFiles:
-        """Return all items as the files of a bundle, in the order of their places."""
-        places = np.flatnonzero(self.alive)
-        files = self.base.files
-        return ItemFiles(
-            facts=replace(files.facts, items=len(places)),
+        """Return all items as the files of a bundle, in the order of their places.
+
+        Those of the bundle itself, with their index, where nothing was posted or deleted.
+        """
+        files, places = self.base.files, np.array(list(self._places()), np.int64)
+        if not self.posted.count and not self.base_dead.count:
+            return files
+        return replace(
+            files,
+            facts=replace(files.facts, items=len(places), index=None),
             ids=[self.id_at(place) for place in places.tolist()],
             texts=[self.text_at(place) for place in places.tolist()],
             keys=self.keys(places),
             values=self.values(places),
-            fusion=files.fusion,
+            index=None,
         )
 
-    def _nearest_of_one(self, query: Floats, count: int) -> tuple[Floats, Rows]:
-        border = self.base.count
-        parts = [
-            _search(self.base.keys, query, count, self.alive[:border], first=0),
-            _search(self.vectors, query, count, self.alive[border:], first=border),
-        ]
-        similarities = np.concatenate([part[0] for part in parts])
-        places = np.concatenate([part[1] for part in parts])
-        order = np.lexsort((places, -similarities))[:count]
-        return similarities[order], places[order]
+    @cached_property
+    def base_alive(self) -> RowFilter:
+        """Which of the bundle's items are alive."""
+        alive = self.base_dead.alive(self.base.count)
+        return RowFilter(start=0, stop=self.base.count, alive=alive)
 
     def _read(self, of_base: Halves, places: Rows) -> Halves:
         vectors = np.empty((len(places), self.base.dimension), np.float16)
         based = places < self.base.count
         vectors[based] = of_base[places[based]]
-        vectors[~based] = self.vectors.read(places[~based] - self.base.count)
+        vectors[~based] = self.posted.read(places[~based])
         return vectors
 
-    def _bytes_of(self, item_id: str, text: str) -> int:
-        return bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
-
     def _places(self) -> Iterator[int]:
-        return iter(np.flatnonzero(self.alive).tolist())
-
-
-def _search(
-    vectors: LiveVectors, query: Floats, count: int, alive: Bools, *, first: int
-) -> tuple[Floats, Rows]:
-    """The nearest of the rows that are alive, numbered from `first`: similarities and places."""
-    living = int(alive.sum())
-    if not living:
-        return np.zeros(0, np.float32), np.zeros(0, np.int64)
-    bits = None if living == len(alive) else np.packbits(alive, bitorder="little")
-    row_filter = RowFilter(start=0, stop=len(alive), alive=bits)
-    similarities, rows = vectors.search(query, count=min(count, living), row_filter=row_filter)
-    return similarities[0], rows[0] + first
+        yield from np.flatnonzero(self.base_alive.mask()).tolist()
+        yield from self.posted.places()
 
 
 def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
     """Estimate what a posted item takes of main memory."""
-    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + 2 * dimension
-
-
-def _with_room(vectors: LiveVectors, used: int) -> LiveVectors:
-    """`vectors`, or a copy of its first `used` rows with twice the capacity where it is full."""
-    if used < vectors.capacity:
-        return vectors
-    larger = LiveVectors(capacity=2 * vectors.capacity, dimension=vectors.matrix.shape[1])
-    larger.write(0, vectors.matrix[:used])
-    return larger
+    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + _BYTES_A_NUMBER * dimension

@@ -117,7 +117,7 @@ class View:
         Without an item memory they stay what they are.
         """
         if self.items is None or self.fusion is None:
-            return FusedQueries(vectors=queries, places=(), similarities=())
+            return FusedQueries(vectors=queries)
         return fused(self.items, self.fusion, queries, given)
 
     def retrieve(

@@ -14,6 +14,7 @@ import numpy as np
 
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NoItemMemory
+from service.core.items.fused_queries import FusedQueries
 from service.core.items.named_items import places_of
 from service.core.memory.view import View
 from service.core.prediction.evidence import evidence
@@ -22,6 +23,7 @@ from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.types import (
     Answer,
     Floats,
+    FusedItem,
     Keyword,
     Prediction,
     PredictOptions,
@@ -29,6 +31,8 @@ from service.core.types import (
     RowKind,
     Rows,
 )
+
+AttendedItems = tuple[FusedItem, ...] | None  # of one query, as `Prediction` holds them
 
 
 class Stopwatch:
@@ -83,11 +87,12 @@ class Predictor:
         watch: Stopwatch,
     ) -> Answer:
         """Answer encoded queries [B, d]; `watch` may hold the seconds of their encoding."""
-        vectors = self.fuse(view, vectors, options, watch)
+        fused = self.fuse(view, vectors, options, watch)
         with watch.stage("retrieve"):
-            retrieved = self.retrieve(view, vectors, options)
+            retrieved = self.retrieve(view, fused.vectors, options)
         with watch.stage("score"):
-            predictions = self.predictions(view, queries, retrieved, options)
+            items = explained_items(view, fused, options)
+            predictions = self.predictions(view, queries, retrieved, options, items)
         return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
 
     def predictions(
@@ -96,12 +101,16 @@ class Predictor:
         queries: Sequence[str],
         retrieved: tuple[Floats, Rows],
         options: PredictOptions,
+        items: Sequence[AttendedItems],
     ) -> tuple[Prediction, ...]:
-        """The keywords of queries from their retrieved keys: similarities and rows, [B, b]."""
+        """The keywords of queries from their retrieved keys: similarities and rows, [B, b].
+
+        `items` [B] are those of `explained_items`.
+        """
         rankings = self.vote(view, retrieved, options)
         return tuple(
-            Prediction(query=query, keywords=self.keywords(view, ranking, options))
-            for query, ranking in zip(queries, rankings, strict=True)
+            Prediction(query=query, keywords=self.keywords(view, ranking, options), items=attended)
+            for query, ranking, attended in zip(queries, rankings, items, strict=True)
         )
 
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
@@ -121,22 +130,20 @@ class Predictor:
 
     def fuse(
         self, view: View, vectors: Floats, options: PredictOptions, watch: Stopwatch
-    ) -> Floats:
-        """The vectors [B, d] that are searched: fused with items, if `view` has any.
+    ) -> FusedQueries:
+        """The vectors [B, d] that are searched: fused with items, if `view` has an item memory.
 
-        They are the nearest, or those of the options. Raises `NoItemMemory` where `view` has none
-        of the latter, and as `places_of`.
+        The items are the nearest, or those of the options. Raises `NoItemMemory` for the latter
+        where `view` has no item memory, and as `places_of`.
         """
         if view.items is None:
             if options.items is not None:
                 raise NoItemMemory
-            return vectors
+            return FusedQueries(vectors=vectors)
         with watch.stage("fuse"):
             if options.items is None:
-                return view.fused(vectors).vectors
-            return view.fused(
-                vectors, [places_of(view.items, options.items)] * len(vectors)
-            ).vectors
+                return view.fused(vectors)
+            return view.fused(vectors, [places_of(view.items, options.items)] * len(vectors))
 
     def retrieve(self, view: View, vectors: Floats, options: PredictOptions) -> tuple[Floats, Rows]:
         """The keys that may vote for encoded queries [B, d]: similarities and rows, [B, b]."""
@@ -180,6 +187,18 @@ class Predictor:
                 )
             )
         return tuple(keywords)
+
+
+def explained_items(
+    view: View, fused: FusedQueries, options: PredictOptions
+) -> Sequence[AttendedItems]:
+    """The items [B] that each query attended to; None for each that is not to be explained.
+
+    None, too, for a view without an item memory.
+    """
+    if not options.explain or view.items is None:
+        return [None] * len(fused.vectors)
+    return fused.items(view.items)
 
 
 def voting_kind(memorization: float) -> RowKind | None:

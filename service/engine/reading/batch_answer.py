@@ -9,7 +9,7 @@ from time import monotonic
 import numpy as np
 
 from service.core.errors import KeymatchError
-from service.core.prediction.predictor import Stopwatch
+from service.core.prediction.predictor import AttendedItems, Stopwatch, explained_items
 from service.core.types import Answer, Floats, Prediction, PredictOptions, Rows
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading.query_request import QueryRequest, QueryTask
@@ -106,11 +106,12 @@ def _search(
     """
     watch, first = Stopwatch(), group[0][0]
     vectors = group[0][1] if len(group) == 1 else np.concatenate([rows for _, rows in group])
-    vectors = loaded.predictor.fuse(first.view, vectors, first.request.options, watch)
+    options = first.request.options
+    fused = loaded.predictor.fuse(first.view, vectors, options, watch)
     with watch.stage("retrieve"):
-        retrieved = loaded.predictor.retrieve(first.view, vectors, first.request.options)
+        retrieved = loaded.predictor.retrieve(first.view, fused.vectors, options)
     with watch.stage("score"):
-        scored = _score(loaded, group, retrieved)
+        scored = _score(loaded, group, retrieved, explained_items(first.view, fused, options))
     telemetry.observe_stages(watch.seconds)
     outcomes = []
     for task, result in scored:
@@ -129,27 +130,36 @@ def _search(
 
 
 def _score(
-    loaded: LoadedBundle, group: Sequence[Encoded], retrieved: tuple[Floats, Rows]
+    loaded: LoadedBundle,
+    group: Sequence[Encoded],
+    retrieved: tuple[Floats, Rows],
+    items: Sequence[AttendedItems],
 ) -> list[tuple[QueryTask, Results | KeymatchError]]:
-    """The results of each task from all keys [B, b]; of none that has expired meanwhile."""
+    """The results of each task from all keys [B, b] and items [B]; of none that has expired."""
     scored: list[tuple[QueryTask, Results | KeymatchError]] = []
     start = 0
     for task, _ in group:
         own = slice(start, start := start + len(task))
         found = (retrieved[0][own], retrieved[1][own])
         try:
-            scored.append(
-                (task, task.request.useless(monotonic()) or _results(loaded, task, found))
-            )
+            error = task.request.useless(monotonic())
+            scored.append((task, error or _results(loaded, task, found, items[own])))
         except KeymatchError as error:  # the answer would be too large
             scored.append((task, error))
     return scored
 
 
-def _results(loaded: LoadedBundle, task: QueryTask, retrieved: tuple[Floats, Rows]) -> Results:
+def _results(
+    loaded: LoadedBundle,
+    task: QueryTask,
+    retrieved: tuple[Floats, Rows],
+    items: Sequence[AttendedItems],
+) -> Results:
     """The predictions of a task, serialised where its request asks for that."""
     request = task.request
-    predictions = loaded.predictor.predictions(task.view, task.queries, retrieved, request.options)
+    predictions = loaded.predictor.predictions(
+        task.view, task.queries, retrieved, request.options, items
+    )
     if request.serialize is None:
         return predictions, ()
     return (), tuple(map(request.serialize, predictions))

@@ -24,7 +24,8 @@ class PredictBody(StrictModel):
     explain: bool = Field(
         False,
         description="Add to each keyword its metadata and the rows of the memory that voted for it"
-        " (`evidence`).",
+        " (`evidence`), and to each query the items that it attended to (`items`), where the bundle"
+        " has an item memory.",
     )
     min_version: int = Field(
         0,

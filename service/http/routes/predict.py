@@ -21,7 +21,8 @@ from service.http.responses import (
 )
 from service.http.routes.dependencies import RouteDependencies
 
-FEW_ROWS = 1_000  # keywords or evidence, of which the event loop builds an answer in a millisecond
+# Keywords, evidence and items, of which the event loop builds an answer in a millisecond.
+FEW_ROWS = 1_000
 
 
 class PredictRoutes:
@@ -50,16 +51,24 @@ class PredictRoutes:
     async def predict(self, call: Call[PredictBody]) -> PredictAnswer | JsonAnswer:
         """Answer all queries of a request from one view of the memory."""
         body = call.input
-        rows = len(body.queries) * body.top_k * (EVIDENCE_ROWS if body.explain else 1)
+        rows = len(body.queries) * self._rows_of_query(body)
         if rows > FEW_ROWS:  # as much is held before its answer is built, and waits for that
             call.hold.add(min(rows * KEYWORD_BYTES, self._answer_bytes))
             serialize = SerializedResults(explain=body.explain, limit=self._answer_bytes)
             bundle, answer = await self._answer(call, serialize)
             return large_predict_answer(answer, bundle=bundle)
         bundle, answer = await self._answer(call)
-        if body.explain:  # only metadata and evidence make so few rows large
+        if body.explain:  # only metadata, evidence and items make so few rows large
             require_answer_fits(answer, explain=True, limit=self._answer_bytes)
         return predict_answer(answer, bundle=bundle, explain=body.explain)
+
+    def _rows_of_query(self, body: PredictBody) -> int:
+        """The most keywords that a query's result has; with evidence, its rows and items."""
+        if not body.explain:
+            return body.top_k
+        memory = self._engine.view.items
+        items = 0 if memory is None else memory.attended if body.items is None else len(body.items)
+        return body.top_k * EVIDENCE_ROWS + items
 
     async def _answer(
         self, call: Call[PredictBody], serialize: SerializedResults | None = None

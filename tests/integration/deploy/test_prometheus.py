@@ -30,7 +30,7 @@ EXPRESSIONS = {
     for panel in DASHBOARD["panels"]
     for target in panel["targets"]
 }
-RULES = 9
+RULES = 10
 
 
 def tool(name: str) -> str:

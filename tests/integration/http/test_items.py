@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from service.settings import Limits
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import make_bundle
@@ -73,20 +74,134 @@ def test_a_request_may_name_items_by_id_or_text(with_items: LocalService) -> Non
     assert answer([]) != named
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service with an item memory that takes no item."""
+    folder = tmp_path_factory.mktemp("reader")
+    with local_service(make_bundle(folder / "bundle", items=ITEMS), folder / "state") as service:
+        yield service
+
+
+def test_evidence_names_the_items_of_each_query(with_items: LocalService) -> None:
+    asked = {"queries": ["somewhere to sleep", "lamp light"], "explain": True, "top_k": 3}
+    results = with_items.post("/predict", asked).json()["results"]
+    assert all(set(result) == {"query", "items", "keywords"} for result in results)
+    assert [{item["kind"] for item in result["items"]} for result in results] == [{"predicted"}] * 2
+    assert results[1]["items"][0].keys() == {"kind", "id", "text", "similarity"}
+    assert results[1]["items"][0]["id"] == "light"
+    similarities = [item["similarity"] for item in results[1]["items"]]
+    assert similarities == sorted(similarities, reverse=True)
+    given = with_items.post("/predict", {**asked, "items": ["Water  drinks", "camp"]}).json()
+    for result in given["results"]:
+        assert [(item["kind"], item["id"]) for item in result["items"]] == [
+            ("given", "water"),
+            ("given", "camp"),
+        ]
+    none = with_items.post("/predict", {**asked, "items": []}).json()["results"]
+    assert [result["items"] for result in none] == [[], []]
+
+
+def test_a_removed_item_is_never_named(with_items: LocalService) -> None:
+    asked = {"queries": ["lamp light"], "explain": True}
+
+    def named() -> list[str]:
+        [result] = with_items.post("/predict", asked).json()["results"]
+        return [item["id"] for item in result["items"]]
+
+    assert named()[0] == "light"
+    with_items.request("DELETE", "/items/light")
+    assert "light" not in named()
+    with_items.post("/items", {"items": [{"id": "light", "text": "lamp light"}]})
+    assert named()[0] == "light"
+
+
+def test_large_answers_name_items_as_small_ones_do(with_items: LocalService) -> None:
+    asked = {"queries": ["lamp light"], "explain": True, "top_k": 3}
+    [small] = with_items.post("/predict", asked).json()["results"]
+    many = with_items.post("/predict", {**asked, "queries": ["lamp light"] * 100}).json()
+    assert many["results"] == [small] * 100
+
+
+def test_items_count_for_the_size_of_an_answer(bundle: Path, tmp_path: Path) -> None:
+    long = [{"id": f"long{number}", "text": f"{number} " + "é" * 2_000} for number in range(16)]
+    limits = Limits(answer_bytes=40_000)
+    with local_service(bundle, tmp_path / "state", limits=limits) as service:
+        service.post("/items", {"items": long})
+        names = [item["id"] for item in long]
+        asked = {"queries": ["tent"], "top_k": 1, "items": names}
+        assert service.post("/predict", asked).status_code == 200
+        refused = service.post("/predict", {**asked, "explain": True})
+        assert_problem(refused, 422, field="top_k")
+        fewer = {**asked, "explain": True, "items": names[:8]}
+        assert len(service.post("/predict", fewer).content) > 32_000
+
+
 @pytest.mark.parametrize(
-    ("items", "field"),
+    ("items", "field", "said"),
     [
-        (["camp", "unheard of"], "items.1"),
-        ("camp", "items"),
-        ([7], "items.0"),
-        (["camp"] * 17, "items"),
+        (["camp", "unheard of"], "items.1", "no item has the id or text 'unheard of'"),
+        (["x" * 2048], "items.0", f"no item has the id or text '{'x' * 100}…'"),
+        (["camp"] * 17, "items", "at most 16 items after validation, not 17"),
+        ("camp", "items", "should be a valid list"),
+        ({"0": "camp"}, "items", "should be a valid list"),
+        (7, "items", "should be a valid list"),
+        ([7], "items.0", "should be a valid string"),
+        ([None], "items.0", "should be a valid string"),
+        ([["camp"]], "items.0", "should be a valid string"),
+        (["camp", ""], "items.1", "at least 1 character"),
+        ([" \t"], "items.0", "at least 1 character"),
+        (["\x1c"], "items.0", "consists of white space only"),
+        (["x" * 2049], "items.0", "at most 2048 characters"),
     ],
 )
 def test_wrong_items_of_a_request_are_named(
-    items: object, field: str, with_items: LocalService
+    items: object, field: str, said: str, reader: LocalService
 ) -> None:
-    problem = with_items.post("/predict", {"queries": ["tent"], "items": items})
-    assert_problem(problem, 422, field=field)
+    answer = reader.post("/predict", {"queries": ["tent"], "items": items})
+    problem = assert_problem(answer, 422, field=field)
+    assert said in problem["errors"][0]["message"]
+
+
+def one(**item: object) -> dict[str, object]:
+    return {"items": [item]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        ({}, "items", "required"),
+        ({"items": []}, "items", "at least 1 item"),
+        ({"items": None}, "items", "should be a valid list"),
+        ({"items": {"text": "a"}}, "items", "should be a valid list"),
+        ({"items": [{"text": f"item {n}"} for n in range(1001)]}, "items", "at most 1000 items"),
+        ({"items": ["camp"]}, "items.0", "valid dictionary"),
+        (one(), "items.0.text", "required"),
+        (one(text=""), "items.0.text", "at least 1 character"),
+        (one(text=" \u3000"), "items.0.text", "at least 1 character"),
+        (one(text="\x1c"), "items.0.text", "consists of white space only"),
+        (one(text="x" * 2049), "items.0.text", "at most 2048 characters"),
+        (one(text=7), "items.0.text", "should be a valid string"),
+        (one(text=None), "items.0.text", "should be a valid string"),
+        (one(text="a", id=""), "items.0.id", "at least 1 character"),
+        (one(text="a", id=7), "items.0.id", "should be a valid string"),
+        (one(text="a", id="x" * 2049), "items.0.id", "at most 2048 characters"),
+        (one(text="a", name="b"), "items.0.name", "'name' is unknown; known are id, text"),
+        ({"items": [SLEEP], "item": 1}, "item", "'item' is unknown"),
+        ({"items": [SLEEP, SLEEP]}, "items", "item 1 repeats the id 'sleep'"),
+        (
+            {"items": [{"text": "Web  App"}, {"text": "web APP"}]},
+            "items",
+            "repeats the id 'web app",
+        ),
+    ],
+)
+def test_wrong_items_are_named_and_none_is_put(
+    body: object, field: str, said: str, reader: LocalService
+) -> None:
+    problem = assert_problem(reader.post("/items", body), 422, field=field)
+    assert said in problem["errors"][0]["message"]
+    assert reader.get("/info").json()["version"] == 0
+    assert ids(reader) == sorted(ITEMS)
 
 
 def test_a_bundle_without_items_refuses_them(service: LocalService) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +13,12 @@ from service.server.memory_budget import MEMORIES
 from service.settings import Limits
 from service.telemetry import LIMITS
 from tests.support.http.problems import assert_problem
-from tests.support.serving import LocalService, ServerProcess, wait_for
+from tests.support.serving import LocalService, ServerProcess, local_service, wait_for
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS as TEXTS
 
 LIMIT = "keymatch_limit"
+ITEMS = "keymatch_items"
 TENT = {"queries": ["tent"]}
 
 
@@ -71,8 +75,23 @@ def test_an_idle_service_shows_every_fixed_label_value(service: LocalService) ->
     }  # fmt: skip
     rows = {key[1] for key in samples(service) if key[0] == "keymatch_memory_rows"}
     assert rows == {"base", "sealed", "live", "tombstone"}
+    items = {key[1]: count for key, count in samples(service).items() if key[0] == ITEMS}
+    assert items == {"base": 0, "live": 0, "tombstone": 0}
     [build] = [key for key in samples(service) if key[0] == "keymatch_build_info"]
     assert "tiny" in build
+
+
+def test_items_are_counted_by_kind(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "with-items", items=TEXTS)
+    with local_service(bundle, tmp_path / "state") as service:
+        posted = [{"text": "somewhere to sleep"}, {"id": "camp", "text": "camping at night"}]
+        service.post("/items", {"items": posted})
+        service.request("DELETE", "/items/somewhere%20to%20sleep")
+        service.post("/predict", {"queries": ["lamp light"]})
+        found = samples(service)
+    items = {key[1]: count for key, count in found.items() if key[0] == ITEMS}
+    assert items == {"base": 4, "live": 2, "tombstone": 2}
+    assert found["keymatch_stage_seconds_count", "fuse"] >= 1
 
 
 def test_refusals_are_counted_by_reason(service: LocalService) -> None:

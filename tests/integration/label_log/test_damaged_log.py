@@ -11,8 +11,16 @@ from service.core.label_log import open_log
 from tests.support.commands import complaint, run
 from tests.support.label_logs import Place
 from tests.support.serving import ServerProcess, server_process, wait_for
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS
 
 PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def tiny_bundle_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with an item memory, which `start` serves."""
+    return make_bundle(tmp_path_factory.mktemp("damaged") / "tiny", items=ITEMS)
 
 
 @pytest.mark.slow  # four starts of a process
@@ -26,22 +34,29 @@ def test_a_damaged_log_is_recovered(
     clicked = {"instances": [{"query": "grainger", "labels": ["rope"]}]}
     assert server.client.post("/instances", json=clicked).status_code == 200
     assert server.client.request("DELETE", "/labels/rope").status_code == 200
+    for name in ("web", "shop"):
+        items = {"items": [{"id": name, "text": f"for the {name}"}]}
+        assert server.client.post("/items", json=items).status_code == 200
+    assert server.client.request("DELETE", "/items/feet").status_code == 200
     server.stop()
+    Place(state).tamper("UPDATE events SET body = '{}' WHERE sequence = 6")  # web
     Place(state).tamper("UPDATE events SET body = '{}' WHERE sequence = 2")  # rope
 
     said = complaint(
         run("service", "serve", "--bundle", tiny_bundle_folder, "--state", state, "--port", 0)
     )
-    assert "whole are the events 1, 3-5; lost are 2" in said
+    assert "whole are the events 1, 3-5, 7-8; lost are 2, 6" in said
     assert "python -m service log --recover NEW" in said
 
     ended = run("service", "log", "--state", state, "--recover", new)
     assert ended.returncode == 1
-    assert "whole are the events 1, 3-5; lost are 2" in ended.stdout
+    assert "whole are the events 1, 3-5, 7-8; lost are 2, 6" in ended.stdout
     with server_process(tiny_bundle_folder, new, tmp_path / "stderr-new") as recovered:
         page = recovered.client.get("/labels").json()
         assert {label["id"] for label in page["labels"]} == {"axe", "saw"}
-        assert recovered.client.get("/info").json()["version"] == 4
+        assert recovered.client.get("/info").json()["version"] == 6
+        items = recovered.client.get("/items").json()["items"]
+        assert [item["id"] for item in items] == ["camp", "light", "shop", "water"]
         assert recovered.client.get("/labels/rope").status_code == 404
 
 

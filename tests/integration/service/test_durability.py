@@ -2,10 +2,21 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from tests.support.serving import ServerProcess
+import pytest
 
+from tests.support.http.problems import assert_problem
+from tests.support.serving import ServerProcess
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS
+
+ITEM_WRITES = [
+    {"id": "ice", "text": "ice and snow"},
+    {"id": "camp", "text": "camping in winter"},
+    {"id": "ice", "text": "glacier"},
+]
 QUERIES = ["ice axe", "glacier tool", "camping tent", "tarp", "warm boots", "label 17"]
 LABELS = [
     {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}},
@@ -14,42 +25,68 @@ LABELS = [
     *({"text": f"label {number}"} for number in range(20)),
 ]
 
+WRITES = len(ITEM_WRITES) + len(LABELS) + 2
+
+
+@pytest.fixture(scope="module")
+def tiny_bundle_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with an item memory, which `start` serves."""
+    return make_bundle(tmp_path_factory.mktemp("durable") / "tiny", items=ITEMS)
+
 
 def answers(server: ServerProcess) -> Any:
     """Everything that a client can see of the memory, scores to the last bit."""
     body = {"queries": QUERIES, "explain": True, "depth": 100, "top_k": 100}
-    predicted = server.client.post("/predict", json=body).json()
-    return predicted["version"], predicted["results"], server.client.get("/labels").json()
+    results = []
+    for items in (None, ["ice", "camp"], []):
+        answer = server.client.post("/predict", json={**body, "items": items}).json()
+        results.append(answer["results"])
+    pages = [server.client.get(path).json() for path in ("/labels", "/items")]
+    return answer["version"], results, pages
 
 
 def write(server: ServerProcess) -> int:
+    """Put items among the labels, and delete one; returns the version."""
+    for item in ITEM_WRITES:
+        answer = server.client.post("/items", json={"items": [item]})
+        assert answer.status_code == 200, answer.text
     for label in LABELS:
         answer = server.client.post("/labels", json={"labels": [label]})
         assert answer.status_code == 200, answer.text
-    return answer.json()["version"]
+    server.client.post("/items", json={"items": [{"id": "gone", "text": "gone soon"}]})
+    answer = server.client.delete("/items/gone")
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["version"])
 
 
 def test_a_restart_continues_at_the_same_version_with_the_same_answers(
     start: Callable[..., ServerProcess],
 ) -> None:
     first = start()
-    assert write(first) == len(LABELS)
+    assert write(first) == WRITES
     before = answers(first)
     assert first.stop() == 0
     second = start()
     assert answers(second) == before
-    assert write(second) == len(LABELS) + 2  # "axe" is posted in two forms again
+    # "axe" and "ice" are posted in two forms again, and "gone" is put and deleted.
+    assert write(second) == WRITES + 6
     assert second.stop() == 0
 
 
 def test_what_was_answered_survives_kill_9(start: Callable[..., ServerProcess]) -> None:
     first = start()
-    assert write(first) == len(LABELS)
+    assert write(first) == WRITES
+    assert_problem(first.client.delete("/items/gone"), 404)
+    refused = {"items": [{"id": "half", "text": "half"}, {"id": "other", "text": ""}]}
+    assert_problem(first.client.post("/items", json=refused), 422)
     first.kill()
     assert first.process.returncode == -signal.SIGKILL
     second = start()
-    version, _, page = answers(second)
-    assert version == len(LABELS)
+    version, _, (page, items) = answers(second)
+    assert version == WRITES
+    assert {item["id"]: item["text"] for item in items["items"]} == {
+        **ITEMS, "camp": "camping in winter", "ice": "glacier"
+    }  # fmt: skip
     assert {label["id"] for label in page["labels"]} == {
         "axe", "tent", *(f"label {number}" for number in range(20))
     }  # fmt: skip

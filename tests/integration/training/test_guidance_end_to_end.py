@@ -184,4 +184,4 @@ def test_data_without_metadata_are_refused(
     lf_xmc.write(tiny_dataset(), folder / "no-metadata")
     places = ("--data", folder / "no-metadata", "--out", folder / "of-none")
     assert status_of(training, "robustness", "--runs", folder / "oracle", *places) == 2
-    assert "has no metadata" in capsys.readouterr().err
+    assert "changes metadata items, and data set colours has none" in capsys.readouterr().err

@@ -150,6 +150,11 @@ def test_served_answers_are_those_of_the_evaluation(folder: Path, tmp_path: Path
     places = ("--bundle", bundle, "--data", folder / "data")
     assert status_of(training, "evaluate", *places, *options) == 0
     [row] = orjson.loads(measured.read_bytes())["rows"]
+    linked = tmp_path / "linked.json"
+    options = ("--memorization", "0.5", "--json", linked, "--items", "linked")
+    assert status_of(training, "evaluate", *places, *options) == 0
+    assert orjson.loads(linked.read_bytes())["items"] == "linked"
+    assert orjson.loads(linked.read_bytes())["rows"] != [row]
 
     with local_service(bundle, tmp_path / "state") as service:
         body = {"queries": list(dataset.test.instances.texts), "top_k": 1, "memorization": 0.5}

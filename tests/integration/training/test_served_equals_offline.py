@@ -12,21 +12,31 @@ writes the shortest text that reads back as the same double.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
+from export.__main__ import app as export_app
 from service.core.bundle.bundle import open_bundle
 from service.core.prediction.many_queries import RankedLabels
 from service.core.prediction.predictor import voting_kind
-from tests.support.commands import run
+from tests.support.commands import run, status_of
 from tests.support.serving import ServerProcess, server_process
-from tests.support.tiny.training import tiny_dataset
+from tests.support.tiny.training import (
+    tiny_dataset,
+    train_tiny,
+    with_colour_metadata,
+    write_recipe,
+    write_tiny_checkpoint,
+)
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
-from training.evaluation.evaluation import Evaluation, open_evaluation
+from training.evaluation.evaluation import Evaluation, Items, open_evaluation
 from training.evaluation.prediction import Neighbours, OfflineMemory, predict
 
 REPOSITORY = Path(__file__).parents[3]
@@ -38,7 +48,9 @@ TOP_K, QUERIES_A_REQUEST = 100, 64
 Ranking = list[tuple[str, float]]  # ids and scores, best first
 
 
-def compare(bundle: Path, dataset: Dataset, tmp_path: Path, *, depth: int) -> None:
+def compare(
+    bundle: Path, dataset: Dataset, tmp_path: Path, *, depth: int, items: Items = "predicted"
+) -> None:
     """Assert that the service and both ways offline rank all test rows alike."""
     offline = open_evaluation(
         open_bundle(bundle),
@@ -47,14 +59,16 @@ def compare(bundle: Path, dataset: Dataset, tmp_path: Path, *, depth: int) -> No
         exact=False,
         threads=2,
         report=lambda stage, done, total: None,
+        items=items,
     )
+    tmp_path.mkdir(exist_ok=True)
     with server_process(bundle, tmp_path / "state", tmp_path / "log") as server:
         for memorization in MEMORIZATIONS:
-            served = list(
-                answers(
-                    server, dataset.test.instances.texts, memorization=memorization, depth=depth
-                )
-            )
+            options = {"top_k": TOP_K, "memorization": memorization, "depth": depth}
+            if items == "linked":
+                served = list(answers_to_linked(server, dataset, options))
+            else:
+                served = list(answers(server, dataset.test.instances.texts, options))
             retrieved = offline.retrieve(voting_kind(memorization))
             evaluated = offline.ranked(retrieved, memorization)
             assert served == rankings(evaluated, dataset)
@@ -63,13 +77,24 @@ def compare(bundle: Path, dataset: Dataset, tmp_path: Path, *, depth: int) -> No
             assert any(served)
 
 
+def answers_to_linked(
+    server: ServerProcess, dataset: Dataset, options: Mapping[str, object]
+) -> Iterator[Ranking]:
+    """The served ranking of each test row, whose request names its items, the rarest first."""
+    frequency = np.asarray((dataset.train.metadata_of != 0).sum(axis=0)).ravel()
+    for row, query in enumerate(dataset.test.instances.texts):
+        columns = dataset.test.metadata_of[row].indices.tolist()
+        columns.sort(key=lambda column: (frequency[column], column))
+        items = [dataset.metadata.uids[column] for column in columns]
+        yield from answers(server, [query], {**options, "items": items})
+
+
 def answers(
-    server: ServerProcess, queries: Sequence[str], *, memorization: float, depth: int
+    server: ServerProcess, queries: Sequence[str], options: Mapping[str, object]
 ) -> Iterator[Ranking]:
     """The served ranking of each query."""
     for start in range(0, len(queries), QUERIES_A_REQUEST):
         asked = list(queries[start : start + QUERIES_A_REQUEST])
-        options = {"top_k": TOP_K, "memorization": memorization, "depth": depth}
         reply = server.client.post("/predict", json={"queries": asked, **options})
         assert reply.status_code == 200, reply.text
         results = reply.json()["results"]
@@ -119,6 +144,30 @@ def test_all_rows_of_a_tiny_data_set(tmp_path: Path) -> None:
     lf_xmc.write(tiny_dataset(), data)
     export(data, bundle, seconds=120)
     compare(bundle, lf_xmc.read(data), tmp_path, depth=20)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+def test_all_rows_of_an_oak_bundle_with_predicted_and_with_given_items(tmp_path: Path) -> None:
+    dataset, bundle = with_several_items(with_colour_metadata(tiny_dataset())), tmp_path / "bundle"
+    lf_xmc.write(dataset, tmp_path / "data")
+    write_recipe(tmp_path, model=write_tiny_checkpoint(tmp_path, dropout=0.0), system="oak")
+    settings = ("optimizer.head_learning_rate=0.02", "system.attended=2")
+    assert train_tiny(tmp_path, "run", *settings, recipe="oak") == 0
+    source = ("--encoder", tmp_path / "run" / "best", "--data", tmp_path / "data")
+    assert status_of(export_app, "bundle", *source, "--out", bundle) == 0
+
+    dataset = lf_xmc.read(tmp_path / "data")
+    compare(bundle, dataset, tmp_path / "predicted", depth=20)
+    compare(bundle, dataset, tmp_path / "linked", depth=20, items="linked")
+
+
+def with_several_items(dataset: Dataset) -> Dataset:
+    """Test rows have no item, one item or two, so that rows without any are compared, too."""
+    links = dataset.test.metadata_of.toarray()
+    links[0], links[1:9, :] = 0.0, np.roll(links[1:9], 1, axis=0) + links[1:9] > 0
+    test = replace(dataset.test, metadata_of=csr_matrix(links))
+    assert {0, 1, 2} == set(np.diff(test.metadata_of.indptr).tolist())
+    return replace(dataset, test=test)
 
 
 @pytest.mark.slow

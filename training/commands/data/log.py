@@ -53,7 +53,8 @@ def log(
         The folder to write; it must not exist yet.
     data
         The data set that the bundle was made from: its test rows, weights, filtered pairs and
-        metadata are carried over. Clicks on a test query join its test row.
+        metadata are carried over. Clicks on a test query join its test row. Of a bundle with an
+        item memory the metadata items are those that are served, with the links of this data set.
     since
         Add only what was learned since then: a date or time (2026-11-30, 2026-11-30T08:00; UTC),
         Unix seconds (@1796000000), or the number of an event (1200). Deletions always count.
@@ -156,6 +157,11 @@ def _summary(history: History, learned: Dataset, out: Path) -> Iterator[str]:
         f"now served: {len(labels):,} labels, {novel:,} of them new; clicks of"
         f" {len(view.ownership.clicks):,} queries"
     )
+    if view.items is not None:
+        yield (
+            f"items: {len(view.items):,} served; in the log {counts.items:,} were posted and"
+            f" {counts.item_deletions:,} deleted"
+        )
     if history.unknown:
         yield (
             f"{history.unknown:,} clicks name a label that neither bundle nor log has: it was"

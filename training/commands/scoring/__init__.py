@@ -1,1 +1,1 @@
-"""The command `score` and its parts."""
+"""The commands `score` and `mix`, and their parts."""

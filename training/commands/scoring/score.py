@@ -16,13 +16,14 @@ from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.commands.options import ScoringPrecision
-from training.commands.scoring.target import Items, ItemsOption, target_of
+from training.commands.scoring.target import ItemsOption, target_of
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
 from training.evaluation.answers import drawn_rows
+from training.evaluation.evaluation import Items
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Results, rows_of_chosen
 from training.evaluation.run_facts import facts_of_run

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable
+from training.evaluation.evaluation import Items
 from training.models.encoder_location import find_encoder
 
-Items = Literal["predicted", "linked"]  # that a query of OAK attends to
 _HELP = (
     "For a run of OAK: the metadata items that a test row attends to, those that it is predicted,"
     " as when served, or all that the data link it to; `linked` needs `--out`."

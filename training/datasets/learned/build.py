@@ -1,22 +1,22 @@
 """The data set for the next training: what a bundle was made from and what was learned since.
 
-Shapes: N rows, C columns of the memory, L labels of the data set, M metadata items.
+Shapes: N rows, C columns of the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, vstack
 
 from service.core.errors import InvalidInput
 from service.core.types import Label
 from training.datasets.dataset import DEFAULT_PROPENSITY, Dataset, Split, Texts
 from training.datasets.learned.history import History
 from training.datasets.learned.live_pairs import Pair, live_pairs
+from training.datasets.learned.served_items import LearnedItems
 from training.datasets.learned.split_rows import joined, select, with_columns, with_pairs
 from training.datasets.learned.training_rows import (
     require_made_from,
@@ -60,17 +60,18 @@ def learned_dataset(
     train, test = _splits(history, data, labels, options)
     kept = _kept_labels(labels, history, options, [train, test])
     columns = np.array([label.index for label in kept], np.int64)
+    items = LearnedItems.of(history.view.items, data)
     return Dataset(
         name=name,
-        train=with_columns(train, columns),
-        test=with_columns(test, columns),
+        train=replace(with_columns(train, columns), metadata_of=items.of_rows(train)),
+        test=replace(with_columns(test, columns), metadata_of=items.of_rows(test)),
         labels=Texts(
             uids=tuple(label.id for label in kept), texts=tuple(label.text for label in kept)
         ),
         propensity=DEFAULT_PROPENSITY if data is None else data.propensity,
         fields=("title",) if data is None else data.fields,
-        label_metadata=_label_metadata(kept, data),
-        metadata=None if data is None else data.metadata,
+        label_metadata=items.of_labels(kept),
+        metadata=items.texts,
         source=f"bundle {history.view.bundle.manifest.name} and its log up to event"
         f" {history.view.version}",
         learned=history.learned,
@@ -150,14 +151,3 @@ def _kept_labels(
         or label.id in history.counts.posted
         or label.index in used
     ]
-
-
-def _label_metadata(labels: Sequence[Label], data: Dataset | None) -> csr_matrix | None:
-    """[L, M]: the items of the labels that `data` has, none for others."""
-    if data is None or data.label_metadata is None:
-        return None
-    row_of = {uid: row for row, uid in enumerate(data.labels.uids)}
-    without_items = len(row_of)  # the row that is added at the end
-    rows = [without_items if label.novel else row_of[label.id] for label in labels]
-    none = csr_matrix((1, data.label_metadata.shape[1]), dtype=data.label_metadata.dtype)
-    return csr_matrix(vstack([data.label_metadata, none], format="csr")[rows])

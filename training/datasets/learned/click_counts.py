@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.core.changes import Change, DeleteLabel, PutInstance, PutLabel
+from service.core.changes import Change, DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel
 from training.datasets.learned.half_life import HalfLife
 from training.datasets.learned.moment import Moment
 
@@ -25,8 +25,8 @@ class ClickCounts:
     `new_clicks` has only those after event `held`: the training data of the bundle has counted the
     others. With a `half_life` an old click counts less than a new one. `posted` are the labels that
     were written from `since` on. `recent` are the queries of which no event is earlier than
-    `recent_from`; none without it. `labels`, `deletions` and `events` count the writes of all
-    times.
+    `recent_from`; none without it. `labels`, `deletions`, `instances`, `items` and `item_deletions`
+    count the writes of all times.
     """
 
     since: Moment
@@ -40,6 +40,8 @@ class ClickCounts:
     labels: int = 0
     deletions: int = 0
     instances: int = 0
+    items: int = 0
+    item_deletions: int = 0
     _earlier: set[str] = field(default_factory=set)
 
     def add(self, change: Change, row: Any) -> None:
@@ -65,6 +67,10 @@ class ClickCounts:
             self.posted.discard(change.id)
             self.clicks.pop(change.id, None)
             self.new_clicks.pop(change.id, None)
+        elif isinstance(change, PutItem):
+            self.items += 1
+        elif isinstance(change, DeleteItem):
+            self.item_deletions += 1
 
     def _see(self, queries: Collection[str], row: Any) -> None:
         if self.recent_from is None:

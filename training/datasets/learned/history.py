@@ -1,12 +1,12 @@
 """A bundle and its label log, read to the end: what is served, and what was clicked how often.
 
 The memory is the service's own, so that deletions and replaced labels end as they are served. Its
-live rows get no vectors, so nothing is encoded.
+live rows get no vectors, so nothing is encoded, nor fused with items.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from service.core.errors import InvalidInput, LogError
 from service.core.held_events import held_version
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance.recover import explained
+from service.core.memory.draft import Draft
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.replay import change_of
@@ -83,7 +84,7 @@ def _replayed(bundle: Bundle, label_log: LabelLog, counts: ClickCounts) -> Histo
     """Apply the events that the bundle does not hold, and count those of all times."""
     start = held_version(bundle.manifest, label_log)
     memory = KnowledgeMemory(bundle, version=start)
-    draft = memory.draft()
+    draft = Draft(replace(memory.view, fusion=None), memory.limits)
     dimension = bundle.manifest.encoder.dimension
     unknown, served = 0, None
 

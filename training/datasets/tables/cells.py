@@ -1,4 +1,7 @@
-"""What a cell of a table must hold; each function raises `ValueError` with what is wrong."""
+"""What a cell of numbers must hold; each function raises `ValueError` with what is wrong.
+
+Cells of texts are those of `core.tables.text_cells`.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,6 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 LATEST = 1e11  # seconds; above it, a number is rather milliseconds
-
-
-def text(value: Any) -> str:
-    """A text with normal whitespace, not empty."""
-    if not isinstance(value, str | None):
-        raise ValueError(f"must be a text, not {type(value).__name__}")
-    normal = " ".join((value or "").split())
-    if not normal:
-        raise ValueError("is empty")
-    return normal
-
-
-def label_id(value: Any) -> str:
-    """A text, or a whole number as a text."""
-    return text(str(value) if type(value) is int else value)
-
-
-def items(value: Any, *, delimiter: str) -> tuple[str, ...]:
-    """Texts or whole numbers, parted by `delimiter` or as a list; an empty cell has none."""
-    if isinstance(value, str):
-        parts: list[Any] = value.split(delimiter)
-    elif isinstance(value, list):
-        parts = value
-    else:
-        parts = [value]
-    return tuple(label_id(part) for part in parts if not _is_blank(part))
-
-
-def _is_blank(part: Any) -> bool:
-    return part is None or (isinstance(part, str) and not part.strip())
 
 
 def weight(value: Any) -> float:

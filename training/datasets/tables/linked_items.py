@@ -8,7 +8,8 @@ Shapes: Q queries, L labels, M items.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -21,8 +22,7 @@ class LinkedItems:
 
     def __init__(self) -> None:
         self._place: dict[str, int] = {}  # item -> its column, in the order of its first row
-        self._of_queries: dict[tuple[int, int], None] = {}  # (query, item), without repetition
-        self._of_labels: dict[tuple[int, int], None] = {}
+        self._of_queries, self._of_labels = _Links(), _Links()
 
     def __len__(self) -> int:
         return len(self._place)
@@ -31,8 +31,8 @@ class LinkedItems:
         self, *, query: int, items: Sequence[str], label: int, of_label: Sequence[str]
     ) -> None:
         """Link a row's query and its label to their items."""
-        self._of_queries.update(dict.fromkeys((query, self._column(item)) for item in items))
-        self._of_labels.update(dict.fromkeys((label, self._column(item)) for item in of_label))
+        self._of_queries.append(query, map(self._column, items))
+        self._of_labels.append(label, map(self._column, of_label))
 
     def texts(self) -> Texts:
         """The items, M."""
@@ -40,18 +40,31 @@ class LinkedItems:
 
     def of_queries(self, count: int) -> csr_matrix:
         """The items of so many queries, [Q, M]."""
-        return self._matrix(self._of_queries, count)
+        return self._of_queries.matrix((count, len(self)))
 
     def of_labels(self, count: int) -> csr_matrix:
         """The items of so many labels, [L, M]."""
-        return self._matrix(self._of_labels, count)
+        return self._of_labels.matrix((count, len(self)))
 
     def _column(self, item: str) -> int:
         return self._place.setdefault(item, len(self._place))
 
-    def _matrix(self, links: dict[tuple[int, int], None], count: int) -> csr_matrix:
-        entries = np.array([*links], np.int32).reshape(-1, 2)
-        ones = np.ones(len(entries), np.float32)
-        matrix = csr_matrix((ones, (entries[:, 0], entries[:, 1])), shape=(count, len(self)))
-        matrix.sort_indices()
+
+class _Links:
+    """Pairs of a row and an item; a pair may come several times."""
+
+    def __init__(self) -> None:
+        self._rows, self._items = array("i"), array("i")
+
+    def append(self, row: int, items: Iterable[int]) -> None:
+        before = len(self._items)
+        self._items.extend(items)
+        self._rows.extend([row] * (len(self._items) - before))
+
+    def matrix(self, shape: tuple[int, int]) -> csr_matrix:
+        """Return a one for each pair, float32."""
+        entries = np.array(self._rows, np.int32), np.array(self._items, np.int32)
+        matrix = csr_matrix((np.ones(len(entries[0]), np.float32), entries), shape=shape)
+        matrix.sum_duplicates()
+        matrix.data[:] = 1.0
         return matrix

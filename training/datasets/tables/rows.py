@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.bad_rows import OnBadRow, stop
+from service.core.tables import text_cells
 from service.core.tables.columns import read_columns
 from training.datasets.tables import cells
 
@@ -103,16 +104,16 @@ def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> 
             raise InvalidData(path, str(error), line=line, field=column) from error
 
     def items(names: tuple[str, ...]) -> tuple[str, ...]:
-        parse = partial(cells.items, delimiter=columns.metadata_delimiter)
+        parse = partial(text_cells.items, delimiter=columns.metadata_delimiter)
         return tuple(dict.fromkeys(item for name in names for item in cell(name, parse)))
 
-    label = cell(columns.label, cells.text)
+    label = cell(columns.label, text_cells.text)
     return Row(
         line=line,
-        query=cell(columns.query, cells.text),
+        query=cell(columns.query, text_cells.text),
         label=label,
         weight=1.0 if columns.weight is None else cell(columns.weight, cells.weight),
-        label_id=label if columns.label_id is None else cell(columns.label_id, cells.label_id),
+        label_id=label if columns.label_id is None else cell(columns.label_id, text_cells.label_id),
         time=0.0 if columns.time is None else cell(columns.time, cells.time),
         metadata=items(columns.metadata),
         label_metadata=items(columns.label_metadata),

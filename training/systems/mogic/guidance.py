@@ -17,7 +17,6 @@ D of the oracle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,11 +24,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
-from service.core.types import Floats, Rows
+from service.core.types import Floats
 from training.models.two_heads import main_directions
 from training.systems.losses import matching
 from training.systems.mogic.settings import GuidanceSettings
-from training.systems.system import EncodedBatch, FinishedTraining, System
+from training.systems.system import EncodedBatch, System
+from training.systems.wrapped import WrappedSystem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class Projection(nn.Module):  # type: ignore[misc]
         return normalize(vectors @ self.weight, dim=-1)
 
 
-class Guided:
+class Guided(WrappedSystem):
     """A system whose encoder an oracle guides; all but the loss is the system's."""
 
     def __init__(
@@ -75,11 +75,9 @@ class Guided:
         oracle: OracleVectors,
         projection: Projection | None = None,
     ) -> None:
-        self._system, self._settings, self._oracle = system, settings, oracle
+        super().__init__(system)
+        self._settings, self._oracle = settings, oracle
         self.training_only = projection
-        self.encodes_labels, self.head = system.encodes_labels, system.head
-        self.sharded_parameters, self.memory_tau = system.sharded_parameters, system.memory_tau
-        self.heads = system.heads
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """own L_D + alpha L_alignment + beta L_matching."""
@@ -102,34 +100,6 @@ class Guided:
 
     def _triplet(self, batch: EncodedBatch, scores: Tensor) -> Tensor:
         return batch.triplet(scores, margin=self._settings.margin, hardest=self._settings.hardest)
-
-    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Those of the system."""
-        return self._system.text_vectors(batch)
-
-    def label_keys(self, vectors: Floats) -> Floats:
-        """Those of the system."""
-        return self._system.label_keys(vectors)
-
-    def items_of(self, rows: Rows) -> Rows:
-        """Those of the system."""
-        return self._system.items_of(rows)
-
-    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
-        """Those of the system."""
-        return self._system.instance_keys(vectors, items)
-
-    def look_up(self, vectors: Floats, items: Floats) -> None:
-        """Let the system predict the items."""
-        self._system.look_up(vectors, items)
-
-    def neighbour_vectors(self, vectors: Floats) -> Floats:
-        """Those of the system."""
-        return self._system.neighbour_vectors(vectors)
-
-    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose the system's settings."""
-        return self._system.choose_settings(finished, folder)
 
 
 def guided(

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from service.core.types import Floats, Rows
+from training.datasets.metadata_links import NO_ITEM
 from training.models.sharding import Sharding
 from training.systems.dexa import AuxiliaryVectors
 from training.systems.oak.fusion import Fusion
-from training.systems.oak.memory import NO_ITEM, ItemVectors
+from training.systems.oak.memory import ItemVectors
 
 
 class OakHead(AuxiliaryVectors):

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 
 from service.core.types import Floats, Rows
+from training.datasets.metadata_links import NO_ITEM
 from training.systems.oak.fusion import Fusion
 
-NO_ITEM = -1
 _CHUNK = 4_096  # queries that are compared or fused at once
 
 
@@ -56,24 +55,19 @@ def nearest_items(queries: Floats, keys: Floats, *, count: int) -> Rows:
     found = min(count, len(keys))
     for start in range(0, len(queries), _CHUNK):
         similarities = queries[start : start + _CHUNK] @ keys.T
-        order = np.argsort(-similarities, axis=1, kind="stable")[:, :found]
-        places[start : start + _CHUNK, :found] = order
+        places[start : start + _CHUNK, :found] = _best(similarities, count=found)
     return places
 
 
-def item_frequency(metadata_of: csr_matrix) -> Rows:
-    """How many rows of metadata_of [n, M] have each item, [M]."""
-    frequency: Rows = np.asarray((metadata_of != 0).sum(axis=0)).ravel()
-    return frequency
-
-
-def linked_items(metadata_of: csr_matrix, frequency: Rows, *, count: int) -> Rows:
-    """The true items of each row of metadata_of [n, M], the rarest first, as places [n, m]."""
-    places = np.full((metadata_of.shape[0], count), NO_ITEM, np.int64)
-    for row, (start, end) in enumerate(
-        zip(metadata_of.indptr, metadata_of.indptr[1:], strict=False)
-    ):
-        items = metadata_of.indices[start:end]
-        chosen = items[np.lexsort((items, frequency[items]))][:count]
-        places[row, : len(chosen)] = chosen
-    return places
+def _best(similarities: Floats, *, count: int) -> Rows:
+    """The places of the `count` largest of each line [n, M], descending; equal ones by place."""
+    if not count:
+        return np.zeros((len(similarities), 0), np.int64)
+    cut = similarities.shape[1] - count
+    last = np.partition(similarities, cut, axis=1)[:, cut, None]  # [n, 1], the smallest that counts
+    above, equal = similarities > last, similarities == last
+    missing = count - above.sum(axis=1, keepdims=True)
+    chosen = above | (equal & (equal.cumsum(axis=1) <= missing))
+    places = np.nonzero(chosen)[1].reshape(-1, count)  # ascending
+    order = np.argsort(-np.take_along_axis(similarities, places, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)

@@ -28,11 +28,12 @@ from torch import Tensor
 from service.core.config import STRICT, Count, Positive
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
+from training.datasets.metadata_links import NO_ITEM, item_frequency, linked_items
 from training.systems.dexa import AugmentedLabels, clusters_of
 from training.systems.oak.checkpoint import write_item_memory
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.head import OakHead
-from training.systems.oak.memory import NO_ITEM, item_frequency, linked_items, nearest_items
+from training.systems.oak.memory import nearest_items
 from training.systems.system import EncodedBatch, FinishedTraining, ItemsOfTask, Task
 
 

@@ -25,8 +25,8 @@ ANSWERED = AnsweredPart(
         FileQuery(text='a "b", c'),
     ),
     results={
-        'a "b", c': {"query": 'a "b", c', "keywords": KEYWORDS},
-        "none": {"query": "none", "keywords": []},
+        FileQuery(text='a "b", c'): {"query": 'a "b", c', "keywords": KEYWORDS},
+        FileQuery(text="none"): {"query": "none", "keywords": []},
     },
 )
 

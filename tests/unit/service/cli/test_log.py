@@ -9,7 +9,14 @@ import pytest
 from cyclopts import App
 
 from service.cli.log import log
-from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.changes import (
+    DeleteItem,
+    DeleteLabel,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    UseBundle,
+)
 from service.core.label_log import NewEvent
 from tests.support.commands import one_line, status_of
 from tests.support.label_logs import Place, append
@@ -23,6 +30,8 @@ BODIES = (
     (PutInstance.kind, {"query": "steep ice", "labels": ["axe", "rope"], "weight": 2.5}),
     (DeleteLabel.kind, {"id": "axe"}),
     (UseBundle.kind, {"bundle": "moby-2", "configured": "moby"}),
+    (PutItem.kind, {"id": "web", "text": "web application"}),
+    (DeleteItem.kind, {"id": "web"}),
 )
 
 
@@ -65,8 +74,10 @@ def test_a_table_shows_number_time_kind_and_subject(
         ("2", "instance.put", "steep ice | axe, rope | 2.5"),
         ("3", "label.delete", "axe"),
         ("4", "bundle.use", "moby-2"),
+        ("5", "item.put", "web | web application"),
+        ("6", "item.delete", "web"),
     ]
-    assert shown.splitlines()[-1] == f"{place.state}/labels.sqlite: 4 events"
+    assert shown.splitlines()[-1] == f"{place.state}/labels.sqlite: 6 events"
 
 
 def test_json_lines_hold_the_whole_event(
@@ -75,7 +86,7 @@ def test_json_lines_hold_the_whole_event(
     assert status_of(app, "log", "--state", place.state, "--json") == 0
     lines = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["kind"], line["body"]) for line in lines] == list(BODIES)
-    assert [line["sequence"] for line in lines] == [1, 2, 3, 4]
+    assert [line["sequence"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert all(line["time"].endswith("+00:00") for line in lines)
     assert {line["encoder"] for line in lines} == {"0123456789abcdef"}
 
@@ -83,10 +94,10 @@ def test_json_lines_hold_the_whole_event(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--after", 2), [3, 4]),
+        (("--after", 2), [3, 4, 5, 6]),
         (("--after", 1, "--limit", 2), [2, 3]),
-        (("--after", -1), [4]),
-        (("--after", -9), [1, 2, 3, 4]),
+        (("--after", -1), [6]),
+        (("--after", -9), [1, 2, 3, 4, 5, 6]),
         (("--after", 9), []),
     ],
 )
@@ -106,7 +117,7 @@ def test_a_cut_table_says_how_to_go_on(
     app: App, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status_of(app, "log", "--state", place.state, "--limit", 3) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("4 events; continue with --after 3")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("6 events; continue with --after 3")
 
 
 def test_a_text_cannot_steer_the_terminal_nor_the_table(
@@ -125,12 +136,13 @@ def test_a_whole_log_gets_a_one_line_verdict(
 ) -> None:
     assert status_of(app, "log", "--state", place.state, "--check") == 0
     (verdict,) = capsys.readouterr().out.splitlines()
-    assert "labels.sqlite: intact, 4 events, 1 to 4, " in verdict
+    assert "labels.sqlite: intact, 6 events, 1 to 6, " in verdict
     assert "kinds: label.put 1, instance.put 1" in verdict
-    assert "encoders: 0123456789ab 4" in verdict
+    assert "item.put 1, item.delete 1" in verdict
+    assert "encoders: 0123456789ab 6" in verdict
     assert status_of(app, "log", "--state", place.state, "--check", "--json") == 0
     report = orjson.loads(capsys.readouterr().out)
-    assert (report["events"], report["first"], report["last"]) == (4, 1, 4)
+    assert (report["events"], report["first"], report["last"]) == (6, 1, 6)
     assert len(report["id"]) == 32
 
 

@@ -34,6 +34,10 @@ set = ["system.in_batch_instances=false"]
 """
 
 
+RAE = '[[entries]]\nname = "r"\nrecipe = "rae"\n'
+DE = '[[entries]]\nname = "de"\nscores = "r"\nhead_share = 1.0\n'
+
+
 @pytest.fixture
 def comparison(model: Path, tmp_path: Path) -> Path:
     recipe, comparison = tmp_path / "mine.toml", tmp_path / "compared.toml"
@@ -112,6 +116,23 @@ def test_a_comparison_goes_on_from_another(
         comparisons.load(str(later))
 
 
+def test_entries_mix_and_score_those_before_them(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
+    other = RAE.replace('"r"', '"s"')
+    comparison.write_text(f'{RAE}{other}[[entries]]\nname = "m"\nmixes = ["r", "s"]\n{DE}')
+    command = ["compare", str(comparison), "--data", str(data), "--out", str(out), "--dry-run"]
+    assert run(app, [*command, "--only", "m", "de"]) == 0
+    end = "--precision fp32"
+    assert capfd.readouterr().out.splitlines() == [
+        f"python -m training mix --run {out / 'r'} {out / 's'} --data {data} --out {out / 'm'}"
+        f" --name m {end}",
+        f"python -m training score --run {out / 'r'} --data {data} --out {out / 'de'}"
+        f" --head-share 1 --name de {end}",
+    ]
+
+
 def test_a_command_that_fails_stops_the_comparison(
     comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +150,10 @@ def test_a_command_that_fails_stops_the_comparison(
     ("document", "message"),
     [
         ("", "entries"),
-        ('[[entries]]\nname = "a"\n', "a needs exactly one of recipe, encoder, peer and fit"),
+        (
+            '[[entries]]\nname = "a"\n',
+            "a needs exactly one of recipe, encoder, peer, fit, mixes, scores",
+        ),
         ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
         ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),
         (
@@ -149,7 +173,24 @@ def test_a_command_that_fails_stops_the_comparison(
         ),
         (
             '[[entries]]\nname = "a"\nrecipe = "rae"\nguided_by = "b"\n',
-            "guided_by names an entry before it, and both have a recipe; b is none",
+            "guided_by names an entry before it that has a recipe; b is none",
+        ),
+        ('[[entries]]\nname = "a"\npeer = "bm25"\nguided_by = "b"\n', "does not apply to peer"),
+        (
+            '[[entries]]\nname = "a"\nmixes = ["b", "c"]\n',
+            "mixes names an entry before it that has a recipe; b is none",
+        ),
+        ('[[entries]]\nname = "a"\nmixes = ["b"]\n', "entries.0.mixes"),
+        (RAE + '[[entries]]\nname = "a"\nmixes = ["r", "r"]\n', "mixes names an entry twice"),
+        (
+            RAE + '[[entries]]\nname = "a"\nmixes = ["r", "r"]\nset = ["x=1"]\n',
+            "`set` does not apply to mixes",
+        ),
+        (RAE + '[[entries]]\nname = "a"\nscores = "r"\n', "scores and head_share go together"),
+        (RAE + "head_share = 0.5\n", "scores and head_share go together"),
+        (
+            RAE + '[[entries]]\nname = "a"\nscores = "r"\nhead_share = 1.5\n',
+            "entries.1.head_share",
         ),
     ],
 )

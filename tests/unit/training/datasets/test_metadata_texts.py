@@ -57,5 +57,6 @@ def test_of_many_items_the_rarest_are_kept_first() -> None:
 
 
 def test_a_data_set_without_metadata_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="colours has no metadata to append"):
+    said = "append = 'both' reads metadata items, and data set colours has none"
+    with pytest.raises(InvalidInput, match=said):
         with_metadata(tiny_dataset(), MetadataSettings(append="both"))

@@ -12,6 +12,7 @@ from training.fitting.candidates import (
     LONGER,
     QUICK,
     QUICK_UNIDEC,
+    RAE,
     SUPCON,
     UNIDEC,
     WHOLE,
@@ -97,7 +98,7 @@ def test_the_last_rate_follows_from_the_trials(
 
 def test_the_better_loss_gets_the_rest_of_the_time() -> None:
     better = np.where(np.arange(100) < 60, 1.0, HALF)
-    for rae, supcon, expected in ((GOOD, better, SUPCON), (better, GOOD, WHOLE)):
+    for rae, supcon, expected in ((GOOD, better, SUPCON), (better, GOOD, RAE)):
         candidate = CANDIDATES[LONGER](situation(trial(WHOLE, rae), trial(SUPCON, supcon)))
         assert candidate.recipe == expected
     assert CANDIDATES[LONGER](situation()) is None
@@ -115,7 +116,7 @@ def test_unidec_gets_the_time_where_its_classifiers_help() -> None:
         65_536,
     )
     tried[1] = trial(QUICK_UNIDEC, GOOD)
-    assert CANDIDATES[LONGER](situation(*tried)).recipe == WHOLE
+    assert CANDIDATES[LONGER](situation(*tried)).recipe == RAE
     few = replace(FACTS, labels=150_000)
     assert CANDIDATES[QUICK_UNIDEC](situation(facts=few)) is None, "too few clicks a label"
 
@@ -124,6 +125,15 @@ def test_supcon_is_tried_where_rows_have_several_labels() -> None:
     single = replace(FACTS, pairs=FACTS.labelled)
     assert CANDIDATES[SUPCON](situation(trial(WHOLE, GOOD), facts=single)) is None
     assert CANDIDATES[SUPCON](situation(trial(WHOLE, HALF))) is None
+
+
+def test_supcon_comes_first_where_rows_have_many_labels() -> None:
+    many = replace(FACTS, pairs=20 * FACTS.labelled)
+    here = situation(trial(WHOLE, GOOD), facts=many)
+    assert CANDIDATES[WHOLE](here).recipe == SUPCON
+    assert CANDIDATES[SUPCON](here) is None
+    assert CANDIDATES[LONGER](here).recipe == SUPCON
+    assert CANDIDATES[WHOLE](situation()).recipe == RAE
 
 
 def test_a_step_takes_at_most_half_of_the_free_memory() -> None:

@@ -105,3 +105,19 @@ def test_further_queries_have_the_vectors_of_equal_training_texts(
     texts = tiny_dataset().train.instances.texts[5:9]
     vectors = trainer.model.query_vectors(texts, max_tokens=32)
     np.testing.assert_allclose(vectors, instances[5:9], atol=1e-6)
+
+
+@pytest.mark.parametrize("mixing", ["[1.0]", "[0.5]", "[0.5, 1.0]"])
+def test_the_vectors_of_the_last_check_are_those_of_the_checkpoint(
+    mixing: str, model: Path, tmp_path: Path
+) -> None:
+    recipe, run = write_recipe(tmp_path, model=model), tmp_path / "run"
+    steps = ("optimizer.steps=20", "validation.every=20", "validation.untrained=false")
+    trainer = open_tiny_run(recipe, run, *steps, f"validation.mixing={mixing}")
+    trainer.train()
+
+    kept = trainer.kept_vectors
+    assert kept is not None
+    trainer.model.load_checkpoint(trainer.best)
+    for vectors, again in zip(kept, trainer.model.vectors(lambda done, total: None), strict=True):
+        np.testing.assert_allclose(vectors, again, atol=1e-6)

@@ -50,6 +50,15 @@ def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemM
     assert "d" not in nearest_ids(memory, unit(3), 4)
 
 
+def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemory) -> None:
+    memory = memory.put("d", "SECOND thing", unit(3)).put("e", "second  Thing", unit(4))
+    for item_id in ("b", "d", "e"):
+        assert memory.find_text("Second Thing") == memory.find(item_id) is not None
+        memory = memory.delete(item_id)
+    assert memory.find_text("second thing") is None
+    assert memory.find_text("Third Thing") == 2
+
+
 def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
     changed = memory.put("a", "another thing", unit(5))
     assert nearest_ids(changed, unit(5), 1) == ["a"]
@@ -74,6 +83,21 @@ def test_many_posted_items_are_all_kept(memory: ItemMemory) -> None:
     assert len(memory) == 203
     assert memory.text_at(memory.find("n150") or 0) == "number 150"
     assert np.array_equal(memory.keys(np.array([3 + 13])), [unit(13 % 8)])
+
+
+def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
+    memory: ItemMemory,
+) -> None:
+    for number in range(300):
+        memory = memory.put("a", f"version {number}", unit(0)).put("d", f"{number}", unit(0))
+    assert nearest_ids(memory, unit(0), 9) == ["a", "d", "b", "c"]
+    assert (len(memory), memory.dead) == (4, 1 + 2 * 299)
+    assert [item.text for item in memory.page(after="", size=9)] == [
+        "version 299",
+        "second thing",
+        "third thing",
+        "299",
+    ]
 
 
 def test_a_page_follows_the_ids(memory: ItemMemory) -> None:

@@ -155,6 +155,61 @@ def test_a_bundle_without_items_ignores_their_events(bundle: Bundle, tmp_path: P
     assert view.fused(query).vectors is query
 
 
+def explained(view: View, bundle: Bundle, items: tuple[str, ...] | None = None) -> tuple:
+    options = PredictOptions(explain=True, items=items)
+    [prediction] = (
+        Predictor(encoder_of(bundle), tau=0.1).predict(view, [QUERY], options).predictions
+    )
+    return prediction.items
+
+
+def test_evidence_names_the_predicted_items_by_similarity(bundle: Bundle) -> None:
+    view = KnowledgeMemory(bundle).view
+    found = explained(view, bundle)
+    query = vectors(bundle, QUERY, Role.QUERY)[0].astype(np.float32)
+    similarities = {
+        item_id: float(vectors(bundle, text, Role.ITEM)[0].astype(np.float32) @ query)
+        for item_id, text in ITEMS.items()
+    }
+    nearest = sorted(similarities, key=lambda item_id: -similarities[item_id])[:2]
+    assert [(item.id, item.text, item.given) for item in found] == [
+        (item_id, ITEMS[item_id], False) for item_id in nearest
+    ]
+    assert [item.similarity for item in found] == pytest.approx(
+        [similarities[item_id] for item_id in nearest], abs=2e-3
+    )
+
+
+def test_evidence_names_given_items_in_the_order_of_the_request(bundle: Bundle) -> None:
+    view = KnowledgeMemory(bundle).view
+    found = explained(view, bundle, ("water", "FOOTWEAR", "water"))
+    assert [(item.id, item.given) for item in found] == [("water", True), ("feet", True)]
+    assert explained(view, bundle, ()) == ()
+
+
+def test_a_view_names_the_items_of_its_own_version(bundle: Bundle) -> None:
+    memory = KnowledgeMemory(bundle)
+    before = memory.view
+    expected = explained(before, bundle)
+    after = memory.apply([put_item(bundle, 1, "sleep", QUERY)])
+    assert explained(after, bundle)[0].id == "sleep"
+    replaced = memory.apply([put_item(bundle, 2, "sleep", "something else")])
+    removed = memory.apply([DeleteItem(sequence=3, id="sleep")])
+    assert explained(before, bundle) == explained(removed, bundle) == expected
+    assert explained(after, bundle)[0].text == QUERY
+    assert QUERY not in {item.text for item in explained(replaced, bundle)}
+
+
+def test_nothing_is_named_without_explain_or_without_an_item_memory(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    predictor = Predictor(encoder_of(bundle), tau=0.1)
+    view = KnowledgeMemory(bundle).view
+    assert predictor.predict(view, [QUERY], PredictOptions()).predictions[0].items is None
+    plain = KnowledgeMemory(open_bundle(make_bundle(tmp_path / "plain"))).view
+    assert explained(plain, bundle) is None
+
+
 def test_a_snapshot_holds_live_items_and_answers_alike(bundle: Bundle, tmp_path: Path) -> None:
     view = KnowledgeMemory(bundle).apply(history(bundle))
     write_snapshot(view, tmp_path / "snapshot", name="snapshot", log="")

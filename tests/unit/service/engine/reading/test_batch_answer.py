@@ -15,7 +15,8 @@ from service.core.errors import (
     DelayExceeded,
     KeymatchError,
 )
-from service.core.prediction.predictor import Stopwatch
+from service.core.items.fused_queries import FusedQueries
+from service.core.prediction.predictor import AttendedItems, Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions
 from service.engine.reading import batch_answer
 from service.engine.reading.batch_answer import Outcome, answer_batch, failure
@@ -47,8 +48,8 @@ class FakePredictor:
 
     def fuse(
         self, _view: Any, vectors: Floats, _options: PredictOptions, _watch: Stopwatch
-    ) -> Floats:
-        return vectors
+    ) -> FusedQueries:
+        return FusedQueries(vectors=vectors)
 
     def retrieve(
         self, _view: Any, vectors: Floats, _options: PredictOptions
@@ -63,7 +64,9 @@ class FakePredictor:
         queries: Sequence[str],
         retrieved: tuple[Floats, Floats],
         _options: PredictOptions,
+        items: Sequence[AttendedItems],
     ) -> tuple[Prediction, ...]:
+        assert items == [None] * len(queries)
         assert [len(query) for query in queries] == retrieved[0][:, 0].tolist()
         self.scored += queries
         return tuple(Prediction(query=query, keywords=()) for query in queries)

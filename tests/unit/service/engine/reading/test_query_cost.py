@@ -1,6 +1,7 @@
 """The estimated cost of queries, and what the queue does with costly ones."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,10 @@ def test_a_plain_query_costs_one(options: dict[str, int]) -> None:
     assert query_cost(PredictOptions(**options)) == 1
 
 
-@pytest.mark.parametrize("more", [{"depth": 2_000}, {"top_k": 1_000}, {"explain": True}])
-def test_more_of_anything_costs_more(more: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, {"items": ("tent",) * 200}]
+)
+def test_more_of_anything_costs_more(more: dict[str, Any]) -> None:
     few = {"depth": 1_000, "top_k": 500}
     assert query_cost(PredictOptions(**{**few, **more})) > query_cost(PredictOptions(**few))
 

@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 pytest.importorskip("torch")
 
+from training.datasets.metadata_links import NO_ITEM
 from training.systems.oak.fusion import Fusion
-from training.systems.oak.memory import (
-    NO_ITEM,
-    ItemVectors,
-    linked_items,
-    nearest_items,
-)
+from training.systems.oak.memory import ItemVectors, nearest_items
 
 KEYS = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
 QUERIES = np.array([[1, 0], [0, 1]], np.float32)
@@ -27,10 +22,16 @@ def test_of_equal_items_the_first_counts_and_missing_ones_are_marked() -> None:
     assert nearest_items(QUERIES[:1], same, count=3).tolist() == [[0, 1, NO_ITEM]]
 
 
-def test_the_rarest_linked_items_come_first() -> None:
-    links = csr_matrix(np.array([[1, 1, 1], [0, 0, 0], [1, 0, 0]], np.float32))
-    places = linked_items(links, np.array([9, 1, 5]), count=2)
-    assert places.tolist() == [[1, 2], [NO_ITEM, NO_ITEM], [0, NO_ITEM]]
+def test_the_best_of_many_are_those_of_a_full_sort() -> None:
+    chance = np.random.default_rng(5)
+    keys = chance.integers(-2, 3, (60, 4)).astype(np.float32)  # many are equally similar
+    queries = chance.integers(-2, 3, (50, 4)).astype(np.float32)
+    for count in (1, 7, 59, 60, 61):
+        order = np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :count]
+        missing = np.full((len(queries), max(0, count - len(keys))), NO_ITEM)
+        found = nearest_items(queries, keys, count=count)
+        assert found.tolist() == np.hstack([order, missing]).tolist()
+    assert nearest_items(queries[:1], keys[:0], count=2).tolist() == [[NO_ITEM, NO_ITEM]]
 
 
 def test_given_items_take_the_place_of_predicted_ones() -> None:

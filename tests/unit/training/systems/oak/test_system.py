@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from rich.console import Console  # noqa: E402
 
 from service.command_line import Interrupted  # noqa: E402
-from service.core.errors import InvalidConfig, InvalidData  # noqa: E402
+from service.core.errors import InvalidConfig, InvalidData, InvalidInput  # noqa: E402
 from tests.support.tiny.training import (  # noqa: E402
     last_weights,
     losses,
@@ -134,7 +134,7 @@ def test_the_item_memory_is_read_as_it_was_trained(recipe: Path, tmp_path: Path)
 
 
 def test_data_without_metadata_and_wrong_heads_are_refused(recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="reads metadata items, and data set colours has none"):
+    with pytest.raises(InvalidInput, match="reads metadata items, and data set colours has none"):
         open_tiny_run(recipe, tmp_path / "none")
     with pytest.raises(InvalidConfig, match="heads must divide"):
         opened(recipe, tmp_path / "heads", "system.heads=5")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.bundle.choose_ef import choose_ef
 from service.core.errors import InvalidInput
+from service.core.index.choose_ef import choose_ef
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Rows

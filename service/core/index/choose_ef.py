@@ -12,7 +12,7 @@ from service.core.errors import InvalidInput
 from service.core.index.exact import exact_search
 from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
 from service.core.index.protocol import RowFilter, Segment
-from service.core.index.recall import recall_per_query
+from service.core.index.recall import mean_recall
 from service.core.types import Floats, Halves
 
 
@@ -46,39 +46,64 @@ def choose_ef(
 
     Compares with an exact scan of `keys`. Raises `InvalidInput` if no queue is long enough.
     """
-    exact_similarities, exact_rows = exact_search(keys, queries, count=depth, row_filter=row_filter)
+    chosen = smallest_ef(segment, keys, queries, recall=recall, depth=depth, row_filter=row_filter)
+    if chosen.recall < recall:
+        raise InvalidInput(
+            f"recall {recall:g} cannot be reached: the longest queue, ef {chosen.ef}, has"
+            f" {chosen.recall:.4f}; ask for less, or build a denser graph (--m, --ef-construction)"
+        )
+    return chosen
+
+
+def smallest_ef(
+    segment: Segment,
+    keys: Halves,
+    queries: Floats,
+    *,
+    recall: float,
+    depth: int,
+    row_filter: RowFilter | None = None,
+    longest: int = LARGEST_EF,
+) -> ChosenEf:
+    """Return what `choose_ef` does, or the `longest` ef with its recall where that is too short.
+
+    Without a `row_filter`, all rows are searched.
+    """
+    exact = exact_search(
+        keys,
+        queries,
+        count=depth,
+        row_filter=row_filter or RowFilter(start=0, stop=len(keys)),
+    )
 
     def measured(ef: int) -> float:
-        _, rows = segment.search(queries, count=depth, ef=ef, row_filter=row_filter)
-        shares = recall_per_query(
-            queries=queries,
-            retrieved=rows,
-            exact_rows=exact_rows,
-            exact_similarities=exact_similarities,
+        return mean_recall(
+            segment,
+            queries,
+            ef=ef,
+            exact=exact,
+            row_filter=row_filter,
             vectors_of=lambda rows: keys[rows],
         )
-        return round(float(shares.mean()), 9)  # a mean of equal shares is not below them
 
-    ef, reached = _smallest(measured, recall, first=min(max(depth, SMALLEST_EF), LARGEST_EF))
+    first = min(max(depth, SMALLEST_EF), longest)
+    ef, reached = _smallest(measured, recall, first=first, longest=longest)
     return ChosenEf(ef=ef, recall=reached, depth=depth, queries=len(queries))
 
 
-def _smallest(measured: Callable[[int], float], recall: float, *, first: int) -> tuple[int, float]:
-    """Return the smallest ef of at least `first` that reaches `recall`, and its recall.
+def _smallest(
+    measured: Callable[[int], float], recall: float, *, first: int, longest: int
+) -> tuple[int, float]:
+    """Return the smallest ef of `first` to `longest` that reaches `recall`, and its recall.
 
     A queue shorter than the depth works like one of that length, so the search starts there. The
     length is doubled until it suffices, then halved between the last two.
     """
     short, ef, reached = first - 1, first, measured(first)
-    while reached < recall:
-        if ef == LARGEST_EF:
-            raise InvalidInput(
-                f"recall {recall:g} cannot be reached: the longest queue, ef {LARGEST_EF}, has"
-                f" {reached:.4f}; ask for less, or build a denser graph (--m, --ef-construction)"
-            )
-        short, ef = ef, min(2 * ef, LARGEST_EF)
+    while reached < recall and ef < longest:
+        short, ef = ef, min(2 * ef, longest)
         reached = measured(ef)
-    while ef - short > 1:
+    while reached >= recall and ef - short > 1:
         middle = (short + ef) // 2
         recall_there = measured(middle)
         if recall_there >= recall:

@@ -1,0 +1,126 @@
+"""The items posted since the bundle: appended to one storage, and found by place and by text.
+
+All of it is persistent but for the vectors, which are written behind what older versions count. As
+with live rows, there is one writer: it appends to the newest version only.
+
+Shapes: m items, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from rpds import HashTrieMap
+
+from service.core.index.exact import LiveVectors
+from service.core.index.protocol import RowFilter
+from service.core.items.base_items import comparable
+from service.core.items.sorted_keys import SortedKeys
+from service.core.items.tombstones import Tombstones
+from service.core.types import Floats, Halves, Rows
+
+_FIRST_CAPACITY = 64  # vectors; doubled when they are used up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryItem:
+    """One item; `place` is its number in the memory, which no other item ever gets."""
+
+    place: int
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostedItems:
+    """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
+
+    `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
+    from `first`.
+    """
+
+    first: int
+    vectors: LiveVectors
+    count: int = 0
+    dead: Tombstones = field(default_factory=Tombstones)
+    by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
+    ids: SortedKeys = field(default_factory=SortedKeys)
+    texts: SortedKeys = field(default_factory=SortedKeys)
+
+    @classmethod
+    def none(cls, *, first: int, dimension: int) -> PostedItems:
+        """Return no items, with room for some."""
+        vectors = LiveVectors(capacity=_FIRST_CAPACITY, dimension=dimension)
+        return cls(first=first, vectors=vectors)
+
+    def __len__(self) -> int:
+        """Return how many are alive."""
+        return self.count - self.dead.count
+
+    @property
+    def stop(self) -> int:
+        """The place that the next item gets."""
+        return self.first + self.count
+
+    def append(self, item_id: str, text: str, vector: Halves) -> PostedItems:
+        """Return the items with another one, whose key and value are `vector` [d]."""
+        place = self.stop
+        vectors = _with_room(self.vectors, self.count)
+        vectors.write(self.count, vector[None].astype(np.float16))
+        item = MemoryItem(place=place, id=item_id, text=text)
+        return replace(
+            self,
+            vectors=vectors,
+            count=self.count + 1,
+            by_place=self.by_place.insert(place, item),
+            ids=self.ids.insert((item_id, place)),
+            texts=self.texts.insert((comparable(text), place)),
+        )
+
+    def without(self, item: MemoryItem) -> PostedItems:
+        """Return the items without one of them; its vector stays."""
+        return replace(
+            self,
+            dead=self.dead.with_dead(item.place - self.first),
+            by_place=self.by_place.remove(item.place),
+            ids=self.ids.discard((item.id, item.place)),
+            texts=self.texts.discard((comparable(item.text), item.place)),
+        )
+
+    def find_text(self, text: str) -> int | None:
+        """Return the first place of an item with this comparable text, None if there is none."""
+        found, place = next(self.texts.above((text, -1)), ("", -1))
+        return place if place >= 0 and found == text else None
+
+    def search(self, query: Floats, count: int) -> tuple[Floats, Rows]:
+        """Return similarities and places [at most count] of the items nearest to a query [1, d]."""
+        count = min(count, len(self))
+        if not count:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        similarities, rows = self.vectors.search(query, count=count, row_filter=self.alive)
+        return similarities[0], rows[0] + self.first
+
+    def read(self, places: Rows) -> Halves:
+        """Return the vectors [m, d] of the items at `places` [m]."""
+        return self.vectors.read(places - self.first)
+
+    @cached_property
+    def alive(self) -> RowFilter:
+        """Which vectors are those of items."""
+        return RowFilter(start=0, stop=self.count, alive=self.dead.alive(self.count))
+
+    def places(self) -> Iterator[int]:
+        """Yield the places of all items, ascending."""
+        return iter((np.flatnonzero(self.alive.mask()) + self.first).tolist())
+
+
+def _with_room(vectors: LiveVectors, used: int) -> LiveVectors:
+    """`vectors`, or a copy of its first `used` rows with twice the capacity where it is full."""
+    if used < vectors.capacity:
+        return vectors
+    larger = LiveVectors(capacity=2 * vectors.capacity, dimension=vectors.matrix.shape[1])
+    larger.write(0, vectors.matrix[:used])
+    return larger

@@ -1,0 +1,123 @@
+"""Reloads between bundles with and without an item memory: what was put live stays in the log."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import run
+from tests.support.http.problems import assert_problem
+from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS
+
+SLEEP = {"id": "sleep", "text": "somewhere to sleep"}
+NO_ITEMS = "the bundle that is served has no item memory"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """A folder of two bundles of the same data: one with an item memory, and one without."""
+    make_bundle(tmp_path / "shelf" / "with-items", items=ITEMS)
+    make_bundle(tmp_path / "shelf" / "plain")
+    return tmp_path / "shelf"
+
+
+@pytest.fixture
+def service(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
+    with local_service(shelf / "with-items", tmp_path / "state") as served:
+        yield served
+
+
+def reload(service: LocalService, name: str) -> None:
+    answer = service.post("/admin/reload", {"bundle": name})
+    assert answer.status_code == 200, answer.text
+    assert service.get("/info").json()["bundle"]["name"] == name
+
+
+def put_and_delete(service: LocalService) -> None:
+    assert service.post("/items", {"items": [SLEEP]}).status_code == 200
+    assert service.request("DELETE", "/items/feet").status_code == 200
+
+
+def ids(service: LocalService) -> list[str]:
+    return [item["id"] for item in service.get("/items").json()["items"]]
+
+
+def seen(service: LocalService) -> Any:
+    """Answers with predicted items, with a given one, and with none."""
+    asked = {"queries": ["somewhere to sleep", "tent"], "top_k": 6}
+    return [
+        service.post("/predict", {**asked, "items": items}).json()["results"]
+        for items in (None, ["sleep"], [])
+    ]
+
+
+def test_items_put_before_are_there_again_with_a_bundle_that_takes_them(
+    service: LocalService,
+) -> None:
+    put_and_delete(service)
+    service.post("/instances", {"instances": [{"query": "nap", "labels": ["tent"]}]})
+    before = seen(service)
+
+    reload(service, "plain")
+    for refused in (
+        service.post("/items", {"items": [SLEEP]}),
+        service.post("/predict", {"queries": ["tent"], "items": ["sleep"]}),
+        service.post("/predict", {"queries": ["tent"], "items": []}),
+        service.get("/items"),
+        service.get("/items/sleep"),
+        service.request("DELETE", "/items/sleep"),
+    ):
+        problem = assert_problem(refused, 422, field="items")
+        assert problem["detail"] == NO_ITEMS
+    assert service.get("/info").json()["memory"]["items"] == 0
+    assert service.post("/predict", {"queries": ["nap"]}).json()["results"][0]["keywords"]
+    service.post("/labels", {"labels": [{"id": "hut", "text": "mountain hut"}]})
+
+    reload(service, "with-items")
+    assert ids(service) == ["camp", "light", "sleep", "water"]
+    assert service.request("DELETE", "/labels/hut").status_code == 200
+    assert seen(service) == before
+
+
+def test_a_snapshot_of_the_bundle_without_items_does_not_take_them_from_the_log(
+    service: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    put_and_delete(service)
+    before = seen(service)
+    reload(service, "plain")
+    assert service.post("/admin/snapshot", {"bundle": "plain-2"}).status_code == 200
+    reload(service, "plain-2")
+    reload(service, "with-items")
+    assert seen(service) == before
+    service.engine.close()
+    with local_service(shelf / "plain", tmp_path / "state") as restarted:
+        # The log's reloads are void: the service was started with another bundle.
+        assert_problem(restarted.get("/items"), 422, field="items")
+
+
+def test_a_log_with_items_is_checked_and_cut_by_a_snapshot_that_holds_them(
+    service: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    put_and_delete(service)
+    assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 2
+    service.post("/items", {"items": [{"id": "late", "text": "late at night"}]})
+    reload(service, "held")
+    assert ids(service) == ["camp", "late", "light", "sleep", "water"]
+    before = seen(service)
+
+    checked = run("service", "log", "--state", state, "--check")
+    assert "intact, 4 events, 1 to 4" in checked.stdout
+    assert "item.put 2, item.delete 1" in checked.stdout
+    ended = run("service", "log", "--state", state, "--compact", shelf / "held")
+    assert "2 events were cut, 2 are kept" in ended.stdout, ended.stderr
+    assert service.post("/items", {"items": [SLEEP]}).json()["items"][0]["status"] == "unchanged"
+    service.engine.close()
+
+    with local_service(shelf / "with-items", state) as restarted:
+        assert restarted.get("/info").json()["bundle"]["name"] == "held"
+        assert ids(restarted) == ["camp", "late", "light", "sleep", "water"]
+        assert seen(restarted) == before

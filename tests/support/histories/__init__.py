@@ -1,0 +1,1 @@
+"""Random histories of the memory, beside oracles that are changed alike."""

@@ -1,0 +1,89 @@
+"""Random histories with items: a posted query is fused with the items of its time, a question with
+those of the view."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from service.core.changes import DeleteItem
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import PredictOptions
+from tests.support.changes import ENCODER, put_item
+from tests.support.histories.memory import EVERYTHING, QUERIES, TAU, Histories, words
+from tests.support.oracle import Oracle, OracleItems
+from tests.support.tiny.encoder import TrigramEncoder
+from tests.support.tiny.items import ITEMS
+
+ALL = 100  # more items than any history makes
+item_ids = st.sampled_from([*ITEMS, "new-1", "new-2"])
+
+
+class ItemHistories(Histories):
+    """Items are put and deleted among labels and clicks."""
+
+    @property
+    def items(self) -> OracleItems:
+        """The items as the oracle has them."""
+        assert self.oracle.items is not None
+        return self.oracle.items
+
+    def new_oracle(self) -> Oracle:
+        oracle = super().new_oracle()
+        oracle.items = OracleItems(ENCODER, attended=2, texts=dict(ITEMS))
+        self.kept_items: list[tuple[View, dict[str, str]]] = []
+        return oracle
+
+    def keep(self) -> None:
+        super().keep()
+        self.kept_items.append((self.memory.view, dict(self.items.texts)))
+
+    def teardown(self) -> None:
+        """Views never change, nor do their items."""
+        super().teardown()
+        for view, expected in self.kept_items:
+            assert texts_of(view) == expected
+
+    @rule(item_id=item_ids, text=words)
+    def put_item(self, item_id: str, text: str) -> None:
+        self.items.put(item_id, text)
+        self.apply([put_item(self.next, item_id, text)])
+
+    @rule(item_id=item_ids, texts=st.lists(words, min_size=2, max_size=6))
+    def churn_item(self, item_id: str, texts: list[str]) -> None:
+        """One item is replaced several times in one commit."""
+        first = self.next
+        for text in texts:
+            self.items.put(item_id, text)
+        self.apply([put_item(first + place, item_id, text) for place, text in enumerate(texts)])
+
+    @rule(item_id=item_ids)
+    def delete_item(self, item_id: str) -> None:
+        self.items.texts.pop(item_id, None)
+        self.apply([DeleteItem(sequence=self.next, id=item_id)])
+
+    @precondition(lambda self: self.items.texts)
+    @rule(data=st.data())
+    def predict_with_given_items(self, data: st.DataObject) -> None:
+        named = data.draw(
+            st.lists(st.sampled_from(list(self.items.texts)), min_size=1, max_size=3, unique=True)
+        )
+        options = PredictOptions(top_k=50, memorization=0.3, depth=EVERYTHING, items=tuple(named))
+        predictor = Predictor(TrigramEncoder(), tau=TAU)
+        answer = predictor.predict(self.memory.view, QUERIES[:1], options).predictions[0]
+        dense = self.oracle.scores(QUERIES[0], tau=TAU, memorization=0.3, items=named)
+        for keyword in answer.keywords:
+            assert keyword.score == pytest.approx(dense[keyword.id], abs=1e-5)
+
+    @invariant()
+    def the_newest_view_has_the_oracles_items(self) -> None:
+        view, expected = self.kept_items[-1]
+        assert texts_of(view) == expected
+        assert view.items is not None
+        assert len(view.items) == len(expected)
+
+
+def texts_of(view: View) -> dict[str, str]:
+    """The texts of all items by id."""
+    assert view.items is not None
+    return {item.id: item.text for item in view.items.page(after="", size=ALL)}

@@ -1,0 +1,259 @@
+"""Random histories of the memory: every view answers as the dense oracle did when it was taken.
+
+With blocks of 1, 3 or 8 rows and merges of two, segments of all ages appear after a few changes.
+"""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import Change
+from service.core.encoding.encoder import encode
+from service.core.memory.draft import MemoryLimits
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
+from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.oracle import Oracle
+from tests.support.tiny.bundles import LABELS, Catalogue
+from tests.support.tiny.encoder import TrigramEncoder
+from tests.support.views import (
+    Row,
+    alive_rows,
+    labels_by_id,
+    plan_values,
+    row_counts,
+    vote_weights,
+)
+
+TAU = 0.1
+QUERIES = ("tent for the trail", "light boots")
+EVERYTHING = 400  # more rows than any history makes
+
+ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
+words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp", "x"])
+weights = st.sampled_from([1.0, 1.0, 0.25, 3.0])
+metadata = st.dictionaries(st.just("bid"), st.sampled_from(["0.10", "0.30"]))
+new_labels = st.builds(
+    NewLabel,
+    id=ids,
+    text=words,
+    queries=st.lists(words, max_size=4).map(tuple),
+    metadata=metadata,
+)
+
+
+Weights = dict[tuple[str, str], float]  # those that are not 1, by query and label id
+
+
+class Histories(RuleBasedStateMachine):
+    """Applies equal changes to a memory and to an oracle, and compares them; keeps all views."""
+
+    bundle: Bundle
+
+    @initialize(seal_rows=st.sampled_from([1, 3, 8]))
+    def start(self, seal_rows: int) -> None:
+        self.temporary = TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        self.limits = MemoryLimits(live_rows=EVERYTHING, seal_rows=seal_rows, fan_out=2)
+        self.oracle = self.new_oracle()
+        self.details: dict[str, tuple[NewLabel, bool]] = {
+            label_id: (NewLabel(id=label_id, text=text), False) for label_id, text in LABELS.items()
+        }
+        self.kept: list[tuple[View, Counter[Row], Weights]] = []
+        self.open(self.bundle)
+
+    def new_oracle(self) -> Oracle:
+        """What the bundle holds."""
+        return Oracle.of(Catalogue(), ENCODER)
+
+    def teardown(self) -> None:
+        """Views never change: at the end each one still holds what it held when it was taken."""
+        with self.temporary:
+            for view, expected, weights in self.kept:
+                assert row_counts(view) == expected
+                assert vote_weights(view) == weights
+
+    def open(self, bundle: Bundle) -> None:
+        self.memory = self.fresh(bundle)
+        self.changes: list[Change] = []
+        self.keep()
+
+    def fresh(self, bundle: Bundle) -> KnowledgeMemory:
+        return KnowledgeMemory(bundle, self.limits, version=bundle.manifest.memory.version)
+
+    def keep(self) -> None:
+        oracle = self.oracle
+        self.kept.append((self.memory.view, oracle.row_counts(), oracle.click_weights()))
+
+    def apply(self, changes: list[Change]) -> None:
+        view = self.memory.apply(changes)
+        assert view.version == changes[-1].sequence
+        self.changes += changes
+        self.keep()
+
+    # Changes ------------------------------------------------------------------------------
+
+    @rule(posted=st.lists(new_labels, min_size=1, max_size=4))
+    def put(self, posted: list[NewLabel]) -> None:
+        for label in posted:
+            self.oracle.put(label)
+            novel = self.details[label.id][1] if label.id in self.details else True
+            self.details[label.id] = (label, novel)
+        self.apply([put(self.next + place, label) for place, label in enumerate(posted)])
+
+    @rule(label_id=ids, forms=st.integers(min_value=3, max_value=9))
+    def churn(self, label_id: str, forms: int) -> None:
+        """One label is replaced so often that all rows of some blocks are dead."""
+        self.put([NewLabel(id=label_id, text=f"form {form}") for form in range(forms)])
+
+    @rule(label_id=ids, text=words, data=metadata)
+    def put_metadata(self, label_id: str, text: str, data: dict[str, str]) -> None:
+        """Only the metadata change: no row does."""
+        known, _ = self.details.get(label_id, (NewLabel(id=label_id, text=text), True))
+        view = self.memory.view
+        self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
+        if label_id in labels_by_id(view):
+            assert alive_rows(view).tolist() == alive_rows(self.memory.view).tolist()
+
+    @rule(label_id=ids)
+    def delete(self, label_id: str) -> None:
+        self.oracle.delete(label_id)
+        self.details.pop(label_id, None)
+        self.apply([delete(self.next, label_id)])
+
+    @rule(query=words, clicked=st.lists(ids, min_size=1, max_size=3, unique=True), weight=weights)
+    def put_instance(self, query: str, clicked: list[str], weight: float) -> None:
+        self.oracle.click(query, *clicked, weight=weight)
+        self.apply([click(self.next, query, *clicked, weight=weight)])
+
+    @property
+    def next(self) -> int:
+        return self.memory.view.version + 1
+
+    # Sealing, restarts and snapshots ------------------------------------------------------
+
+    @precondition(lambda self: any(self.memory.view.unsealed_plans()))
+    @rule(data=st.data())
+    def seal_one(self, data: st.DataObject) -> None:
+        plan = data.draw(st.sampled_from(list(self.memory.view.unsealed_plans())))
+        seal(self.memory, self.folder, [plan])
+        self.keep()
+
+    @precondition(lambda self: any(self.memory.view.unsealed_plans()))
+    @rule()
+    def seal_all(self) -> None:
+        seal(self.memory, self.folder)
+        assert list(self.memory.view.unsealed_plans()) == []
+        self.keep()
+
+    @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
+    def restart(self, batch: int, data: st.DataObject) -> None:
+        """Apply all changes to a new memory, in other groups, sealed at other moments."""
+        again = self.fresh(self.memory.view.bundle)
+        for start in range(0, len(self.changes), batch):
+            again.apply(self.changes[start : start + batch])
+            if data.draw(st.booleans()):
+                seal(again, self.folder)
+        assert again.view.version == self.memory.view.version
+        assert row_counts(again.view) == row_counts(self.memory.view)
+        assert vote_weights(again.view) == vote_weights(self.memory.view)
+        assert labels_by_id(again.view) == labels_by_id(self.memory.view)
+        assert plan_values(again.view) == plan_values(self.memory.view)
+        seal(again, self.folder)
+        seal(self.memory, self.folder)
+        assert answers(again.view) == answers(self.memory.view)
+        self.memory = again
+        self.keep()
+
+    @precondition(
+        lambda self: len(self.changes) > 6
+    )  # less often than other rules, because it is slow
+    @rule()
+    def snapshot_and_reopen(self) -> None:
+        folder = self.folder / f"snapshot-{len(self.kept)}"
+        write_snapshot(self.memory.view, folder, name="snapshot", log="log")
+        before = labels_by_id(self.memory.view)
+        self.open(open_bundle(folder, device=self.bundle.device))
+        after = self.memory.view
+        assert (after.live_rows, after.dead_rows) == (0, 0)
+        assert list(labels_by_id(after)) == list(before)
+
+    # Questions ----------------------------------------------------------------------------
+
+    @rule(memorization=st.sampled_from([0.0, 0.3, 1.0]), query=st.sampled_from(QUERIES))
+    def predict(self, memorization: float, query: str) -> None:
+        scores = {
+            keyword.id: keyword.score
+            for keyword in ask(self.memory.view, memorization)[QUERIES.index(query)].keywords
+        }
+        dense = self.oracle.scores(query, tau=TAU, memorization=memorization)
+        assert scores == pytest.approx(
+            {label_id: score for label_id, score in dense.items() if label_id in scores}, abs=1e-5
+        )
+        assert all(score == 0.0 for label_id, score in dense.items() if label_id not in scores)
+
+    @rule(kind=st.sampled_from([None, *RowKind]), depth=st.integers(min_value=1, max_value=20))
+    def retrieve(self, kind: RowKind | None, depth: int) -> None:
+        vectors = encode(ENCODER, QUERIES, role=Role.QUERY)
+        vectors = self.memory.view.fused(vectors).vectors
+        for exact in (False, True):
+            found, rows = self.memory.view.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+            assert set(rows.ravel().tolist()) <= {-1, *alive_rows(self.memory.view).tolist()}
+            for query, similarities in zip(QUERIES, found, strict=True):
+                expected = self.oracle.similarities(query, kind)[:depth]
+                assert similarities[: len(expected)] == pytest.approx(expected, abs=1e-5)
+                assert np.all(similarities[len(expected) :] == -np.inf)
+
+    @invariant()
+    def the_newest_view_holds_what_the_oracle_holds(self) -> None:
+        view, expected, weights = self.kept[-1]
+        assert row_counts(view) == expected
+        assert vote_weights(view) == weights
+
+    @invariant()
+    def dead_and_alive_rows_are_all_rows(self) -> None:
+        view = self.memory.view
+        assert len(alive_rows(view)) + view.dead_rows == view.base_rows + view.live_rows
+
+    @invariant()
+    def every_label_is_as_it_was_last_posted(self) -> None:
+        found = {
+            label.id: (label.text, label.queries, label.metadata, label.novel)
+            for label in labels_by_id(self.memory.view).values()
+        }
+        assert found == {
+            new.id: (new.text, new.queries, new.metadata, novel)
+            for new, novel in self.details.values()
+        }
+
+
+def ask(view: View, memorization: float) -> tuple[Prediction, ...]:
+    options = PredictOptions(top_k=50, memorization=memorization, depth=EVERYTHING)
+    return Predictor(TrigramEncoder(), tau=TAU).predict(view, QUERIES, options).predictions
+
+
+def answers(view: View) -> list[tuple[Prediction, ...]]:
+    """Compared with `==`: scores must be equal bit for bit."""
+    return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
+
+
+def run_histories(opened: Bundle, *, examples: int, machine: type[Histories] = Histories) -> None:
+    """Run so many histories, which the code alone decides."""
+
+    class OfTheBundle(machine):
+        bundle = opened
+
+    OfTheBundle.TestCase.settings = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True
+    )
+    OfTheBundle.TestCase("runTest").runTest()

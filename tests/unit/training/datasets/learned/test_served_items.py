@@ -1,0 +1,124 @@
+"""Items that were put and deleted live become the metadata of the next data set."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import Change, DeleteItem
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.types import NewLabel
+from tests.support.changes import click, put, put_item
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import TrigramEncoder
+from tests.support.tiny.export import tiny_dataset
+from tests.support.tiny.items import ITEMS
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset, Texts
+
+Learn = Callable[..., Dataset]
+KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("boat for one",))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return open_bundle(make_bundle(tmp_path / "items", encoder=TrigramEncoder(), items=ITEMS))
+
+
+def changes() -> list[Change]:
+    return [
+        click(1, "mud", "boots"),
+        put_item(2, "sleep", "somewhere to sleep"),
+        DeleteItem(sequence=3, id="feet"),
+        put_item(4, "camp", "camping at night"),
+        put(5, KAYAK),
+        put_item(6, "gone", "soon"),
+        DeleteItem(sequence=7, id="gone"),
+    ]
+
+
+SERVED = {
+    "light": "lamp light",
+    "water": "water drinks",
+    "sleep": "somewhere to sleep",
+    "camp": "camping at night",
+}
+
+
+def linked_data() -> Dataset:
+    """The tiny data set, whose rows and labels are linked to all items."""
+    data = tiny_dataset()
+
+    def all_items(rows: int) -> csr_matrix:
+        return csr_matrix(np.ones((rows, len(ITEMS)), np.float32))
+
+    split = replace(data.train, metadata_of=all_items(len(data.train)))
+    return replace(
+        data,
+        train=split,
+        test=replace(data.test, metadata_of=split.metadata_of),
+        label_metadata=all_items(len(data.labels)),
+        metadata=Texts(uids=tuple(ITEMS), texts=tuple(ITEMS.values())),
+    )
+
+
+def items(dataset: Dataset) -> dict[str, str]:
+    assert dataset.metadata is not None
+    return dict(zip(dataset.metadata.uids, dataset.metadata.texts, strict=True))
+
+
+def linked(dataset: Dataset, texts: Texts, links: csr_matrix | None) -> dict[str, set[str]]:
+    """The ids of each text's items."""
+    assert links is not None and dataset.metadata is not None
+    names = dataset.metadata.uids
+    return {
+        text: {names[column] for column in links[row].indices.tolist()}
+        for row, text in enumerate(texts.texts)
+    }
+
+
+def test_the_items_that_are_served_are_the_metadata(learn: Learn, bundle: Bundle) -> None:
+    learned = learn(*changes(), bundle=bundle)
+    assert items(learned) == SERVED
+    assert learned.train.metadata_of is not None and not learned.train.metadata_of.nnz
+    assert learned.label_metadata is not None and not learned.label_metadata.nnz
+    assert ("mud" in learned.train.instances.texts) and ("kayak" in learned.labels.uids)
+
+
+def test_links_of_the_data_before_stay_by_id(learn: Learn, bundle: Bundle, tmp_path: Path) -> None:
+    data = linked_data()
+    learned = learn(*changes(), bundle=bundle, data=data)
+    assert items(learned) == SERVED
+    of_rows = linked(learned, learned.train.instances, learned.train.metadata_of)
+    assert of_rows.pop("mud") == of_rows.pop("boat for one") == set()
+    assert set(map(frozenset, of_rows.values())) == {frozenset(("light", "water", "camp"))}
+    of_labels = linked(learned, learned.labels, learned.label_metadata)
+    assert of_labels.pop("sea kayak") == set()
+    assert set(map(frozenset, of_labels.values())) == {frozenset(("light", "water", "camp"))}
+    lf_xmc.write(learned, tmp_path / "written")
+    assert items(lf_xmc.read(tmp_path / "written")) == SERVED
+
+
+def test_a_snapshot_and_the_rest_of_its_log_have_the_same_items(
+    learn: Learn, bundle: Bundle, tmp_path: Path
+) -> None:
+    memory = KnowledgeMemory(bundle)
+    whole = learn(*changes(), bundle=bundle)
+    assert whole.learned is not None
+    view = memory.apply(changes()[:4])
+    write_snapshot(view, tmp_path / "snapshot", name="snapshot", log=whole.learned.log)
+    assert items(learn(bundle=open_bundle(tmp_path / "snapshot"))) == SERVED
+
+
+def test_a_bundle_without_items_keeps_the_metadata_of_its_data(
+    learn: Learn, trigram_bundle: Bundle
+) -> None:
+    data = linked_data()
+    learned = learn(*changes(), bundle=trigram_bundle, data=data)
+    assert learned.metadata == data.metadata
+    assert learn(bundle=trigram_bundle).metadata is None
