@@ -1,30 +1,29 @@
-"""`python -m training robustness`: what missing and wrong metadata cost an oracle."""
+"""`python -m training robustness`: what missing and wrong metadata cost oracles and OAK."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import orjson
 from rich.table import Table
 
 from service.command_line import open_console
-from service.core.errors import MissingExtra
+from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable, write_file
+from training.checkpoints.run_json import read_run_on
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
-from training.datasets.dataset import require_test_rows
+from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_links import require_metadata
-from training.progress import say
-
-if TYPE_CHECKING:
-    from training.experiments.metadata_conditions import Condition
+from training.evaluation import robustness as results
+from training.evaluation.robustness import Robustness
+from training.progress import say, stages
+from training.report.robustness_panels import robustness_panels
 
 SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
-JSON, PLOT = "robustness.json", "robustness.png"
-
-Row = tuple[str, "Condition", Mapping[str, float]]  # a run, what its queries know, its metrics
+PLOT = "robustness.png"
+SEEDS = (13, 14, 15)
 
 
 def robustness(
@@ -32,59 +31,75 @@ def robustness(
     runs: Annotated[tuple[Path, ...], MANY],
     data: Path,
     out: Path,
+    seeds: Annotated[tuple[int, ...], MANY] = SEEDS,
     precision: ScoringPrecision = "fp32",
 ) -> None:
     """Measure runs with true, predicted, missing and wrong metadata of the test queries.
 
     The counterpart of MOGIC's Tables 6, 8 and 9. A run that reads no metadata, such as an oracle's
-    disciple, is measured once. Writes robustness.json and robustness.png.
+    disciple, is measured once. Writes robustness.json, which `tables` and `report` read, and
+    robustness.png.
 
     Parameters
     ----------
     runs
-        Folders of finished runs on these data; at least one of them an oracle.
+        Folders of finished runs on these data; at least one of them an oracle, or a run of OAK.
     data
         The data set's folder, with metadata.
     out
         The folder for the figures.
+    seeds
+        Each draws at random once what is dropped, replaced or left of the items: the figures are
+        the means and standard deviations over these draws.
     """
     refuse_unwritable(out)
+    _check_seeds(seeds)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     require_metadata(dataset, reader="robustness changes")
+    _check_runs(runs, dataset)
     try:
         from training.experiments.metadata_conditions import measure_run
-        from training.experiments.metadata_plot import draw_robustness
+        from training.report.plots import LIGHT, draw
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    rows: list[Row] = []
+    console, measured = open_console(), []
     for run in runs:
         say(f"measuring {run}")
-        for condition, metrics in measure_run(run, dataset, precision=precision):
-            rows.append((run.name, condition, metrics))
-    open_console().print(_table(rows, dataset.name))
-    write_file(out / JSON, orjson.dumps(_document(rows), option=orjson.OPT_INDENT_2) + b"\n")
-    write_file(out / PLOT, draw_robustness(rows, title=dataset.name))
+        with stages(console) as report:
+            one = measure_run(run, dataset, seeds=seeds, precision=precision, report=report)
+        measured.append(one)
+    found = Robustness(dataset=dataset.name, seeds=seeds, precision=precision, runs=tuple(measured))
+    console.print(_table(found))
+    results.write(found, out)
+    [panel] = robustness_panels([found])
+    write_file(out / PLOT, draw(panel, LIGHT))
 
 
-def _table(rows: Sequence[Row], name: str) -> Table:
-    table = Table(title=f"{name}, percent of test rows")
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        shown = " ".join(map(str, seeds)) or "none"
+        raise InvalidInput(f"--seeds takes different numbers from 0 on, not {shown}")
+
+
+def _check_runs(runs: Sequence[Path], dataset: Dataset) -> None:
+    """Raise before anything is measured: for unfinished runs, other data, and equal names."""
+    seen: dict[str, Path] = {}
+    for run in runs:
+        read_run_on(run, dataset.name)
+        other = seen.setdefault(run.name, run)
+        if other is not run:
+            raise InvalidInput(f"{other} and {run} are both named {run.name}: rename one folder")
+
+
+def _table(found: Robustness) -> Table:
+    table = Table(title=f"{found.dataset}, percent of test rows, {len(found.seeds)} draw(s)")
     table.add_column("run")
     table.add_column("metadata of the queries")
     for metric in SHOWN:
         table.add_column(metric, justify="right")
-    for run, condition, metrics in rows:
-        table.add_row(run, str(condition), *(f"{metrics[metric]:.2f}" for metric in SHOWN))
+    for run in found.runs:
+        for one in run.measured:
+            cells = (one.shown(metric) for metric in SHOWN)
+            table.add_row(run.run, str(one.condition), *cells)
     return table
-
-
-def _document(rows: Sequence[Row]) -> list[dict[str, object]]:
-    return [
-        {
-            "run": run,
-            "metadata": condition.metadata,
-            "share": condition.share,
-            **{metric: metrics[metric] for metric in SHOWN},
-        }
-        for run, condition, metrics in rows
-    ]

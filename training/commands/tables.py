@@ -6,7 +6,6 @@ from pathlib import Path
 
 from service.command_line import open_console
 from service.core.files.atomic import refuse_unwritable
-from training.report.quality_page import quality_page
 
 
 def tables(*, measured: Path, out: Path) -> None:
@@ -15,11 +14,14 @@ def tables(*, measured: Path, out: Path) -> None:
     Parameters
     ----------
     measured
-        A folder with DATASET/RUN/results.json, unidec/DATASET/RUN/results.json of UniDEC's
-        ablations, and novel/DATASET.json of `evaluate-novel --json`.
+        A folder with SET/RUN/results.json, SET/robustness.json of `robustness`,
+        unidec/DATASET/RUN/results.json of UniDEC's ablations, and novel/DATASET.json of
+        `evaluate-novel --json`; a set is a data set or a comparison.
     out
         The Markdown file; it is replaced.
     """
+    from training.report.quality_page import quality_page  # scipy.stats takes long to import
+
     refuse_unwritable(out.absolute().parent)
     page = quality_page(measured)
     out.write_text(page, encoding="utf-8")

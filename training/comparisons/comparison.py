@@ -1,5 +1,6 @@
 """Comparisons: the systems that are measured side by side on one data set, read from TOML.
 
+extends = "moby"                  # its `set` and its entries come before those of this file
 set = ["optimizer.steps=120"]     # overrides every recipe, so that all train alike
 
 [[entries]]
@@ -21,7 +22,8 @@ head_share = 1.0                  # with this share of UniDEC's first head
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -82,8 +84,7 @@ def load(name: str) -> Comparison:
 
     Raises `InvalidConfig` naming file, key and allowed values.
     """
-    document = shipped.read(name, PACKAGE, what="comparison")
-    comparison = parse(Comparison, document, source=name)
+    comparison = parse(Comparison, _document(name), source=name)
     seen: dict[str, Entry] = {}
     for entry in comparison.entries:
         _check(entry, seen, source=f"{name}: {entry.name}")
@@ -91,6 +92,28 @@ def load(name: str) -> Comparison:
             raise InvalidConfig(f"{name}: two entries are named {entry.name}")
         seen[entry.name] = entry
     return comparison
+
+
+def _document(name: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The file's document, with `set` and entries of the comparison that it extends in front.
+
+    `extended_by` are the comparisons that led here.
+    """
+    if name in extended_by:
+        raise InvalidConfig(f"{name} extends itself")
+    document = shipped.read(name, PACKAGE, what="comparison")
+    base = document.pop("extends", None)
+    if base is None:
+        return document
+    if not isinstance(base, str):
+        raise InvalidConfig(f"{name}: extends must be the name of a comparison or of a .toml file")
+    if base.endswith(shipped.SUFFIX):
+        base = str(Path(name).parent / base)
+    first = _document(base, extended_by=(*extended_by, name))
+    for key in ("set", "entries"):
+        if isinstance(document.get(key, []), list):  # or `parse` says what is wrong with it
+            document[key] = [*first.get(key, ()), *document.get(key, ())]
+    return document
 
 
 def _check(entry: Entry, before: Mapping[str, Entry], *, source: str) -> None:

@@ -16,9 +16,23 @@ def facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "held_out_rows": facts["settings"]["validation"]["rows"],
         "training_seconds": facts["progress"]["seconds"],
         "history": tuple(history_of(run)),
-        "settings": facts.get("settings", {}),
+        "settings": _without_places(facts.get("settings", {})),
         "hardware": facts.get("hardware", {}),
     }
+
+
+def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with an oracle's name in place of its folder: results are read elsewhere."""
+    oracle = oracle_of(settings)
+    if oracle is None:
+        return settings
+    return {**settings, "guidance": {**settings["guidance"], "oracle": oracle}}
+
+
+def oracle_of(settings: dict[str, Any]) -> str | None:
+    """The name of the run that guided a run with these settings; None where none did."""
+    oracle = settings.get("guidance", {}).get("oracle")
+    return None if oracle is None else Path(oracle).name
 
 
 def history_of(run: Path) -> list[Check]:

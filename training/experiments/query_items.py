@@ -15,7 +15,7 @@ from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import all_linked, require_metadata
 from training.evaluation.encode_texts import encode_texts
 from training.models.precision import Precision
-from training.models.torch_encoder import load_encoder
+from training.models.torch_encoder import TorchEncoder
 from training.systems.oak.checkpoint import read_item_memory
 from training.systems.oak.memory import ItemVectors
 
@@ -33,7 +33,12 @@ class QueryItems:
 
 
 def query_items(
-    name: str, dataset: Dataset, queries: Floats, *, folder: Path | None, precision: Precision
+    encoder: TorchEncoder,
+    dataset: Dataset,
+    queries: Floats,
+    *,
+    folder: Path | None,
+    precision: Precision,
 ) -> QueryItems | None:
     """The test rows, whose vectors are `queries` [n, d], and the item memory of a checkpoint.
 
@@ -43,7 +48,7 @@ def query_items(
     if folder is None or not has_item_memory(folder):
         return None
     items = require_metadata(dataset, reader=f"{folder} looks up")
-    keys = encode_texts(load_encoder(name), items.texts, role=Role.LABEL, precision=precision)
+    keys = encode_texts(encoder, items.texts, role=Role.LABEL, precision=precision)
     return QueryItems(vectors=queries, memory=read_item_memory(folder, keys))
 
 

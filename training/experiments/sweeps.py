@@ -32,7 +32,7 @@ from training.evaluation.prediction import (
 from training.evaluation.results import Result, measured
 from training.experiments.query_items import QueryItems, linked_to_test_rows, query_items
 from training.models.precision import Precision
-from training.models.torch_encoder import load_encoder
+from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.two_heads import require_heads, with_share
 from training.progress import Report
 from training.selection.memory_choices import DEPTHS as CHOOSABLE
@@ -130,18 +130,26 @@ class Scoring:
         """Rank and measure the test rows: the chosen way first, then all sweeps."""
         ways = sweep_ways(self.choices)
         for place, way in enumerate(ways):
-            result = measured(
-                self.dataset,
-                self._ranked(way, self.retrieved),
-                method=way.method,
-                memorization=way.memorization,
-                depth=way.depth,
-                tau=self.choices.tau,
-                chosen=way.chosen,
-                weighted=self.weighted,
-            )
+            result = self._measured(way, self.retrieved)
             self.report("rank", place + 1, len(ways))
             yield result
+
+    def chosen(self) -> Measured:
+        """Rank and measure the test rows in the chosen way alone, with no deeper search."""
+        retrieved = retrieve(self.memory, self.queries, depth=self.choices.depth)
+        return self._measured(sweep_ways(self.choices)[0], retrieved)
+
+    def _measured(self, way: Way, retrieved: RetrievedKeys) -> Measured:
+        return measured(
+            self.dataset,
+            self._ranked(way, retrieved),
+            method=way.method,
+            memorization=way.memorization,
+            depth=way.depth,
+            tau=self.choices.tau,
+            chosen=way.chosen,
+            weighted=self.weighted,
+        )
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
         top_k = labels_to_rank(self.dataset.test.filtered)
@@ -210,39 +218,39 @@ def open_scoring(
     relevance: Relevance | None = None,
     head_share: float | None = None,
     report: Report = _silent,
+    encoder: TorchEncoder | None = None,
 ) -> Scoring:
     """Encode a data set and choose tau, lambda and b; `folder` is a run's, which may hold choices.
 
     Without choices in the folder they are made on `slices`, training rows that the encoder never
     saw; default: `default_slices`. `relevance` replaces the one in the folder, and `head_share` the
     share that D of UniDEC's two heads has in the encoder's vectors. Raises `InvalidInput` for a
-    share where the encoder has no heads.
+    share where the encoder has no heads. `encoder` is that of `name`, where it is loaded already.
     """
     choices = read_choices(folder) if folder is not None else None
     if relevance is None and choices is not None:
         relevance = choices.relevance
     dataset = with_relevance(dataset, relevance)
     train, held = dataset.train, slices
+    encoder = encoder or load_encoder(name)
     instances, queries, labels = _encoded(
-        name, dataset, folder=folder, precision=precision, head_share=head_share, report=report
+        encoder, dataset, folder=folder, precision=precision, head_share=head_share, report=report
     )
-    items = query_items(name, dataset, queries, folder=folder, precision=precision)
+    items = query_items(encoder, dataset, queries, folder=folder, precision=precision)
     if items is not None:
         instances, queries = items.memory.fused(instances), items.fused()
     if choices is None:
         held = held or default_slices(train.labels_of, train.filtered)
         choices = choices_for(dataset, instances, labels, slices=held)
-    choices = replace(choices, relevance=relevance)
-    memory = OfflineMemory(
-        keys=np.concatenate([instances, labels]).astype(np.float16),
-        labels_of=train.labels_of,
-        label_ids=dataset.labels.uids,
-    )
     return Scoring(
         dataset=dataset,
-        choices=choices,
+        choices=replace(choices, relevance=relevance),
         held_out_rows=len(held.held_out) if held is not None else 0,
-        memory=memory,
+        memory=OfflineMemory(
+            keys=np.concatenate([instances, labels]).astype(np.float16),
+            labels_of=train.labels_of,
+            label_ids=dataset.labels.uids,
+        ),
         queries=queries,
         items=items,
         report=report,
@@ -250,7 +258,7 @@ def open_scoring(
 
 
 def _encoded(
-    name: str,
+    encoder: TorchEncoder,
     dataset: Dataset,
     *,
     folder: Path | None,
@@ -259,8 +267,8 @@ def _encoded(
     report: Report,
 ) -> tuple[Floats, Floats, Floats]:
     """Unit vectors of training rows [N, d], test rows [n, d] and label keys [L, d]."""
-    encoder, train, test = load_encoder(name), dataset.train, dataset.test
-    heads = None if head_share is None else require_heads(encoder.model, name)
+    train, test = dataset.train, dataset.test
+    heads = None if head_share is None else require_heads(encoder.model, encoder.name)
     encode = partial(encode_texts, encoder, precision=precision)
     shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
     instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))

@@ -27,7 +27,7 @@ from training.report.panels import (
 )
 from training.report.plots import DARK, LIGHT, draw
 from training.report.runs import Run
-from training.report.significance import Comparison
+from training.report.significance import Comparison, p_value
 from training.report.tables import Table
 from training.report.words import WORDS
 
@@ -133,7 +133,11 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
     )
 
 
-def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
+def render(
+    sections: Sequence[Section],
+    streams: Sequence[Picture] = (),
+    robustness: Sequence[Picture] = (),
+) -> str:
     """Return the page as HTML; every text from a results file is escaped."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -145,17 +149,17 @@ def render(sections: Sequence[Section], streams: Sequence[Picture] = ()) -> str:
     environment.filters["way"] = lambda run: tables.way_of(run, run.chosen)
     source = resources.files("training.report").joinpath("page.html").read_text(encoding="utf-8")
     return environment.from_string(source).render(
-        sections=sections, streams=streams, words=WORDS, top=TOP
+        sections=sections, streams=streams, robustness=robustness, words=WORDS, top=TOP
     )
 
 
 def write_page(
-    page: str, sections: Sequence[Section], streams: Sequence[Picture], *, folder: Path
+    page: str, sections: Sequence[Section], others: Sequence[Picture], *, folder: Path
 ) -> Path:
     """Write a new folder with the page and every picture as PNG; returns the page's file."""
     with new_folder(folder) as temporary:
         (temporary / PAGE).write_text(page, encoding="utf-8")
-        for picture in chain(*(section.pictures for section in sections), streams):
+        for picture in chain(*(section.pictures for section in sections), others):
             (temporary / f"{picture.name}.png").write_bytes(picture.light)
             (temporary / f"{picture.name}-dark.png").write_bytes(picture.dark)
     return folder / PAGE
@@ -178,17 +182,6 @@ def shown_text(text: str) -> str:
 def is_forbidden(character: str) -> bool:
     """Whether HTML or UTF-8 has no such character: a control or half of a surrogate pair."""
     return category(character) in ("Cc", "Cs") and character not in "\t\n"
-
-
-def p_value(p: float | None) -> str:
-    """A p-value as Table 9 shows it; "none" if nothing varies."""
-    if p is None:
-        return "none"
-    if p < 1e-300:  # a double cannot tell it from 0
-        return "≈ 0"
-    if p < 1e-4:
-        return f"{p:.1e}"
-    return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
 
 
 def pictures(anchor: str, panels: Sequence[Panel]) -> tuple[Picture, ...]:

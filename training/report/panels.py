@@ -19,12 +19,18 @@ _UNITS = ((10_800.0, 3_600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "se
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line of a figure; a run has the same `style` in all figures; `chosen` indexes `points`."""
+    """A line of a figure; a run has the same `style` in all figures; `chosen` indexes `points`.
+
+    `style` is the colour and, where there is no `marker`, the marker; `spread` is a band around
+    the points.
+    """
 
     name: str
     points: Points
     style: int
     chosen: int | None = None
+    marker: int | None = None
+    spread: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,8 +92,12 @@ def shortened(name: str) -> str:
 
 def _plot(axes: Any, curve: Curve, theme: Theme) -> Any:
     colour = theme.curves[curve.style % len(theme.curves)]
-    marker = _MARKERS[curve.style % len(_MARKERS)]
+    marker = _MARKERS[(curve.style if curve.marker is None else curve.marker) % len(_MARKERS)]
     x, y = zip(*curve.points, strict=True)
+    if curve.spread is not None:
+        below = [value - off for value, off in zip(y, curve.spread, strict=True)]
+        above = [value + off for value, off in zip(y, curve.spread, strict=True)]
+        axes.fill_between(x, below, above, color=colour, alpha=0.15, linewidth=0)
     (line,) = axes.plot(
         x,
         y,

@@ -1,10 +1,13 @@
 """training/measured/README.md: the committed results of all systems as Markdown tables.
 
-    MEASURED/DATASET/RUN/results.json    what `score` or `peer` wrote; one table for each data set
+    MEASURED/SET/RUN/results.json        what `score` or `peer` wrote; one table for each data set
+    MEASURED/SET/robustness.json         what `robustness` wrote
     MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
     MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
 
-The page depends on these files alone. A test compares it with the committed page.
+SET names what was run together: a data set, or a comparison. Sets with oracles, guided runs or a
+robustness.json make a section of their own, one a data set (`training.report.mogic`). The page
+depends on these files alone. A test compares it with the committed page.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ from typing import Any
 
 import orjson
 
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
 from training.comparisons import comparison as comparisons
-from training.evaluation import results
+from training.evaluation import results, robustness
 from training.report.markdown import markdown_table
+from training.report.mogic.relations import is_of_mogic
+from training.report.mogic.section import mogic_section
 from training.report.orderings import orderings
-from training.report.runs import Run, read_runs
-from training.report.tables import duration, percent
+from training.report.run_table import devices, run_table
+from training.report.runs import Run, grouped, read_run
+from training.report.tables import percent
 from training.report.unidec_tables import unidec_section
 
 NOVEL = "novel"
 ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
-METRICS = ("P@1", "P@5", "R@100", "PSP@5")
 NOVEL_METRICS = ("P@1", "P@5", "R@30")
 
 INTRODUCTION = """\
@@ -87,9 +92,18 @@ def quality_page(measured: Path) -> str:
     be compared.
     """
     folders = sorted(path.parent for path in measured.glob(f"*/*/{results.FILE}"))
+    if not folders:
+        raise InvalidInput(f"{measured} holds no results (SET/RUN/{results.FILE})")
+    read = [read_run(folder) for folder in folders]
+    noise = {path: robustness.read(path) for path in sorted(measured.glob(f"*/{robustness.FILE}"))}
+    of_mogic = {run.folder.parent for run in read if is_of_mogic(run)}  # whole sets
+    of_mogic |= {path.parent for path in noise}
+    plain = grouped([run for run in read if run.folder.parent not in of_mogic])
+    guided = grouped([run for run in read if run.folder.parent in of_mogic])
     parts = [INTRODUCTION]
-    for dataset, runs in read_runs(folders).items():
-        parts.append("\n".join(_dataset_section(dataset, runs)))
+    parts += ["\n".join(_dataset_section(dataset, runs)) for dataset, runs in plain.items()]
+    for dataset, runs in guided.items():
+        parts.append("\n".join(mogic_section(dataset, runs, noise)))
     unidec = list(unidec_section(measured))
     if unidec:
         parts.append("\n".join(unidec))
@@ -107,12 +121,9 @@ def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
         comparison=dataset if dataset in comparisons.names() else ANY_DATA,
         held_out=held_out,
         rows=len(runs[0].rows),
-        devices=_devices(runs),
+        devices=devices(runs),
     )
-    headings = ("run", "system", "P@1, labels alone", "lambda", "b", "tau", *METRICS, "trained in")
-    ordered = sorted(runs, key=lambda run: (run.chosen.metrics["P@1"], run.name))
-    best = {metric: max(run.chosen.metrics[metric] for run in runs) for metric in METRICS}
-    yield from markdown_table(headings, [_run_cells(run, best) for run in ordered], texts=2)
+    yield from run_table(runs)
     checked = [ordering for ordering in orderings(runs) if ordering.findings]
     if checked:
         yield "\n" + ORDERINGS
@@ -120,36 +131,6 @@ def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
             claim = ordering.claim.replace("λ", "lambda")
             yield f"- {ordering.source}: {claim}: {ordering.verdict}"
     yield ""
-
-
-def _devices(runs: Sequence[Run]) -> str:
-    """The processors, and which runs each of them trained."""
-    names: dict[str, list[str]] = {}
-    for run in runs:
-        if run.results.training_seconds is not None:
-            device = str(run.results.hardware.get("device", "an unknown processor"))
-            names.setdefault(device, []).append(run.name)
-    return "; ".join(f"{device}: {', '.join(trained)}" for device, trained in names.items())
-
-
-def _run_cells(run: Run, best: Mapping[str, float]) -> list[str]:
-    chosen, labels_alone = run.chosen, run.by_memorization.get(0.0)
-    seconds = run.results.training_seconds
-    figures = []
-    for metric in METRICS:
-        figure = percent(chosen.metrics[metric])
-        figures.append(f"**{figure}**" if figure == percent(best[metric]) else figure)
-    return [
-        run.name,
-        run.results.system,
-        "" if labels_alone is None else percent(labels_alone.metrics["P@1"]),
-        *(
-            "" if value is None else f"{value:g}"
-            for value in (chosen.memorization, chosen.depth, chosen.tau)
-        ),
-        *figures,
-        "" if seconds is None else duration(seconds),
-    ]
 
 
 def _novel_section(novel: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

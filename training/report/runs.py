@@ -108,13 +108,23 @@ def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
     """
     if not folders:
         raise InvalidInput("--runs: name at least one folder with results")
+    return grouped([read_run(folder) for folder in folders])
+
+
+def read_run(folder: Path) -> Run:
+    """Read a folder's results; raises `InvalidData` where there are none."""
+    run = Run(folder=folder, results=results.read(folder), examples=read_examples(folder))
+    _check_alone(run)
+    return run
+
+
+def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by data set, in their order; raises `InvalidInput` for two that cannot be compared."""
     by_dataset: dict[str, list[Run]] = {}
-    for folder in folders:
-        run = Run(folder=folder, results=results.read(folder), examples=read_examples(folder))
-        _check_alone(run)
+    for run in runs:
         by_dataset.setdefault(run.results.dataset, []).append(run)
-    for runs in by_dataset.values():
-        _check_together(runs)
+    for of_one in by_dataset.values():
+        _check_together(of_one)
     return by_dataset
 
 

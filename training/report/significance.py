@@ -50,6 +50,17 @@ def paired_p(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | N
     return float(2.0 * student.sf(abs(t), n - 1))
 
 
+def p_value(p: float | None) -> str:
+    """A p-value as Table 9 shows it; "none" if nothing varies."""
+    if p is None:
+        return "none"
+    if p < 1e-300:  # a double cannot tell it from 0
+        return "≈ 0"
+    if p < 1e-4:
+        return f"{p:.1e}"
+    return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
+
+
 def best(runs: Sequence[Run]) -> Run:
     """The run with the highest P@1 at its chosen settings; the first of equal ones."""
     return max(runs, key=lambda run: run.chosen.metrics["P@1"])

@@ -1,5 +1,6 @@
 """MOGIC: an oracle reads metadata and guides a disciple without; it is not exported itself."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,11 @@ from tests.support.tiny.training import (
     write_tiny_checkpoint,
 )
 from training.__main__ import app as training
+from training.checkpoints.run_json import metadata_of_run, read_run
 from training.datasets import lf_xmc
+from training.datasets.metadata_texts import with_metadata
+from training.evaluation import results, robustness
+from training.evaluation.robustness import Condition
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
 
@@ -57,6 +62,8 @@ def test_both_are_scored_on_the_texts_that_they_read(folder: Path, name: str) ->
     examples = orjson.loads((folder / name / "examples.json").read_bytes())
     queries = [example["query"] for example in examples["queries"]]
     assert all((" [SEP] is " in query) == (name == "oracle") for query in queries)
+    guidance = results.read(folder / name).settings["guidance"]
+    assert guidance["oracle"] == ("oracle" if name == "guided" else None), "no folder, its name"
 
 
 def test_an_oracle_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +78,11 @@ def test_an_oracle_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[s
     [
         (["guidance.oracle=nowhere"], "is missing: the run has not finished"),
         (["guidance.alpha=-1"], "alpha"),
+        (["guidance.own_loss=0"], "own_loss = 0 needs an oracle"),
+        (
+            ["guidance.own_loss=0", "guidance.alpha=0", "guidance.beta=0"],
+            "one of own_loss, alpha and beta must be above 0",
+        ),
         (["metadata.append=some"], "append"),
     ],
 )
@@ -86,12 +98,84 @@ def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(fold
     runs = ("--runs", folder / "oracle", folder / "guided")
     assert status_of(training, "robustness", *runs, *places) == 0
 
-    rows = orjson.loads((folder / "robustness" / "robustness.json").read_bytes())
-    of_oracle = {(row["metadata"], row["share"]): row for row in rows if row["run"] == "oracle"}
-    assert len(of_oracle) == 1 + 2 + 6 + 8
-    assert {row["metadata"] for row in rows if row["run"] == "guided"} == {"not read"}
-    assert of_oracle["replaced", 0.6]["P@1"] != of_oracle["true", 0.0]["P@1"]
+    found = robustness.read(folder / "robustness" / robustness.FILE)
+    oracle, guided = found.runs
+    assert (oracle.role, guided.role) == ("oracle", "MOGIC (ngame)")
+    assert (oracle.guided_by, guided.guided_by) == (None, "oracle")
+    assert len(oracle.measured) == 1 + 2 + 6 + 8
+    assert [one.condition for one in guided.measured] == [robustness.NOT_READ]
+    replaced = oracle.under(Condition(metadata="replaced", share=0.6))
+    true = oracle.under(robustness.TRUE)
+    assert true is not None and replaced is not None and len(replaced.draws) == 3
+    assert replaced.mean("P@1") != true.mean("P@1")
     assert (folder / "robustness" / "robustness.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Path) -> None:
+    from training.experiments.metadata_conditions import conditions, measure_run
+    from training.experiments.sweeps import score_encoder
+
+    dataset, run = lf_xmc.read(folder / "data"), folder / "oracle"
+    found = measure_run(run, dataset, seeds=(13,), precision="fp32", report=lambda *_: None)
+    settings = metadata_of_run(read_run(run), run)
+    metadata_of = dataset.test.metadata_of
+    anew = conditions(metadata_of, lambda banked: metadata_of, seeds=(13,))
+    for condition, [matrix] in anew:
+        if condition.metadata.startswith("predicted"):
+            continue
+        changed = replace(dataset, test=replace(dataset.test, metadata_of=matrix))
+        fused, best = with_metadata(changed, settings), run / "best"
+        metrics = score_encoder(str(best), fused, folder=best).results[0][0].metrics
+        one = found.under(condition)
+        assert one is not None
+        assert one.draws[0] == pytest.approx({m: metrics[m] for m in robustness.METRICS})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--runs", "oracle", "--seeds", "1", "1"), "different numbers from 0 on, not 1 1"),
+        (("--runs", "oracle", "--seeds", "-1"), "different numbers from 0 on, not -1"),
+        (("--runs", "oracle", "nowhere"), "is missing: the run has not finished"),
+        (("--runs", "oracle", "copies/oracle"), "both named oracle"),
+    ],
+)
+def test_wrong_calls_are_refused_before_anything_is_measured(
+    folder: Path,
+    options: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = folder / "copies" / "oracle"
+    copy.mkdir(parents=True, exist_ok=True)
+    (copy / "run.json").write_bytes((folder / "oracle" / "run.json").read_bytes())
+    runs = [folder / word if word[0] in "onc" else word for word in options]
+    places = ("--data", folder / "data", "--out", folder / "refused")
+    assert status_of(training, "robustness", *runs, *places) == 2
+    said = capsys.readouterr().err
+    assert message in said and "measuring" not in said
+
+
+def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
+    group = folder / "measured" / "colours"
+    for name in ("oracle", "alone", "guided"):
+        assert status_of(training, "score", "--run", folder / name, "--data", folder / "data") == 0
+        results.write(replace(results.read(folder / name), name=name), group / name)
+    runs = ("--runs", folder / "oracle", folder / "guided", "--data", folder / "data")
+    assert status_of(training, "robustness", *runs, "--out", group, "--seeds", "1", "2") == 0
+
+    page = folder / "page.md"
+    assert status_of(training, "tables", "--measured", group.parent, "--out", page) == 0
+    text = page.read_text()
+    for row in ("MOGIC (ngame) | guided", "ngame | alone", "oracle | oracle | predicted"):
+        assert f"| {row} |" in text
+    assert "](colours/robustness.png)" in text and str(folder) not in text
+
+    out = folder / "report"
+    places = ("--robustness", group / robustness.FILE, "--out", out)
+    assert status_of(training, "report", *places) == 0
+    assert (out / "robustness-colours.png").is_file()
+    assert "Missing and wrong metadata" in (out / "report.html").read_text()
 
 
 def test_data_without_metadata_are_refused(

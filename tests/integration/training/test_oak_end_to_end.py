@@ -26,6 +26,7 @@ from tests.support.tiny.training import (
 )
 from training.__main__ import app as training
 from training.datasets import lf_xmc
+from training.evaluation import robustness
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
 OAK = ("optimizer.head_learning_rate=0.02", "system.attended=2", "system.choose_novel=false")
@@ -78,13 +79,12 @@ def test_wrong_items_are_measured_as_for_an_oracle(folder: Path) -> None:
     assert status_of(training, "score", "--run", folder / "alone", *places[:2]) == 0
     assert status_of(training, "robustness", *runs, *places) == 0
 
-    rows = orjson.loads((folder / "robustness" / "robustness.json").read_bytes())
-    of_run = {
-        run: {(row["metadata"], row["share"]): row["P@1"] for row in rows if row["run"] == run}
-        for run in ("alone", "oracle")
-    }
-    assert of_run["alone"].keys() == of_run["oracle"].keys()
-    assert of_run["alone"]["predicted", 0.0] == chosen(folder / "alone")["P@1"]
+    alone, oracle = robustness.read(folder / "robustness" / robustness.FILE).runs
+    assert (alone.role, alone.reads, oracle.reads) == ("oak", "items", "texts")
+    assert [one.condition for one in alone.measured] == [one.condition for one in oracle.measured]
+    predicted = alone.under(robustness.PREDICTED)
+    assert predicted is not None
+    assert predicted.mean("P@1") == chosen(folder / "alone")["P@1"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 The system, MOGIC's disciple, keeps its own loss L_D and gets two more (section 3.3):
 
-    L = L_D + alpha L_alignment + beta L_matching
+    L = own L_D + alpha L_alignment + beta L_matching        (own is 1 in the paper)
     L_alignment = Triplet(x_D, z_O) + Triplet(x_O, z_D)
     L_matching  = mean ||x_D - x_O|| + mean ||z_D - z_O||
 
@@ -80,13 +80,13 @@ class Guided(WrappedSystem):
         self.training_only = projection
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """L_D + alpha L_alignment + beta L_matching."""
+        """own L_D + alpha L_alignment + beta L_matching."""
         settings, oracle = self._settings, self._oracle
         instances, labels = self.text_vectors(batch)  # [B, d], [P, d]
         device = instances.device
         of_instances = self._projected(oracle.instances[batch.rows.cpu()].to(device))  # [B, d]
         of_labels = self._projected(oracle.labels[batch.pool.cpu()].to(device))  # [P, d]
-        loss = self._system.loss(batch)
+        loss = settings.own_loss * self._system.loss(batch)  # 0 keeps all parameters in the graph
         if settings.alpha:
             crossed = (instances @ of_labels.T, of_instances @ labels.T)  # [B, P] each
             loss = loss + settings.alpha * sum(self._triplet(batch, one) for one in crossed)

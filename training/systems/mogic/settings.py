@@ -5,9 +5,9 @@ They are apart from the losses so that a recipe can be read without torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Count, Positive
@@ -24,11 +24,21 @@ class GuidanceSettings:
     and a margin of 0.3). `projection` turns the oracle's vectors into as many dimensions as the
     system has: along their main directions (pca, only where the oracle has more), or by a matrix
     that is learned with the system (appendix F, Table 14), at `optimizer.head_learning_rate`.
+    `own_loss` weighs the system's own loss; 0 leaves the oracle's two alone (Table 5).
     """
 
     oracle: str | None = None
     alpha: Weight = 0.1
     beta: Weight = 0.1
+    own_loss: Weight = 1.0
     margin: Positive = 0.3
     hardest: Count = 10
     projection: Literal["pca", "learned"] = "pca"
+
+    @model_validator(mode="after")
+    def _has_a_loss(self) -> Self:
+        if not (self.own_loss or self.alpha or self.beta):
+            raise ValueError("one of own_loss, alpha and beta must be above 0")
+        if not self.own_loss and self.oracle is None:
+            raise ValueError("own_loss = 0 needs an oracle: nothing else would be learned")
+        return self

@@ -93,6 +93,29 @@ def test_an_entry_is_guided_by_one_before_it(
     assert training.endswith(f"--set guidance.oracle={out / 'first'}")
 
 
+def test_a_comparison_goes_on_from_another(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "first.toml").write_text(
+        'set = ["optimizer.steps=2"]\n[[entries]]\nname = "oracle"\nrecipe = "rae"\n'
+    )
+    later, out = tmp_path / "later.toml", tmp_path / "runs"
+    later.write_text(
+        'extends = "first.toml"\nset = ["seed=1"]\n'
+        '[[entries]]\nname = "guided"\nrecipe = "ngame"\nguided_by = "oracle"\n'
+    )
+    places = ["--data", str(data), "--out", str(out), "--dry-run"]
+    assert run(app, ["compare", str(later), *places]) == 0
+    oracle, _, guided, _ = capfd.readouterr().out.splitlines()
+    settings = "--set optimizer.steps=2 --set seed=1"
+    assert oracle.endswith(f"{out / 'oracle'} {settings}")
+    assert guided.endswith(f"{settings} --set guidance.oracle={out / 'oracle'}")
+
+    later.write_text('extends = "later.toml"\n')
+    with pytest.raises(InvalidConfig, match="extends itself"):
+        comparisons.load(str(later))
+
+
 def test_entries_mix_and_score_those_before_them(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +164,13 @@ def test_a_command_that_fails_stops_the_comparison(
         ('[[entries]]\nname = "a"\nfit = 0.0\n', "entries.0.fit"),
         (2 * '[[entries]]\nname = "a"\npeer = "bm25"\n', "two entries are named a"),
         ('[[entries]]\nname = "a"\nweight = 1\n', "weight is unknown; known are name, recipe"),
+        ('extends = 1\n[[entries]]\nname = "a"\npeer = "bm25"\n', "extends must be the name"),
+        ('extends = "none"\n', "no comparison is named 'none'"),
+        ('extends = "moby"\nentries = 1\n', "entries"),
+        (
+            'extends = "moby"\n[[entries]]\nname = "rae"\nrecipe = "rae"\n',
+            "two entries are named rae",
+        ),
         (
             '[[entries]]\nname = "a"\nrecipe = "rae"\nguided_by = "b"\n',
             "guided_by names an entry before it that has a recipe; b is none",
@@ -174,7 +204,9 @@ def test_a_wrong_comparison_is_named(document: str, message: str, tmp_path: Path
 def test_unknown_names_are_told_what_there_is(comparison: Path) -> None:
     with pytest.raises(InvalidConfig, match="known are minilm, bm25, rae, rae-no-instances"):
         comparisons.load(str(comparison)).chosen(("dpr",))
-    with pytest.raises(InvalidConfig, match="one of debian-seealso, moby, mogic-debian-seealso"):
+    with pytest.raises(
+        InvalidConfig, match="one of debian-seealso, moby, mogic-ablations-debian-seealso"
+    ):
         comparisons.load("wikipedia")
 
 
@@ -183,4 +215,5 @@ def test_ours_name_recipes_that_are(name: str) -> None:
     ours = comparisons.load(name)
     for entry in ours.entries:
         if entry.recipe is not None:
-            recipes.load(entry.recipe, (*ours.set, *entry.set))
+            oracle = () if entry.guided_by is None else (f"guidance.oracle={entry.guided_by}",)
+            recipes.load(entry.recipe, (*ours.set, *entry.set, *oracle))

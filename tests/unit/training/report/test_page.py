@@ -15,7 +15,8 @@ from training.evaluation.examples import (
 )
 from training.report import page as page_module
 from training.report.facts import choice, facts_of, listed
-from training.report.page import LONGEST_TEXT, p_value, render, section_of, sections_of
+from training.report.page import LONGEST_TEXT, render, section_of, sections_of
+from training.report.significance import p_value
 from training.report.tables import METRICS
 
 

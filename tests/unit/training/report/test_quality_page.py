@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
 from training.report.quality_page import quality_page
 
 MEASURED = Path(__file__).parents[4] / "training" / "measured"
@@ -20,13 +20,21 @@ def test_each_run_has_a_line_with_its_chosen_figures() -> None:
     for path in MEASURED.glob("*/*/results.json"):
         document = json.loads(path.read_text())
         chosen = next(result for result in document["results"] if result["chosen"])
-        line = next(
+        headings = tuple(f"{of}{document['dataset']}\n" for of in ("", "MOGIC on "))
+        lines = (
             line
-            for line in page.split(f"## {document['dataset']}\n")[1].splitlines()
+            for section in page.split("\n## ")
+            if section.startswith(headings)
+            for line in section.splitlines()
             if line.startswith(f"| {document['name']} |")
         )
-        for metric in ("P@1", "P@5", "R@100", "PSP@5"):
-            assert f"{chosen['metrics'][metric]:.2f}" in line
+        shown = [f"{chosen['metrics'][name]:.2f}" for name in ("P@1", "P@5", "R@100", "PSP@5")]
+        assert any(all(figure in line for figure in shown) for line in lines)
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="holds no results"):
+        quality_page(tmp_path)
 
 
 def test_novel_results_without_rows_are_refused(tmp_path: Path) -> None:

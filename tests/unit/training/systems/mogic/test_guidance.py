@@ -71,6 +71,22 @@ def test_matching_is_the_mean_distance_of_both_sides() -> None:
     assert system.loss(batch).item() == pytest.approx(0.5 * sum(apart), rel=1e-6)
 
 
+def test_the_systems_own_loss_is_weighed_and_can_be_left_out() -> None:
+    batch, rows, labels = a_batch(), unit(6, 8, seed=2), unit(5, 8, seed=3)
+
+    class One(EncoderOnly[None]):
+        def loss(self, batch: EncodedBatch) -> "torch.Tensor":
+            return 0.0 * batch.instances.sum() + 1.0
+
+    oracle = OracleVectors(instances=rows, labels=labels)
+    totals = [
+        Guided(One(None), GuidanceSettings(oracle="run", own_loss=weight), oracle).loss(batch)
+        for weight in (1.0, 0.5, 0.0)
+    ]
+    silent = Guided(Silent(None), GuidanceSettings(), oracle).loss(batch).item()
+    assert [one.item() - silent for one in totals] == pytest.approx([1.0, 0.5, 0.0], abs=1e-6)
+
+
 def test_equal_vectors_have_a_gradient_of_zero() -> None:
     vectors = unit(3, 8).requires_grad_()
     matching(vectors, vectors.detach().clone()).backward()

@@ -1,0 +1,164 @@
+"""MOGIC's Tables 4, 5, 10, 13 and 14, and the weights of its losses, from measured runs.
+
+Each returns the rows of a table, none where no run measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from training.report.mogic.figures import Row, figures, gain, gains
+from training.report.mogic.relations import (
+    Disciple,
+    Family,
+    families,
+    oracles,
+    reads_metadata_of,
+    same_recipe,
+)
+from training.report.runs import Run
+
+# Table 5's row -> whether own loss, alignment and matching count
+FULL, ALONE = "Disciple + Alignment + Matching", "Disciple"
+LOSSES = {
+    FULL: (True, True, True),
+    "Disciple + Alignment": (True, True, False),
+    "Disciple + Matching": (True, False, True),
+    ALONE: (True, False, False),
+    "Alignment + Matching": (False, True, True),
+}
+# What the oracle reads -> Table 10's setting and its words
+SETTINGS = {
+    "both": ("1", "MOGIC"),
+    "none": ("2", "the oracle reads no metadata"),
+    "queries": ("", "the oracle reads those of queries alone"),
+    "labels": ("", "the oracle reads those of labels alone"),
+}
+LINKED = ("3", "the disciple trains on true metadata")
+
+
+def oracle_rows(runs: Sequence[Run]) -> list[Row]:
+    """Table 4's right half: each oracle, and what it reads."""
+    read = {"none": "none", "both": "queries and labels"}
+    rows = []
+    for run in oracles(runs):
+        side = reads_metadata_of(run)
+        rows.append([run.name, run.results.system, read.get(side, side), *figures(run)])
+    return rows
+
+
+def guided_rows(runs: Sequence[Run]) -> list[Row]:
+    """Tables 7 and 13: each disciple guided by an oracle with all metadata, alone, and the gain."""
+    rows: list[Row] = []
+    for family in families(runs):
+        for disciple in family.disciples:
+            if family.alone is None or not _as_in_table_13(disciple):
+                continue
+            system, run = disciple.run.results.system, disciple.run
+            rows += [
+                [f"MOGIC ({system})", run.name, *figures(run)],
+                [system, family.alone.name, *figures(family.alone)],
+                ["gain", "", *gains(run, family.alone)],
+            ]
+    return rows
+
+
+def loss_rows(runs: Sequence[Run]) -> list[Row]:
+    """Table 5: both losses, each of them, the disciple's own, and the two without it."""
+    rows: list[Row] = []
+    for family in families(runs):
+        for group in family.by_oracle():
+            by_losses = {_counted(disciple): disciple.run for disciple in group}
+            ablated = {name: by_losses[one] for name, one in LOSSES.items() if one in by_losses}
+            if FULL not in ablated or len(ablated) < 2:
+                continue
+            if family.alone is not None:
+                ablated[ALONE] = family.alone
+            rows += [
+                [run.results.system, name, run.name, *figures(run), _against(run, ablated[FULL])]
+                for name, run in sorted(ablated.items(), key=lambda line: [*LOSSES].index(line[0]))
+            ]
+    return rows
+
+
+def weight_rows(runs: Sequence[Run]) -> list[Row]:
+    """The weights alpha and beta, where others than 0 and the paper's were tried."""
+    rows: list[Row] = []
+    for family in families(runs):
+        for group in family.by_oracle():
+            swept = [one for one in group if one.differs_in("alpha", "beta")]
+            if all(_counted(one) is not None for one in swept):
+                continue
+            alone = family.alone
+            if alone is not None:
+                rows.append([alone.results.system, "", "", alone.name, *figures(alone), ""])
+            for one in sorted(swept, key=lambda one: (one.guidance.alpha, one.guidance.beta)):
+                weights = (f"{one.guidance.alpha:g}", f"{one.guidance.beta:g}")
+                against = "" if alone is None else gain(one.run, alone)
+                system, name = one.run.results.system, one.run.name
+                rows.append([system, *weights, name, *figures(one.run), against])
+    return rows
+
+
+def component_rows(runs: Sequence[Run]) -> list[Row]:
+    """Table 10: what the oracle reads, and what the disciple trains on."""
+    found = families(runs)
+    rows: list[Row] = []
+    for family in found:
+        if family.first.setting("system", "metadata") == "linked":
+            continue
+        lines = list(_components(family, found))
+        if len({(number, words) for number, words, _ in lines}) < 2:
+            continue
+        first = lines[0][2].run
+        for number, words, disciple in lines:
+            run, oracle = disciple.run, disciple.oracle
+            cells = [run.results.system, number, f"{words}; guided by {oracle.name}", run.name]
+            rows.append([*cells, *figures(run), _against(run, first)])
+    return rows
+
+
+def projection_rows(runs: Sequence[Run]) -> list[Row]:
+    """Table 14: a learned projection of the oracle's vectors against their main directions."""
+    rows: list[Row] = []
+    for family in families(runs):
+        for group in family.by_oracle():
+            by_kind = {
+                one.guidance.projection: one.run for one in group if one.differs_in("projection")
+            }
+            if len(by_kind) < 2:
+                continue
+            for kind, run in sorted(by_kind.items(), reverse=True):  # pca first
+                name = "main directions" if kind == "pca" else kind
+                texts = [run.results.system, group[0].oracle.name, name, run.name]
+                rows.append([*texts, *figures(run), _against(run, by_kind["pca"])])
+    return rows
+
+
+def _as_in_table_13(disciple: Disciple) -> bool:
+    return disciple.as_in_the_paper and reads_metadata_of(disciple.oracle) == "both"
+
+
+def _counted(disciple: Disciple) -> tuple[bool, bool, bool] | None:
+    """Which losses count with the paper's weights; None where a weight is another one."""
+    guidance = disciple.guidance
+    if not disciple.differs_in("own_loss", "alpha", "beta"):
+        return None
+    known = guidance.own_loss in (0.0, 1.0) and {guidance.alpha, guidance.beta} <= {0.0, 0.1}
+    return (guidance.own_loss > 0, guidance.alpha > 0, guidance.beta > 0) if known else None
+
+
+def _components(family: Family, others: Sequence[Family]) -> Iterator[tuple[str, str, Disciple]]:
+    """The disciples guided as in the paper, by what their oracle reads; those on true items."""
+    usual = [one for one in family.disciples if one.as_in_the_paper]
+    for side, (number, words) in SETTINGS.items():
+        yield from ((number, words, one) for one in usual if reads_metadata_of(one.oracle) == side)
+    for other in others:
+        linked = other.first.setting("system", "metadata") == "linked"
+        if linked and same_recipe(other.first, family.first, but="metadata"):
+            yield from ((*LINKED, one) for one in other.disciples if one.as_in_the_paper)
+
+
+def _against(run: Run, first: Run) -> str:
+    """How far a run is above the first one of its table."""
+    return "" if run is first else gain(run, first)
