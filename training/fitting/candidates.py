@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from training.fitting.facts import DataFacts
 from training.fitting.memory_need import StepMemory, Transformer, step_memory
 from training.fitting.trial import Trial, gain
+from training.selection.validation import SAMPLED
 
 QUICK, QUICK_UNIDEC = "rae-quick", "unidec-quick"
 WHOLE, SUPCON, LONGER = "whole", "supcon", "longer"
@@ -25,13 +26,14 @@ FEWEST_STEPS = 80  # of the whole encoder in its time, where a smaller batch all
 PASSES = 4  # a step takes as long as encoding its texts so often
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
-WHOLE_ENCODINGS = len(MIXINGS)  # of all texts, by the check at the end
+WHOLE_ENCODINGS = len(MIXINGS)  # of all texts at most, by the check at the end
 UNIDEC_CHOICES = 4  # longer vectors, eleven shares of the heads, keys with classifiers and without
 CLICKS_A_LABEL = 2  # on average, that classifiers need
 # On average, from which on SupconDE's loss comes first: it counts all labels of a row that are in
 # the batch. With 83 a row (moby) it was 6 points of P@1 above RAE-XMC's at equal steps, with few
 # labels a row (debian-seealso) below it.
 LABELS_A_ROW = 20
+CLUSTERING = 0.1  # of its time that the first clusters may take
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
 MOST_EPOCHS = 40
 
@@ -44,7 +46,7 @@ class Candidate:
     recipe: str
     summary: str
     settings: tuple[str, ...]  # table.key=value
-    encodings: int = 1  # how often it encodes all texts, beside its steps
+    encodings: float = 1.0  # how often it encodes all texts, beside its steps
     choices: int = 1  # how often it chooses on the held-out rows, in units of one with one vector
 
 
@@ -81,21 +83,26 @@ class Situation:
 
     @property
     def loss(self) -> str:
-        """The recipe whose loss the whole encoder is tried with first."""
-        many = self.facts.pairs >= LABELS_A_ROW * self.facts.labelled
-        return SUPCON if many else RAE
+        """The recipe whose loss the whole encoder is tried with first.
 
-    def instances(self, *, texts: int = 0) -> int:
+        SupconDE's needs clusters, for which all texts are encoded before the first step.
+        """
+        many = self.facts.pairs >= LABELS_A_ROW * self.facts.labelled
+        clustering = self.facts.texts * self.seconds_per_text
+        return SUPCON if many and clustering <= CLUSTERING * self.seconds else RAE
+
+    def instances(self, *, texts: int = 0, before: int = 0) -> int:
         """The batch: a power of two, with several steps an epoch on small data.
 
-        Where the whole encoder reads `texts` of each instance in a step, the batch is so small that
-        slow hardware takes many steps: few large ones teach less.
+        Where the whole encoder reads `texts` of each instance in a step, and `before` in all before
+        the first one, the batch is so small that slow hardware takes many steps: few large ones
+        teach less.
         """
         rows = max(1, self.facts.labelled - self.facts.held_out)
         most = rows / STEPS_PER_EPOCH
         if texts and self.seconds_per_text:
-            encoded = self.seconds / (PASSES * self.seconds_per_text)
-            most = min(most, encoded / (FEWEST_STEPS * texts))
+            encoded = self.seconds / self.seconds_per_text - before
+            most = min(most, encoded / (PASSES * FEWEST_STEPS * texts))
         most = min(float(LARGEST_BATCH), max(float(SMALLEST_BATCH), most))
         power: int = 2 ** int(math.log2(most))
         return power
@@ -258,7 +265,8 @@ def _whole(
     """The whole encoder by a recipe, at `factor` times the learning rate of its batch."""
     clustered = recipe in (SUPCON, UNIDEC)
     positives = POSITIVES if clustered else 1
-    instances = situation.instances(texts=1 + positives)
+    before = situation.facts.texts if clustered else 0  # which is within its time
+    instances = situation.instances(texts=1 + positives, before=before)
     memory = situation.memory(instances=instances, positives=positives)
     rate = factor * RATE * math.sqrt(instances / LARGEST_BATCH)  # it falls with the batch's root
     # N-grams that gained nothing beside the frozen encoder are left out.
@@ -279,7 +287,18 @@ def _whole(
             f"optimizer.bucket_tokens={memory.bucket_tokens}",
             f"optimizer.gradient_cache={str(memory.gradient_cache).lower()}",
         ),
-        # Clusters need vectors before the first step, classifiers once more at the end.
-        encodings=WHOLE_ENCODINGS + int(clustered) + int(recipe == UNIDEC),
+        encodings=_encodings(situation.facts, recipe),
         choices=UNIDEC_CHOICES if recipe == UNIDEC else 1,
     )
+
+
+def _encodings(facts: DataFacts, recipe: str) -> float:
+    """How often the whole encoder encodes all texts: at its check, of which a part may be a sample.
+
+    UniDEC needs the vectors of its checkpoint once more.
+    """
+    if recipe == UNIDEC:
+        return WHOLE_ENCODINGS + 1.0
+    if facts.texts < 2 * SAMPLED:
+        return WHOLE_ENCODINGS
+    return 1.0 + len(MIXINGS) * (SAMPLED + facts.held_out) / facts.texts

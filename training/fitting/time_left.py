@@ -24,7 +24,7 @@ class Cost:
     encode: float  # all texts of the memory
     choose: float
 
-    def overhead(self, encodings: int, choices: int = 1) -> float:
+    def overhead(self, encodings: float, choices: int = 1) -> float:
         """Seconds of a candidate beside its steps: how often it encodes all texts, and chooses."""
         return encodings * self.encode + choices * self.choose
 

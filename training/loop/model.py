@@ -133,6 +133,18 @@ class TrainedModel:
         instances, labels = self.vectors(progress)
         return instances, self.system.label_keys(labels)
 
+    def sampled_keys(
+        self, texts: Rows, progress: Callable[[int, int], None]
+    ) -> tuple[Floats, Floats]:
+        """`memory_keys` [N, d] and [L, d] of a system without a head, for some `texts` alone.
+
+        The rows of all others are zero, so that a query meets them after those with a similarity.
+        """
+        encoded = self.embedder.vectors(texts, progress=lambda done: progress(done, len(texts)))
+        vectors = np.zeros((len(self.embedder.table), encoded.shape[1]), np.float32)
+        vectors[texts] = encoded
+        return vectors[: self.instances], vectors[self.instances :]
+
     @contextmanager
     def mixed(self, mixing: float) -> Iterator[None]:
         """Within the block the weights lie between the pretrained (0) and the trained ones (1)."""

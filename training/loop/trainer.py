@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
 
 from service.command_line import Interrupted
@@ -30,7 +31,7 @@ from training.loop.model import TrainedModel
 from training.loop.schedule import learning_rate_factor
 from training.loop.state import Progress
 from training.recipes.recipe import Recipe
-from training.selection.validation import Validation, criterion
+from training.selection.validation import SAMPLED, Validation, criterion
 
 
 @dataclass(kw_only=True, eq=False)
@@ -186,7 +187,7 @@ class Trainer:
         choose for inference.
         """
         settings, best = self.recipe.validation, None
-        for mixing in mixings:
+        for mixing in self._promising(validation, mixings):
             with self.model.mixed(mixing):
                 keys = self.model.memory_keys(self.journal.encoded)
             scores = validation.scores(*keys)
@@ -205,6 +206,23 @@ class Trainer:
             if self.length.is_over(self.progress) and self.model.system.head is None:
                 self.kept_vectors = keys_of_best
         return keys
+
+    def _promising(self, validation: Validation, mixings: Sequence[float]) -> Sequence[float]:
+        """The mixings that are worth encoding all texts: in a large memory, the best by a sample.
+
+        The held-out rows ask a memory of `SAMPLED` texts. A system with a head needs all texts.
+        """
+        texts = len(self.model.embedder.table)
+        if len(mixings) < 2 or texts < 2 * SAMPLED or self.model.system.head is not None:
+            return mixings
+        drawn = np.random.default_rng([self.recipe.seed, 17]).permutation(texts)[:SAMPLED]
+        sample = np.union1d(validation.slices.held_out, drawn)
+        scores = {}
+        for mixing in mixings:
+            with self.model.mixed(mixing):
+                keys = self.model.sampled_keys(sample, self.journal.encoded)
+            scores[mixing] = criterion(validation.scores(*keys), self.recipe.validation.metrics)
+        return [max(mixings, key=scores.__getitem__)]
 
     def _label_keys(self) -> Floats | None:
         if self.model.system.head is None:

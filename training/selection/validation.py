@@ -67,6 +67,9 @@ class ValidationSettings:
     mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
 
 
+SAMPLED = 16_384  # texts of a large memory, by which the mixing with the first weights is chosen
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slices:
     """Training rows: `kept` ones train and are instances of the memory, `held_out` ones measure."""

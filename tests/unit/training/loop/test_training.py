@@ -121,3 +121,22 @@ def test_the_vectors_of_the_last_check_are_those_of_the_checkpoint(
     trainer.model.load_checkpoint(trainer.best)
     for vectors, again in zip(kept, trainer.model.vectors(lambda done, total: None), strict=True):
         np.testing.assert_allclose(vectors, again, atol=1e-6)
+
+
+def test_in_a_large_memory_a_sample_decides_how_weights_are_mixed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.loop.trainer.SAMPLED", 20)
+    recipe, run = write_recipe(tmp_path, model=model), tmp_path / "run"
+    steps = ("optimizer.steps=20", "validation.every=20", "validation.untrained=false")
+    trainer = open_tiny_run(recipe, run, *steps, "validation.mixing=[0.0, 1.0]")
+    encoded: list[int] = []
+    trainer.journal.encoded = lambda done, total: encoded.append(total)
+    trainer.train()
+
+    texts = len(trainer.model.embedder.table)
+    assert texts >= 40
+    assert sorted(set(encoded))[-1] == texts and sorted(set(encoded))[0] < texts
+    assert trainer.progress.best_mixing in (0.0, 1.0)
+    assert trainer.kept_vectors is not None
+    assert all(np.abs(vectors).sum(axis=1).all() for vectors in trainer.kept_vectors)
