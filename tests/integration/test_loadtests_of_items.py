@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 def test_items_are_measured_beside_the_bundle_without_them(
     tiny_bundle_folder: Path, tmp_path: Path
 ) -> None:
-    few = ("--sizes", "5", "12", "--rounds", "2", "--queries", "4", "--out", tmp_path)
-    ended = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few)
+    few = ("--rounds", "2", "--queries", "4", "--out", tmp_path, "--sizes")
+    ended = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few, "5", "12")
     assert ended.returncode == 0, ended.stderr
     plain, five, twelve, *added = json.loads((tmp_path / "items.json").read_text())["rows"]
     assert plain["what"].startswith("without items")
@@ -28,7 +28,7 @@ def test_items_are_measured_beside_the_bundle_without_them(
     assert [row["what"].split()[0] for row in added] == ["5", "12"]
     opened = open_bundle(tmp_path / f"{tiny_bundle_folder.name}-12-items-0")
     assert opened.items is not None and len(opened.items.ids) == 12
-    many = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few, "--sizes", "14")
+    many = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few, "14")
     assert many.returncode == 2
     assert "too few for 14 items and a query" in many.stderr
 
