@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, thread_time
+from typing import Annotated
 
 import faiss
 import numpy as np
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from loadtests.measure.environment import environment
 from loadtests.measure.item_bundles import drawn_rows
@@ -36,6 +37,7 @@ from service.core.index.recall import mean_recall
 from service.core.items.item_memory import ItemMemory
 from service.core.types import Floats, Halves
 
+Numbers = Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative=())]
 WRITES, PAGES, PAGE = 500, 20, 100
 
 app = App(name="loadtests.parts.item_search", help=__doc__)
@@ -48,8 +50,8 @@ def item_search(
     *,
     bundle: Path,
     out: Path,
-    sizes: tuple[int, ...] = (600, 2_000, 10_000, 100_000),
-    efs: tuple[int, ...] = (16, 32, 64),
+    sizes: Numbers = (600, 2_000, 10_000, 100_000),
+    efs: Numbers = (16, 32, 64),
     attended: int = 3,
     queries: int = 500,
     seed: int = 0,
@@ -128,7 +130,11 @@ def _row(
         goal="",
         measured=f"scan {milliseconds['scan']:.3f} ms; {walks}; ef {chosen.ef} has"
         f" {chosen.recall:.4f}; built in {built:.1f} s",
-        figures={"milliseconds": milliseconds, "recall": recalls, "build_seconds": built},
+        figures={
+            "milliseconds": milliseconds,
+            "recall": {str(ef): recall for ef, recall in recalls.items()},
+            "build_seconds": built,
+        },
     )
 
 

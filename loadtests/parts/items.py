@@ -14,9 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from loadtests.clients.connection import predict
 from loadtests.clients.one_connection import one_after_the_other
@@ -28,6 +29,8 @@ from service.command_line import open_console, run
 from training.experiments.service_process import Server, running_server
 
 ADDED_MS = 0.5  # at the median, that items may add
+
+Numbers = Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative=())]
 
 app = App(name="loadtests.parts.items", help=__doc__)
 
@@ -50,7 +53,7 @@ def items(
     *,
     bundle: Path,
     out: Path,
-    sizes: tuple[int, ...] = (600, 100_000),
+    sizes: Numbers = (600, 100_000),
     rounds: int = 10,
     queries: int = 300,
     seed: int = 0,

@@ -71,10 +71,7 @@ class FusedItemAnswer(TypedDict):
 
     kind: Annotated[
         str,
-        Field(
-            description="`predicted`: one of those nearest to the query; `given`: named by the"
-            " request."
-        ),
+        Field(description="`predicted`: near to the query; `given`: named by the request."),
     ]
     id: str
     text: str

@@ -23,7 +23,6 @@ from loadtests.measure.footprint import resident
 from loadtests.measure.traffic import Load
 from loadtests.measure.writing import measure_while_writing, post_single_labels
 from loadtests.queries import distinct
-from service.core.bundle.bundle import open_bundle
 from tests.support import commands
 from training.experiments.service_process import Server, ServerFailed, running_server
 
@@ -211,38 +210,6 @@ def test_many_labels_are_measured_for_each_number(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "many_labels.json").read_text())["rows"]
     assert [row["figures"]["labels"] for row in rows] == [2000, 4000]
     assert all(row["figures"]["step_ms"] > 0 and row["figures"]["gigabytes"] > 0 for row in rows)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
-def test_items_are_measured_beside_the_bundle_without_them(
-    tiny_bundle_folder: Path, tmp_path: Path
-) -> None:
-    few = ("--sizes", "5", "12", "--rounds", "2", "--queries", "4", "--out", tmp_path)
-    ended = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few)
-    assert ended.returncode == 0, ended.stderr
-    plain, five, twelve, *added = json.loads((tmp_path / "items.json").read_text())["rows"]
-    assert plain["what"].startswith("without items")
-    assert all(row["figures"]["p50_ms"] > 0 for row in (plain, five, twelve))
-    assert [row["what"].split()[0] for row in added] == ["5", "12"]
-    opened = open_bundle(tmp_path / f"{tiny_bundle_folder.name}-12-items-0")
-    assert opened.items is not None and len(opened.items.ids) == 12
-    many = run("loadtests.parts.items", "--bundle", tiny_bundle_folder, *few, "--sizes", "14")
-    assert many.returncode == 2
-    assert "too few for 14 items and a query" in many.stderr
-
-
-@pytest.mark.slow
-def test_a_scan_of_items_is_measured_beside_an_index(
-    tiny_bundle_folder: Path, tmp_path: Path
-) -> None:
-    few = ("--sizes", "6", "10", "--queries", "4", "--out", tmp_path)
-    ended = run("loadtests.parts.item_search", "--bundle", tiny_bundle_folder, *few)
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads((tmp_path / "item_search.json").read_text())["rows"]
-    assert [row["what"].split(":")[0] for row in rows] == ["6 items"] * 2 + ["10 items"] * 2
-    assert all(row["figures"]["recall"]["64"] == 1.0 for row in rows[::2])
-    assert all(row["figures"]["write_ms"] > 0 for row in rows[1::2])
 
 
 @pytest.mark.slow
