@@ -24,8 +24,8 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
+from training.models.encoder_location import VECTOR_CACHE
 from training.models.precision import Precision
-from training.models.vector_cache import VARIABLE
 
 VECTORS = ".vectors"  # the folder, within that of the runs, of what frozen encoders have encoded
 
@@ -122,7 +122,7 @@ def _run(command: Sequence[str], *, vectors: Path) -> None:
 
     Raises `CommandFailed`; the command has printed the reason.
     """
-    environment = {VARIABLE: str(vectors.absolute()), **os.environ}
+    environment = {VECTOR_CACHE: str(vectors.absolute()), **os.environ}
     status = subprocess.run(
         [sys.executable, "-m", "training", *command], env=environment, check=False
     ).returncode

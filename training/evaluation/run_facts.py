@@ -22,11 +22,13 @@ def facts_of_run(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with an oracle's name in place of its folder: results are read elsewhere."""
-    oracle = oracle_of(settings)
-    if oracle is None:
-        return settings
-    return {**settings, "guidance": {**settings["guidance"], "oracle": oracle}}
+    """The settings with names in place of the folders of other runs: results are read elsewhere."""
+    shown = dict(settings)
+    for table, key in (("guidance", "oracle"), ("soft_labels", "teacher")):
+        place = settings.get(table, {}).get(key)
+        if place is not None:
+            shown[table] = {**settings[table], key: Path(place).name}
+    return shown
 
 
 def oracle_of(settings: dict[str, Any]) -> str | None:

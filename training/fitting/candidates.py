@@ -1,39 +1,35 @@
 """What `fit` tries, in this order, and how each candidate's numbers follow from data and time.
 
-Learning rates and batches come from what was measured on two data sets (`training/recipes`); they
-are scaled to the data here, and the length of training to the time that is left.
+Learning rates come from what was measured on two data sets (`training/recipes`); they are scaled to
+the batch, and the length of training to the time that is left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from training.fitting.facts import DataFacts
-from training.fitting.memory_need import StepMemory, Transformer, step_memory
-from training.fitting.trial import Trial, gain
+from training.fitting.situation import (
+    LARGEST_BATCH,
+    LONGER,
+    QUICK,
+    QUICK_UNIDEC,
+    SUPCON,
+    UNIDEC,
+    WHOLE,
+    Situation,
+)
 from training.selection.validation import SAMPLED
 
-QUICK, QUICK_UNIDEC = "rae-quick", "unidec-quick"
-WHOLE, SUPCON, LONGER = "whole", "supcon", "longer"
-RAE, UNIDEC = "rae", "unidec"  # recipes of the whole encoder, beside `supcon`
 SHARES = {QUICK: 0.08, QUICK_UNIDEC: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}  # of what is left
 INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
-LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
-STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
-FEWEST_STEPS = 80  # of the whole encoder in its time, where a smaller batch allows them
-PASSES = 4  # a step takes as long as encoding its texts so often
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
 WHOLE_ENCODINGS = len(MIXINGS)  # of all texts at most, by the check at the end
 UNIDEC_CHOICES = 4  # longer vectors, eleven shares of the heads, keys with classifiers and without
 CLICKS_A_LABEL = 2  # on average, that classifiers need
-# On average, from which on SupconDE's loss comes first: it counts all labels of a row that are in
-# the batch. With 83 a row (moby) it was 6 points of P@1 above RAE-XMC's at equal steps, with few
-# labels a row (debian-seealso) below it.
-LABELS_A_ROW = 20
-CLUSTERING = 0.1  # of its time that the first clusters may take
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
 MOST_EPOCHS = 40
 
@@ -48,89 +44,6 @@ class Candidate:
     settings: tuple[str, ...]  # table.key=value
     encodings: float = 1.0  # how often it encodes all texts, beside its steps
     choices: int = 1  # how often it chooses on the held-out rows, in units of one with one vector
-
-
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What a candidate's numbers follow from."""
-
-    facts: DataFacts
-    transformer: Transformer
-    width: int  # dimensions of each of UniDEC's heads: those of the encoder
-    free: int  # bytes of memory
-    encoder: str
-    seed: int
-    trials: Sequence[Trial]  # so far, the untrained encoder first
-    seconds_per_text: float = 0.0  # to encode one
-    seconds: float = math.inf  # that the candidate may train
-
-    def trial(self, name: str) -> Trial | None:
-        """The trial of a candidate, None where it was not tried."""
-        return next((trial for trial in self.trials if trial.name == name), None)
-
-    def gained(self, name: str) -> bool:
-        """Whether a candidate was tried and is better than the untrained encoder."""
-        trial = self.trial(name)
-        return trial is not None and gain(trial, self.trials[0]).counts
-
-    @property
-    def classifiers_help(self) -> bool:
-        """Whether UniDEC was better than n-grams alone beside the frozen encoder."""
-        with_classifiers, without = self.trial(QUICK_UNIDEC), self.trial(QUICK)
-        if with_classifiers is None or not self.gained(QUICK_UNIDEC):
-            return False
-        return without is None or gain(with_classifiers, without).counts
-
-    @property
-    def loss(self) -> str:
-        """The recipe whose loss the whole encoder is tried with first.
-
-        SupconDE's needs clusters, for which all texts are encoded before the first step.
-        """
-        many = self.facts.pairs >= LABELS_A_ROW * self.facts.labelled
-        clustering = self.facts.texts * self.seconds_per_text
-        return SUPCON if many and clustering <= CLUSTERING * self.seconds else RAE
-
-    def instances(self, *, texts: int = 0, before: int = 0) -> int:
-        """The batch: a power of two, with several steps an epoch on small data.
-
-        Where the whole encoder reads `texts` of each instance in a step, and `before` in all before
-        the first one, the batch is so small that slow hardware takes many steps: few large ones
-        teach less.
-        """
-        rows = max(1, self.facts.labelled - self.facts.held_out)
-        most = rows / STEPS_PER_EPOCH
-        if texts and self.seconds_per_text:
-            encoded = self.seconds / self.seconds_per_text - before
-            most = min(most, encoded / (PASSES * FEWEST_STEPS * texts))
-        most = min(float(LARGEST_BATCH), max(float(SMALLEST_BATCH), most))
-        power: int = 2 ** int(math.log2(most))
-        return power
-
-    def shared(self, instances: int) -> tuple[str, ...]:
-        """The settings that all candidates have, with a batch of so many instances."""
-        facts = self.facts
-        return (
-            f"encoder.name={self.encoder}",
-            f"encoder.query_tokens={facts.queries.limit}",
-            f"encoder.label_tokens={facts.keywords.limit}",
-            f"batch.instances={instances}",
-            f"validation.rows={facts.held_out}",
-            "validation.drawn=texts",
-            "validation.checks=1",
-            "validation.untrained=false",
-            f"seed={self.seed}",
-        )
-
-    def memory(self, *, instances: int, positives: int) -> StepMemory:
-        """What keeps a step of the whole encoder within the free memory."""
-        return step_memory(
-            self.facts,
-            self.transformer,
-            instances=instances,
-            positives=positives,
-            free=self.free,
-        )
 
 
 Proposal = Callable[[Situation], Candidate | None]

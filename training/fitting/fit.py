@@ -13,11 +13,12 @@ from rich.console import Console
 from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
-from training.fitting.candidates import CANDIDATES, Candidate, Situation
+from training.fitting.candidates import CANDIDATES, Candidate
 from training.fitting.facts import DataFacts, data_facts, hardware_line
 from training.fitting.free_memory import free_bytes
 from training.fitting.memory_need import Transformer
 from training.fitting.runs import keep, trained, untrained
+from training.fitting.situation import Situation
 from training.fitting.table import as_facts, table_of, verdict
 from training.fitting.time_left import Cost, TimeLeft
 from training.fitting.trial import UNTRAINED, Trial, best_of

@@ -15,6 +15,7 @@ from pathlib import Path
 from service.core.errors import InvalidInput, MissingExtra
 
 PACKAGE = "package:"
+VECTOR_CACHE = "KEYMATCH_VECTOR_CACHE"  # the variable with the folder of `vector_cache`
 MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
 _MODELS = (MODULES, "config.json")  # also a Hugging Face model
 _EXPORTED = "encoder.json"

@@ -27,9 +27,9 @@ from torch import nn
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
 from service.core.types import Floats, Rows
+from training.models.encoder_location import VECTOR_CACHE
 from training.models.tokens import TokenTable
 
-VARIABLE = "KEYMATCH_VECTOR_CACHE"
 KEY_BYTES = 16
 KEYS, VECTORS = "keys", "vectors"
 
@@ -87,7 +87,7 @@ def cache_of(encoder: nn.Module, *, precision: str) -> VectorCache | None:
 
     `precision` is the arithmetic in which vectors are made.
     """
-    folder = os.environ.get(VARIABLE)
+    folder = os.environ.get(VECTOR_CACHE)
     if not folder:
         return None
     return VectorCache(folder=Path(folder) / fingerprint(encoder, precision=precision))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from tests.unit.training.fitting.test_trial import HALF, trial
-from training.fitting.candidates import (
-    CANDIDATES,
+from training.fitting.candidates import CANDIDATES, Candidate
+from training.fitting.facts import DataFacts, Lengths
+from training.fitting.memory_need import Transformer, step_memory
+from training.fitting.situation import (
     LONGER,
     QUICK,
     QUICK_UNIDEC,
@@ -16,11 +18,8 @@ from training.fitting.candidates import (
     SUPCON,
     UNIDEC,
     WHOLE,
-    Candidate,
     Situation,
 )
-from training.fitting.facts import DataFacts, Lengths
-from training.fitting.memory_need import Transformer, step_memory
 from training.fitting.trial import Trial
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe

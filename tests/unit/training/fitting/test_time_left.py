@@ -2,16 +2,8 @@
 
 import pytest
 
-from training.fitting.candidates import (
-    LONGER,
-    QUICK,
-    QUICK_UNIDEC,
-    SUPCON,
-    UNIDEC_CHOICES,
-    WHOLE,
-    WHOLE_ENCODINGS,
-    Candidate,
-)
+from training.fitting.candidates import UNIDEC_CHOICES, WHOLE_ENCODINGS, Candidate
+from training.fitting.situation import LONGER, QUICK, QUICK_UNIDEC, SUPCON, WHOLE
 from training.fitting.time_left import SHORTEST, Cost, TimeLeft
 
 CHEAP = Cost(encode=1.0, choose=1.0)

@@ -10,11 +10,12 @@ from service.core.errors import InvalidData
 from service.core.types import Floats, Role, Rows
 from tests.support.tiny.training import DIMENSION
 from training.evaluation.encode_texts import encode_texts
+from training.models.encoder_location import VECTOR_CACHE
 from training.models.ngrams import untrained_ngrams
 from training.models.settings import NgramSettings
 from training.models.tokens import TokenTable
 from training.models.torch_encoder import load_encoder
-from training.models.vector_cache import VARIABLE, VectorCache, cache_of, fingerprint
+from training.models.vector_cache import VectorCache, cache_of, fingerprint
 
 TEXTS = ["red tent", "tent", "a much longer text of a red tent", "stove", "tent"]
 
@@ -77,7 +78,7 @@ def test_encoders_differ_by_weights_modules_and_arithmetic() -> None:
 
 
 def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(VECTOR_CACHE, raising=False)
     assert cache_of(nn.Linear(2, 2), precision="fp32") is None
 
 
@@ -89,7 +90,7 @@ def test_scoring_reads_the_transformer_from_the_cache(
     encoder.model.append(ngrams)
     plain = encode_texts(encoder, TEXTS, role=Role.QUERY)
 
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "vectors"))
+    monkeypatch.setenv(VECTOR_CACHE, str(tmp_path / "vectors"))
     made = encode_texts(encoder, TEXTS[:3], role=Role.QUERY)
     read = encode_texts(encoder, TEXTS, role=Role.QUERY)
 
