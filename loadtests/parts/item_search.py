@@ -109,18 +109,7 @@ def _row(
         segment, built = _built(keys, parameters, Path(folder) / "keys.index")
         ways = {"scan": scan} | {f"ef {ef}": _walk(segment, ef, attended) for ef in efs}
         milliseconds = _in_turns(ways, queries)
-        exact = exact_search(keys, queries, count=attended, row_filter=everything)
-        recalls = {
-            ef: mean_recall(
-                segment,
-                queries,
-                ef=ef,
-                exact=exact,
-                row_filter=None,
-                vectors_of=lambda rows: keys[rows],
-            )
-            for ef in efs
-        }
+        recalls = _recalls(segment, keys, queries, efs=efs, attended=attended)
         chosen = smallest_ef(segment, keys, queries, recall=RECALL, depth=attended)
     walks = "; ".join(
         f"ef {ef}: {milliseconds[f'ef {ef}']:.3f} ms, recall {recalls[ef]:.4f}" for ef in efs
@@ -136,6 +125,25 @@ def _row(
             "build_seconds": built,
         },
     )
+
+
+def _recalls(
+    segment: Segment, keys: Halves, queries: Floats, *, efs: tuple[int, ...], attended: int
+) -> dict[int, float]:
+    """The recall of the index by the length of its queue."""
+    everything = RowFilter(start=0, stop=len(keys))
+    exact = exact_search(keys, queries, count=attended, row_filter=everything)
+    return {
+        ef: mean_recall(
+            segment,
+            queries,
+            ef=ef,
+            exact=exact,
+            row_filter=None,
+            vectors_of=lambda rows: keys[rows],
+        )
+        for ef in efs
+    }
 
 
 def _written(keys: Halves, *, attended: int) -> Row:
