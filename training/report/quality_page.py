@@ -49,7 +49,7 @@ This page is generated from the `results.json` files of this folder; change them
 SIDE_BY_SIDE = """\
 {rows:,} test rows. `python -m training compare {comparison}` trains and scores these systems;
 `python -m training report --runs training/measured/{dataset}/* --out report` shows all metrics.
-Lambda (memorization), b (depth) and tau (temperature) are chosen on {held_out:,} held-out training
+Lambda (memorization), b (depth) and tau (temperature) are chosen on {held_out} held-out training
 rows. "Labels alone" is the same encoder without the memory (lambda 0). Peers have no lambda. The
 best figure of each column is bold. Trained on {devices}.
 """
@@ -115,11 +115,10 @@ def quality_page(measured: Path) -> str:
 
 def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
     yield f"## {dataset}\n"
-    held_out = max(run.results.held_out_rows for run in runs)
     yield SIDE_BY_SIDE.format(
         dataset=dataset,
         comparison=dataset if dataset in comparisons.names() else ANY_DATA,
-        held_out=held_out,
+        held_out=_held_out(runs),
         rows=len(runs[0].rows),
         devices=devices(runs),
     )
@@ -131,6 +130,12 @@ def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
             claim = ordering.claim.replace("λ", "lambda")
             yield f"- {ordering.source}: {claim}: {ordering.verdict}"
     yield ""
+
+
+def _held_out(runs: Sequence[Run]) -> str:
+    """How many rows the runs hold out; where they differ, both numbers."""
+    counts = sorted({run.results.held_out_rows for run in runs} - {0})
+    return " or ".join(f"{count:,}" for count in counts) or "no"
 
 
 def _novel_section(novel: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
