@@ -13,7 +13,7 @@ from tests.support.serving import server_process, wait_for
 from tests.support.tiny.bundles import Catalogue, make_bundle
 
 # Work for many seconds of one thread on any machine; `held_bytes` lets all of it in.
-REQUESTS = 80
+REQUESTS = 60
 COSTLY = {"top_k": 1_000, "depth": 2_000, "explain": True, "memorization": 1.0}
 SETTINGS = """
 [server]
