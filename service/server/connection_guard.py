@@ -16,20 +16,31 @@ import math
 import resource
 from asyncio import TimerHandle, get_running_loop
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from prometheus_client import Gauge
 
 from service.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from service.server.bounded_connection import BoundedConnection
 
 SWEEP_SECONDS = 1.0  # so much later than its deadline a connection may end
 SPARE_DESCRIPTORS = 128  # for the label log, segments, child processes and the bundle
 AT_ONCE = 64  # one connection of so many ends when room is needed, so that looking for them is rare
 
 log = logging.getLogger("keymatch")
+
+
+class Guarded(Protocol):
+    """A connection as its guard sees it."""
+
+    @property
+    def deadline(self) -> float:
+        """When it ends by the loop's clock, unless its client takes the next step before."""
+
+    def check(self, now: float) -> None:
+        """End it if it is late."""
+
+    def drop(self) -> None:
+        """End it to make room."""
 
 
 class ConnectionGuard:
@@ -42,7 +53,7 @@ class ConnectionGuard:
         """
         self.settings, self._gauge = settings, gauge
         self.most = _affordable(settings)
-        self._open: set[BoundedConnection] = set()
+        self._open: set[Guarded] = set()
         self._timer: TimerHandle | None = None
 
     @property
@@ -55,7 +66,7 @@ class ConnectionGuard:
         """Whether not even a probe can be taken."""
         return len(self._open) > self.most + self.settings.probe_connections
 
-    def enter(self, connection: BoundedConnection) -> None:
+    def enter(self, connection: Guarded) -> None:
         """Count a new connection, and make room for it where there is none."""
         self._open.add(connection)
         if self.crowded:
@@ -64,7 +75,7 @@ class ConnectionGuard:
         if self._timer is None:
             self._timer = get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
-    def leave(self, connection: BoundedConnection) -> None:
+    def leave(self, connection: Guarded) -> None:
         """A connection has ended."""
         self._open.discard(connection)
         self._show()
