@@ -15,6 +15,7 @@ from training.fitting.situation import (
     LARGEST_BATCH,
     LONGER,
     QUICK,
+    QUICK_ANCE,
     QUICK_UNIDEC,
     SUPCON,
     UNIDEC,
@@ -23,14 +24,26 @@ from training.fitting.situation import (
 )
 from training.selection.validation import SAMPLED
 
-SHARES = {QUICK: 0.08, QUICK_UNIDEC: 0.1, WHOLE: 0.15, SUPCON: 0.2, LONGER: 1.0}  # of what is left
+SHARES = {  # of what is left
+    QUICK: 0.08,
+    QUICK_ANCE: 0.1,
+    QUICK_UNIDEC: 0.1,
+    WHOLE: 0.15,
+    SUPCON: 0.2,
+    LONGER: 1.0,
+}
 INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
 WHOLE_ENCODINGS = len(MIXINGS)  # of all texts at most, by the check at the end
+# Vectors of the frozen encoder are kept from the first trial on. N-grams and heads take a fiftieth
+# of what encoding takes, and a text in a hundred is encoded anew because it is cut.
+FROZEN_ENCODINGS = 0.05
 UNIDEC_CHOICES = 4  # longer vectors, eleven shares of the heads, keys with classifiers and without
 CLICKS_A_LABEL = 2  # on average, that classifiers need
+MINED = 6  # labels of a row in a batch (`training/recipes/ance-quick.toml`)
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
+FEW_LABELS = 2  # times a batch's instances: of fewer, a batch has most anyway
 MOST_EPOCHS = 40
 
 
@@ -49,18 +62,31 @@ class Candidate:
 Proposal = Callable[[Situation], Candidate | None]
 
 
-def quick(
-    situation: Situation, *, name: str = QUICK, summary: str = "n-grams beside the frozen encoder"
-) -> Candidate:
+def quick(situation: Situation) -> Candidate:
     """Character n-grams beside the frozen encoder."""
+    return _quick(situation, name=QUICK, recipe=QUICK, summary="n-grams beside the frozen encoder")
+
+
+def quick_ance(situation: Situation) -> Candidate | None:
+    """The same against mined labels, where a batch has not nearly all labels anyway."""
+    if situation.facts.labels < FEW_LABELS * situation.instances():
+        return None
+    return _quick(
+        situation, name=QUICK_ANCE, recipe=QUICK_ANCE, summary="the same against mined labels"
+    )
+
+
+def _quick(situation: Situation, *, name: str, recipe: str, summary: str) -> Candidate:
+    """N-grams beside the frozen encoder by a recipe."""
     return Candidate(
         name=name,
-        recipe=QUICK,
+        recipe=recipe,
         summary=summary,
         settings=(
             *situation.shared(situation.instances()),
             f"optimizer.epochs={MOST_EPOCHS / 2:g}",
         ),
+        encodings=FROZEN_ENCODINGS,
     )
 
 
@@ -77,9 +103,10 @@ def quick_unidec(situation: Situation) -> Candidate | None:
             *situation.shared(situation.instances()),
             *_heads(situation),
             f"optimizer.epochs={MOST_EPOCHS / 2:g}",
-            "refresh.every_epochs=10",
+            "refresh.every_epochs=3",
+            f"batch.hard_negatives={MINED if situation.mined_labels_help else 0}",
         ),
-        encodings=2,
+        encodings=2 * FROZEN_ENCODINGS,
         choices=UNIDEC_CHOICES,
     )
 
@@ -128,10 +155,13 @@ def longer(situation: Situation) -> Candidate | None:
     """
     tried = [trial for name in (WHOLE, SUPCON) if (trial := situation.trial(name)) is not None]
     if not tried:
-        if not situation.gained(QUICK):
+        if not situation.ngrams_help:
             return None
-        return quick(
-            situation, name=LONGER, summary="n-grams beside the frozen encoder, for longer"
+        return _quick(
+            situation,
+            name=LONGER,
+            recipe=QUICK_ANCE if situation.mined_labels_help else QUICK,
+            summary="n-grams beside the frozen encoder, for longer",
         )
     best = max(tried, key=lambda trial: trial.score)
     factor = 1.0 if best.mixing == 1.0 else 0.5
@@ -151,6 +181,7 @@ def longer(situation: Situation) -> Candidate | None:
 
 CANDIDATES: dict[str, Proposal] = {
     QUICK: quick,
+    QUICK_ANCE: quick_ance,
     QUICK_UNIDEC: quick_unidec,
     WHOLE: whole,
     SUPCON: supcon,
@@ -183,8 +214,7 @@ def _whole(
     memory = situation.memory(instances=instances, positives=positives)
     rate = factor * RATE * math.sqrt(instances / LARGEST_BATCH)  # it falls with the batch's root
     # N-grams that gained nothing beside the frozen encoder are left out.
-    helped = situation.gained(QUICK) or situation.gained(QUICK_UNIDEC)
-    ngrams = () if helped else ("ngrams.buckets=0",)
+    ngrams = () if situation.ngrams_help else ("ngrams.buckets=0",)
     return Candidate(
         name=name,
         recipe=recipe,

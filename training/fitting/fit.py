@@ -26,9 +26,10 @@ from training.fitting.weights import weight_lines
 from training.loop.interruption import Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.two_heads import heads_of
+from training.models.vector_cache import vectors_kept_in
 from training.progress import status
 
-TRIED = "tried"  # the folder of the candidates' runs, while `fit` runs
+TRIED, VECTORS = "tried", "vectors"  # folders of the candidates' runs, while `fit` runs
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,16 +52,20 @@ class Fitting:
         facts = data_facts(self.dataset, self.encoder)
         for line in (*facts.lines(), hardware_line(free_bytes())):
             self.say(line)
-        cost = self._measure_untrained(facts)
-        try:
-            for candidate, seconds in self._candidates(facts, cost):
-                self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
-                self.add(self._trial(candidate, facts, seconds))
-        except Interrupted as end:
-            self.interrupted = end
-            self.say(f"{end}: what was being tried is dropped; the best of the others is kept")
+        with vectors_kept_in(self.folder / TRIED / VECTORS):  # of the encoder as it is
+            cost = self._measure_untrained(facts)
+            try:
+                self._try_candidates(facts, cost)
+            except Interrupted as end:
+                self.interrupted = end
+                self.say(f"{end}: what was being tried is dropped; the best of the others is kept")
         with self.interruption.noted():  # it takes a moment, and must not be left half done
             return self._finish()
+
+    def _try_candidates(self, facts: DataFacts, cost: Cost) -> None:
+        for candidate, seconds in self._candidates(facts, cost):
+            self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
+            self.add(self._trial(candidate, facts, seconds))
 
     def _measure_untrained(self, facts: DataFacts) -> Cost:
         """Measure the encoder as it is; after a signal meanwhile nothing is left behind."""

@@ -13,7 +13,7 @@ from training.fitting.facts import DataFacts
 from training.fitting.memory_need import StepMemory, Transformer, step_memory
 from training.fitting.trial import Trial, gain
 
-QUICK, QUICK_UNIDEC = "rae-quick", "unidec-quick"
+QUICK, QUICK_ANCE, QUICK_UNIDEC = "rae-quick", "ance-quick", "unidec-quick"
 WHOLE, SUPCON, LONGER = "whole", "supcon", "longer"
 RAE, UNIDEC = "rae", "unidec"  # recipes of the whole encoder, beside `supcon`
 LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
@@ -50,13 +50,28 @@ class Situation:
         trial = self.trial(name)
         return trial is not None and gain(trial, self.trials[0]).counts
 
+    def better(self, name: str, *others: str) -> bool:
+        """Whether a candidate gained, and more than those of `others` that were tried."""
+        trial = self.trial(name)
+        if trial is None or not self.gained(name):
+            return False
+        tried = [other for other in map(self.trial, others) if other is not None]
+        return all(gain(trial, other).counts for other in tried)
+
+    @property
+    def mined_labels_help(self) -> bool:
+        """Whether mined labels made n-grams better beside the frozen encoder."""
+        return self.better(QUICK_ANCE, QUICK)
+
     @property
     def classifiers_help(self) -> bool:
         """Whether UniDEC was better than n-grams alone beside the frozen encoder."""
-        with_classifiers, without = self.trial(QUICK_UNIDEC), self.trial(QUICK)
-        if with_classifiers is None or not self.gained(QUICK_UNIDEC):
-            return False
-        return without is None or gain(with_classifiers, without).counts
+        return self.better(QUICK_UNIDEC, QUICK, QUICK_ANCE)
+
+    @property
+    def ngrams_help(self) -> bool:
+        """Whether n-grams gained anything beside the frozen encoder."""
+        return any(map(self.gained, (QUICK, QUICK_ANCE, QUICK_UNIDEC)))
 
     @property
     def loss(self) -> str:

@@ -1,9 +1,10 @@
 """Vectors that a frozen encoder made once, kept for the runs that come after.
 
 Entries of a comparison differ in what they teach beside the same frozen transformer, which takes
-most of their time. `compare` names a folder for its entries; any other command keeps vectors where
-the environment variable `KEYMATCH_VECTOR_CACHE` names a folder. A vector is known by the encoder's
-weights and by the text's tokens, so it is never wrong, and the folder may be deleted at any time.
+most of their time. `compare` names a folder for its entries, and `fit` for its candidates; any
+other command keeps vectors where the environment variable `KEYMATCH_VECTOR_CACHE` names a folder. A
+vector is known by the encoder's weights and by the text's tokens, so it is never wrong, and the
+folder may be deleted at any time.
 
 A folder holds one for each encoder, whose files hold `keys` [n, 16] and `vectors` [n, d].
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +93,20 @@ def cache_of(encoder: nn.Module, *, precision: str) -> VectorCache | None:
     if not folder:
         return None
     return VectorCache(folder=Path(folder) / fingerprint(encoder, precision=precision))
+
+
+@contextmanager
+def vectors_kept_in(folder: Path) -> Iterator[None]:
+    """Within the block `folder` keeps vectors, unless the environment names another one."""
+    named = os.environ.get(VECTOR_CACHE)
+    os.environ[VECTOR_CACHE] = named or str(folder)
+    try:
+        yield
+    finally:
+        if named is None:
+            del os.environ[VECTOR_CACHE]
+        else:
+            os.environ[VECTOR_CACHE] = named
 
 
 def fingerprint(encoder: nn.Module, *, precision: str) -> str:

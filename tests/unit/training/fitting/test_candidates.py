@@ -13,6 +13,7 @@ from training.fitting.memory_need import Transformer, step_memory
 from training.fitting.situation import (
     LONGER,
     QUICK,
+    QUICK_ANCE,
     QUICK_UNIDEC,
     RAE,
     SUPCON,
@@ -98,6 +99,18 @@ def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
     candidate = CANDIDATES[LONGER](situation(trial(QUICK, GOOD)))
     assert candidate is not None and candidate.name == LONGER
     assert recipes.load(candidate.recipe, candidate.settings).encoder.frozen
+
+
+def test_mined_labels_are_kept_where_they_help() -> None:
+    better = np.where(np.arange(100) < 60, 1.0, HALF)
+    for rows, mined, recipe in ((better, 6, QUICK_ANCE), (GOOD, 0, QUICK)):
+        here = situation(trial(QUICK, GOOD), trial(QUICK_ANCE, rows))
+        assert loaded(CANDIDATES[QUICK_UNIDEC](here)).batch.hard_negatives == mined
+        assert CANDIDATES[LONGER](here).recipe == recipe
+        unidec = replace(here, trials=(*here.trials, trial(QUICK_UNIDEC, better)))
+        assert unidec.classifiers_help is (recipe == QUICK), "UniDEC must be above both"
+    few = replace(FACTS, labels=1_500)
+    assert CANDIDATES[QUICK_ANCE](situation(facts=few)) is None, "a batch has most of them"
 
 
 def test_ngrams_that_gained_nothing_are_left_out() -> None:

@@ -9,13 +9,16 @@ import pytest
 
 from export.encoder.provenance import predictor_defaults, read_origin
 from service.command_line import run
+from service.core.types import Floats
 from tests.support.tiny.training import tiny_dataset
 from training.__main__ import app
 from training.checkpoints.choices import read_choices
 from training.datasets import lf_xmc
 from training.evaluation.examples import read_examples
 from training.fitting.facts import data_facts
+from training.models.encoder_location import VECTOR_CACHE
 from training.models.torch_encoder import load_encoder
+from training.models.vector_cache import VectorCache
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,29 @@ def test_the_kept_run_is_one_as_train_writes_it(fitted: Path, data: Path) -> Non
     examples = read_examples(fitted)
     assert examples is not None and examples.against is not None
     assert examples.against.rows == len(examples.queries) == 16
+
+
+def test_a_text_passes_the_frozen_encoder_once(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates beside the frozen encoder take the vectors of the first trial."""
+    encoded: list[int] = []
+    write = VectorCache._write
+
+    def noted(cache: VectorCache, keys: list[bytes], vectors: Floats) -> None:
+        encoded.append(len(keys))
+        write(cache, keys, vectors)
+
+    monkeypatch.setattr(VectorCache, "_write", noted)
+    command = ["fit", "--data", str(data), "--out", str(tmp_path / "run"), "--from", str(model)]
+    assert run(app, [*command, "--minutes", "5"]) == 0
+    tried = orjson.loads((tmp_path / "run" / "run.json").read_bytes())["fit"]
+    assert [trial["name"] for trial in tried][:2] == ["untrained", "rae-quick"]
+    dataset = lf_xmc.read(data)
+    # Instances, labels, and the test queries of the report, each by the first trial.
+    texts = len(dataset.train) + len(dataset.labels) + len(dataset.test)
+    assert sum(encoded) <= texts
+    assert VECTOR_CACHE not in os.environ
 
 
 def test_it_goes_on_from_a_run(fitted: Path, data: Path, tmp_path: Path, capsys) -> None:
