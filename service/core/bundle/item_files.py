@@ -47,7 +47,8 @@ FORMAT = 2
 class ItemFiles:
     """The items' ids and texts [M], keys [M, d], what is read of them [M, 2, d], and the facts.
 
-    `fusion` is the folder of the fusion's graphs. `index` is the one over the keys, None where all items are scanned, or where there is none yet.
+    `fusion` is the folder of the fusion's graphs. `index` is the one over the keys, None where all
+    items are scanned, or where there is none yet.
     """
 
     facts: ItemFacts

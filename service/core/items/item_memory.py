@@ -197,4 +197,5 @@ class ItemMemory:
 
 def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
     """Estimate what a posted item takes of main memory."""
-    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + _BYTES_A_DIMENSION * dimension
+    texts = len(item_id.encode()) + len(text.encode())
+    return _BYTES_AN_ITEM + texts + _BYTES_A_DIMENSION * dimension

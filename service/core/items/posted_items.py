@@ -69,7 +69,7 @@ class PostedItems:
         return self.first + self.count
 
     def append(self, item_id: str, text: str, vector: Halves, projected: Halves) -> PostedItems:
-        """Return the items with another one; its key is `vector` [d], read as `projected` [2, d]."""
+        """Return the items with another one: its key `vector` [d], read as `projected` [2, d]."""
         place = self.stop
         vectors, all_projected = self._with_room()
         vectors.write(self.count, vector[None].astype(np.float16))

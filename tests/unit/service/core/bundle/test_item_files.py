@@ -72,7 +72,7 @@ def test_items_of_the_first_format_are_refused_with_what_to_do(folder: Path) -> 
     facts = manifest.read(folder)
     assert facts.items is not None and facts.items.format == item_files.FORMAT
     manifest.write(replace(facts, items=replace(facts.items, format=1)), folder)
-    with pytest.raises(BundleUnsupported, match="items in format 1.*export encoder and bundle"):
+    with pytest.raises(BundleUnsupported, match=r"items in format 1.*export encoder and bundle"):
         open_bundle(folder)
 
 

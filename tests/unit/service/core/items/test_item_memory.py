@@ -51,7 +51,8 @@ def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemM
 
 
 def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemory) -> None:
-    memory = memory.put("d", "SECOND thing", *with_projected(unit(3))).put("e", "second  Thing", *with_projected(unit(4)))
+    memory = memory.put("d", "SECOND thing", *with_projected(unit(3)))
+    memory = memory.put("e", "second  Thing", *with_projected(unit(4)))
     for item_id in ("b", "d", "e"):
         assert memory.find_text("Second Thing") == memory.find(item_id) is not None
         memory = memory.delete(item_id)
@@ -90,7 +91,8 @@ def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
     memory: ItemMemory,
 ) -> None:
     for number in range(300):
-        memory = memory.put("a", f"version {number}", *with_projected(unit(0))).put("d", f"{number}", *with_projected(unit(0)))
+        memory = memory.put("a", f"version {number}", *with_projected(unit(0)))
+        memory = memory.put("d", f"{number}", *with_projected(unit(0)))
     assert nearest_ids(memory, unit(0), 9) == ["a", "d", "b", "c"]
     assert (len(memory), memory.dead) == (4, 1 + 2 * 299)
     assert [item.text for item in memory.page(after="", size=9)] == [
