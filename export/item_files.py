@@ -2,7 +2,8 @@
 
 | file                  | content                                                          |
 |-----------------------|------------------------------------------------------------------|
-| `items/fusion.onnx`   | the graph: a query and its items -> the fused query              |
+| `items/project.onnx`  | the graph: values of items -> what queries read of them          |
+| `items/fuse.onnx`     | the graph: a query and its projected items -> the fused query    |
 | `items/residuals.npy` | fp16 [M, d]: the bank's vectors less those of the items' texts   |
 
 Keys and bank follow from the texts of the data set's metadata items by the exported encoder.
@@ -18,19 +19,21 @@ from service.core.config import STRICT
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import require_metadata
 
-FUSION, RESIDUALS = "items/fusion.onnx", "items/residuals.npy"
+FUSION, RESIDUALS = "items", "items/residuals.npy"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ItemMemoryFacts:
     """How many items there are, and how many of them a query attends to.
 
-    `digest` is the SHA-256 of the items' ids and texts: the residuals fit no other items.
+    `digest` is the SHA-256 of the items' ids and texts: the residuals fit no other items. `format`
+    is that of a bundle's items, whose graphs these are; version 1 is not named.
     """
 
     items: int
     attended: int
     digest: str
+    format: int = 1
 
 
 def digest_of_items(dataset: Dataset) -> str:

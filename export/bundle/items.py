@@ -12,7 +12,7 @@ import numpy as np
 
 from export.exported_encoder import ExportedEncoder
 from export.item_files import FUSION, RESIDUALS, digest_of_items
-from service.core.bundle.item_files import ItemFiles, with_fingerprint
+from service.core.bundle.item_files import FORMAT, ItemFiles, with_fingerprint
 from service.core.bundle.manifest import ItemFacts
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
@@ -28,11 +28,17 @@ _CHUNK = 1_024  # instances that are fused between two progress reports
 def item_files(encoder: ExportedEncoder, dataset: Dataset, *, threads: int) -> ItemFiles | None:
     """The item memory of an exported encoder; None where its queries attend to no items.
 
-    Raises `InvalidInput` if the encoder was trained on other items than the data set's.
+    Raises `InvalidInput` if the encoder was trained on other items than the data set's, or holds
+    graphs of another format.
     """
     facts = encoder.description.items
     if facts is None:
         return None
+    if facts.format != FORMAT:
+        raise InvalidInput(
+            f"{encoder.folder} has a fusion in format {facts.format}, and this version reads format"
+            f" {FORMAT}: export the encoder again (python -m export encoder)"
+        )
     if facts.digest != digest_of_items(dataset):
         raise InvalidInput(
             f"{encoder.folder} was trained on other metadata items than those of {dataset.name}:"
@@ -43,15 +49,16 @@ def item_files(encoder: ExportedEncoder, dataset: Dataset, *, threads: int) -> I
         encoder.open_encoder(), dataset.metadata.texts, role=Role.LABEL, threads=threads
     )
     residuals: Halves = np.load(encoder.folder / RESIDUALS)
-    graph: Path = encoder.folder / FUSION
+    graphs: Path = encoder.folder / FUSION
+    values = (keys + residuals.astype(np.float32)).astype(np.float16)
     served = ItemFacts(items=facts.items, attended=facts.attended, fingerprint="")
     return ItemFiles(
-        facts=with_fingerprint(served, graph),
+        facts=with_fingerprint(served, graphs),
         ids=dataset.metadata.uids,
         texts=dataset.metadata.texts,
         keys=keys.astype(np.float16),
-        values=(keys + residuals.astype(np.float32)).astype(np.float16),
-        fusion=graph,
+        projected=OnnxFusion(graphs).project(values),
+        fusion=graphs,
     )
 
 

@@ -1,7 +1,7 @@
 """A bundle with items: another bundle's files, and some of its texts with their keys as items.
 
 Keys of real texts are searched as those of real items are: an index over keys that were drawn at
-random finds fewer of the nearest. The fusion is OAK's graph with weights drawn at random, which
+random finds fewer of the nearest. The fusion has OAK's graphs with weights drawn at random, which
 takes as long as a trained one.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from service.core.bundle.manifest import ItemFacts
 from service.core.errors import InvalidInput
 from service.core.files.atomic import new_folder
 from service.core.files.checksums import file_facts
+from service.core.items.fusion import OnnxFusion
 from service.core.types import Halves, Rows
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.system import Settings
@@ -53,18 +55,15 @@ def bundle_with_items(source: Path, target: Path, *, items: int, seed: int) -> P
         for name in bundle.manifest.files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.link((source / name).resolve(), folder / name)
-        graph = folder.with_name(f"{folder.name}.onnx")
-        trace_fusion(_fusion(bundle.manifest.encoder.dimension, seed=seed), graph)
-        try:
+        with TemporaryDirectory() as graphs:
+            trace_fusion(_fusion(bundle.manifest.encoder.dimension, seed=seed), Path(graphs))
             files = item_files.write(
-                _files(bundle, rows, graph),
+                _files(bundle, rows, Path(graphs)),
                 folder,
                 parameters=bundle.manifest.index.parameters(),
                 queries=bundle.keys[queries].astype(np.float32),
                 progress=lambda done: None,
             )
-        finally:
-            graph.unlink()
         facts = replace(
             bundle.manifest, name=target.name, items=files.facts, files=file_facts(folder)
         )
@@ -73,7 +72,7 @@ def bundle_with_items(source: Path, target: Path, *, items: int, seed: int) -> P
 
 
 def _fusion(dimension: int, *, seed: int) -> Fusion:
-    """OAK's fusion; before training several matrices are equal, and a graph holds one of them."""
+    """OAK's fusion; before training several matrices are equal, and the graphs hold one of them."""
     settings = Settings()
     fusion = Fusion(dimension, heads=settings.heads, hidden=settings.hidden * dimension)
     generator = torch.Generator().manual_seed(seed)
@@ -83,15 +82,15 @@ def _fusion(dimension: int, *, seed: int) -> Fusion:
     return fusion
 
 
-def _files(bundle: Bundle, rows: Rows, graph: Path) -> ItemFiles:
+def _files(bundle: Bundle, rows: Rows, graphs: Path) -> ItemFiles:
     texts = [*bundle.instance_texts, *bundle.label_texts]
     facts = ItemFacts(items=len(rows), attended=Settings().attended, fingerprint="")
     keys: Halves = bundle.keys[rows]
     return ItemFiles(
-        facts=item_files.with_fingerprint(facts, graph),
+        facts=item_files.with_fingerprint(facts, graphs),
         ids=[f"item-{row}" for row in rows.tolist()],
         texts=[texts[row] for row in rows.tolist()],
         keys=keys,
-        values=keys,
-        fusion=graph,
+        projected=OnnxFusion(graphs).project(keys),
+        fusion=graphs,
     )

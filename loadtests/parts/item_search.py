@@ -155,14 +155,14 @@ def _written(keys: Halves, *, attended: int) -> Row:
             ids=ids,
             texts=ids,
             keys=keys,
-            values=keys,
+            projected=np.stack([keys, keys], axis=1),
             fusion=Path(),
         )
     )
     memory.page(after="", size=1)  # orders the ids, which a bundle has in its files
     start = thread_time()
     for number in range(WRITES):
-        memory = memory.put(f"new-{number}", f"new text {number}", keys[0])
+        memory = memory.put(f"new-{number}", f"new text {number}", keys[0], keys[:2])
         memory = memory.delete(ids[number % len(ids)])
     write = (thread_time() - start) / (2 * WRITES) * 1000
     start = thread_time()

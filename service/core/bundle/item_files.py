@@ -2,14 +2,18 @@
 
 An item is metadata of texts, for instance a category or a tag. M items, d dimensions.
 
-| file                | content                                                               |
-|---------------------|-----------------------------------------------------------------------|
-| `items/ids.*`       | item ids, with lookup                                                 |
-| `items/texts.*`     | item texts                                                            |
-| `items/keys.npy`    | fp16 [M, d]: the unit vectors that a query's vector is compared with  |
-| `items/values.npy`  | fp16 [M, d]: the vectors that the query attends to                    |
-| `items/keys.index`  | optional: HNSW over many keys, in the index library's own format      |
-| `items/fusion.onnx` | query [n, d], items [n, m, d], mask [n, m] -> fused unit vectors      |
+| file                  | content                                                             |
+|-----------------------|---------------------------------------------------------------------|
+| `items/ids.*`         | item ids, with lookup                                               |
+| `items/texts.*`       | item texts                                                          |
+| `items/keys.npy`      | fp16 [M, d]: the unit vectors that a query's vector is compared to  |
+| `items/projected.npy` | fp16 [M, 2, d]: what a query reads of an item, see `items.fusion`   |
+| `items/keys.index`    | optional: HNSW over many keys, in the index library's own format    |
+| `items/project.onnx`  | values [m, d] of items -> projected [m, 2, d]                       |
+| `items/fuse.onnx`     | query [1, d], items [m, 2, d] (projected) -> fused unit vector      |
+
+The facts have a format version. In format 1 the items were not projected: `values.npy` [M, d] was
+read by one graph, `fusion.onnx`. Such bundles are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import numpy as np
 from service.core.bundle import item_index
 from service.core.bundle.item_index import ItemIndex
 from service.core.bundle.manifest import ItemFacts
-from service.core.errors import BundleAltered
+from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.files import text_store
 from service.core.files.text_store import TextStore, mapped
 from service.core.index.libraries import IndexParameters
@@ -33,22 +37,25 @@ from service.core.index.protocol import Progress
 from service.core.types import Floats, Halves
 
 IDS, TEXTS = "items/ids", "items/texts"
-KEYS, VALUES, FUSION = "items/keys.npy", "items/values.npy", "items/fusion.onnx"
-INDEX = "items/keys.index"
+KEYS, PROJECTED, INDEX = "items/keys.npy", "items/projected.npy", "items/keys.index"
+FUSION = "items"  # the folder of the two graphs
+PROJECT, FUSE = "project.onnx", "fuse.onnx"
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemFiles:
-    """The items' ids and texts [M], keys and values [M, d], the fusion graph, and the facts.
+    """The items' ids and texts [M], keys [M, d], what is read of them [M, 2, d], and the facts.
 
-    `index` is the one over the keys, None where all items are scanned, or where there is none yet.
+    `fusion` is the folder of the fusion's graphs. `index` is the one over the keys, None where all
+    items are scanned, or where there is none yet.
     """
 
     facts: ItemFacts
     ids: Sequence[str] | TextStore
     texts: Sequence[str] | TextStore
     keys: Halves
-    values: Halves
+    projected: Halves
     fusion: Path
     index: ItemIndex | None = None
 
@@ -69,8 +76,9 @@ def write(
     text_store.write(folder / IDS, list(files.ids), lookup=True)
     text_store.write(folder / TEXTS, list(files.texts))
     np.save(folder / KEYS, files.keys.astype(np.float16))
-    np.save(folder / VALUES, files.values.astype(np.float16))
-    shutil.copyfile(files.fusion, folder / FUSION)
+    np.save(folder / PROJECTED, files.projected.astype(np.float16))
+    for graph in (PROJECT, FUSE):
+        shutil.copyfile(files.fusion / graph, folder / FUSION / graph)
     if files.index is not None:
         shutil.copyfile(files.index.path, folder / INDEX)
         return files
@@ -88,16 +96,24 @@ def write(
 def read(folder: Path, facts: ItemFacts, *, dimension: int) -> ItemFiles:
     """Map the files below `folder`.
 
-    Raises `BundleAltered`, naming the file that does not fit the facts and `dimension`.
+    Raises `BundleAltered`, naming the file that does not fit the facts and `dimension`, and
+    `BundleUnsupported` for items of another format.
     """
-    if not (folder / FUSION).exists():
-        raise BundleAltered(f"{folder / FUSION} is missing, but the manifest has an item memory")
+    if facts.format != FORMAT:
+        raise BundleUnsupported(
+            f"{folder} has items in format {facts.format}, and this version reads format {FORMAT}:"
+            " export encoder and bundle again (python -m export)"
+        )
+    for graph in (PROJECT, FUSE):
+        if not (folder / FUSION / graph).exists():
+            path = folder / FUSION / graph
+            raise BundleAltered(f"{path} is missing, but the manifest has an item memory")
     files = ItemFiles(
         facts=facts,
         ids=TextStore(folder / IDS),
         texts=TextStore(folder / TEXTS),
         keys=mapped(folder / KEYS),
-        values=mapped(folder / VALUES),
+        projected=mapped(folder / PROJECTED),
         fusion=folder / FUSION,
         index=_opened(folder / INDEX, facts, dimension=dimension),
     )
@@ -105,7 +121,7 @@ def read(folder: Path, facts: ItemFacts, *, dimension: int) -> ItemFiles:
         IDS: ((len(files.ids),), (facts.items,)),
         TEXTS: ((len(files.texts),), (facts.items,)),
         KEYS: (files.keys.shape, (facts.items, dimension)),
-        VALUES: (files.values.shape, (facts.items, dimension)),
+        PROJECTED: (files.projected.shape, (facts.items, 2, dimension)),
     }
     for name, (actual, expected) in shapes.items():
         if actual != expected:
@@ -123,10 +139,12 @@ def _opened(path: Path, facts: ItemFacts, *, dimension: int) -> ItemIndex | None
 
 
 def with_fingerprint(facts: ItemFacts, fusion: Path) -> ItemFacts:
-    """Return the facts with their fingerprint: a SHA-256 over the number attended and the graph.
+    """Return the facts with the format that is written now, and their fingerprint.
 
-    It identifies the fusion. Items are no part of it, so a snapshot with more items keeps it.
+    That is a SHA-256 over the number attended and the graphs in the folder `fusion`. It identifies
+    the fusion. Items are no part of it, so a snapshot with more items keeps it.
     """
     digest = hashlib.sha256(str(facts.attended).encode())
-    digest.update(fusion.read_bytes())
-    return replace(facts, fingerprint=digest.hexdigest())
+    for graph in (PROJECT, FUSE):
+        digest.update((fusion / graph).read_bytes())
+    return replace(facts, format=FORMAT, fingerprint=digest.hexdigest())

@@ -157,13 +157,15 @@ class ItemIndexFacts(IndexFacts):
 class ItemFacts:
     """The item memory: its number of items, and how many of them a query attends to.
 
-    `fingerprint` is the SHA-256 over `attended` and the fusion graph.
+    `fingerprint` is the SHA-256 over `attended` and the fusion's graphs. `format` is that of the
+    items' files (`item_files`); manifests of format 1 do not name it.
     """
 
     items: Annotated[int, Field(ge=0)]
     attended: Annotated[int, Field(ge=1)]
     fingerprint: str
     index: ItemIndexFacts | None = None  # None: all items are scanned
+    format: int = 1
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

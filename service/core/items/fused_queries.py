@@ -59,7 +59,7 @@ def fused(
             if given is None
             else _named(memory, vector, np.asarray(given[number], np.int64))
         )
-        rows.append(_fused_with(memory, fusion, vector, at))
+        rows.append(fusion.fuse(vector, memory.projected(at)))
         places.append(at)
         similarities.append(near)
     return FusedQueries(
@@ -77,12 +77,3 @@ def _predicted(memory: ItemMemory, vector: Floats) -> tuple[Floats, Rows]:
 def _named(memory: ItemMemory, vector: Floats, places: Rows) -> tuple[Floats, Rows]:
     keys = memory.keys(places).astype(np.float32)
     return np.asarray(keys @ vector, np.float32), places
-
-
-def _fused_with(memory: ItemMemory, fusion: Fusion, vector: Floats, places: Rows) -> Floats:
-    if not len(places):
-        return vector
-    values = memory.values(places).astype(np.float32)
-    mask = np.ones((1, len(places)), bool)
-    row: Floats = fusion.fuse(vector[None], values[None], mask)[0]
-    return row

@@ -27,8 +27,9 @@ from service.core.items.tombstones import Tombstones
 from service.core.types import Floats, Halves, Rows
 
 _BYTES_AN_ITEM = 700  # of main memory: its object, and its entries in the maps
-# In fp16, twice: the storage of vectors is doubled when it is full, and may be half empty.
-_BYTES_A_NUMBER = 4
+# A key, and the key and value that are read, in fp16, twice: the storage of vectors is doubled when
+# it is full, and may be half empty.
+_BYTES_A_DIMENSION = 3 * 2 * 2
 _DELETED = -1
 
 
@@ -36,8 +37,9 @@ _DELETED = -1
 class ItemMemory:
     """Items by place and by id. An item that is posted gets the next place, also one posted again.
 
-    `attended` is how many items a query attends to. The vectors of `posted` items are their keys
-    and their values: a new item has no learned residual, and training pulls residuals to zero.
+    `attended` is how many items a query attends to. The vectors of `posted` items are their keys,
+    and projected as their values: a new item has no learned residual, and training pulls residuals
+    to zero.
     `base_dead` are the bundle's items that were deleted or replaced. `live_bytes` estimates what
     was posted takes of main memory; a deleted item's vector stays until a snapshot.
     """
@@ -93,13 +95,13 @@ class ItemMemory:
             return self.base.files.texts[place]
         return self.posted.by_place[int(place)].text
 
-    def put(self, item_id: str, text: str, vector: Halves) -> ItemMemory:
-        """Return a memory with this item, whose key and value are `vector` [d]."""
+    def put(self, item_id: str, text: str, vector: Halves, projected: Halves) -> ItemMemory:
+        """Return a memory with this item; its key is `vector` [d], read as `projected` [2, d]."""
         removed = self.delete(item_id)
         size = bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
         return replace(
             removed,
-            posted=removed.posted.append(item_id, text, vector),
+            posted=removed.posted.append(item_id, text, vector, projected),
             place_by_id=removed.place_by_id.insert(item_id, removed.posted.stop),
             live_bytes=self.live_bytes + size,
         )
@@ -139,11 +141,11 @@ class ItemMemory:
 
     def keys(self, places: Rows) -> Halves:
         """Return the keys [k, d] of the items at `places` [k]."""
-        return self._read(self.base.files.keys, places)
+        return self._read(self.base.files.keys, self.posted.vectors.matrix, places)
 
-    def values(self, places: Rows) -> Halves:
-        """Return the values [k, d] of the items at `places` [k]."""
-        return self._read(self.base.files.values, places)
+    def projected(self, places: Rows) -> Halves:
+        """Return what queries read of the items at `places` [k]: keys and values [k, 2, d]."""
+        return self._read(self.base.files.projected, self.posted.projected, places)
 
     def page(self, *, after: str, size: int) -> list[MemoryItem]:
         """Return the first `size` items with ids after `after`, by id."""
@@ -168,7 +170,7 @@ class ItemMemory:
             ids=[self.id_at(place) for place in places.tolist()],
             texts=[self.text_at(place) for place in places.tolist()],
             keys=self.keys(places),
-            values=self.values(places),
+            projected=self.projected(places),
             index=None,
         )
 
@@ -178,14 +180,14 @@ class ItemMemory:
         alive = self.base_dead.alive(self.base.count)
         return RowFilter(start=0, stop=self.base.count, alive=alive)
 
-    def _read(self, of_base: Halves, places: Rows) -> Halves:
+    def _read(self, of_base: Halves, of_posted: Halves, places: Rows) -> Halves:
         if not self.posted.count:
             found: Halves = of_base[places]
             return found
-        vectors = np.empty((len(places), self.base.dimension), np.float16)
+        vectors = np.empty((len(places), *of_base.shape[1:]), np.float16)
         based = places < self.base.count
         vectors[based] = of_base[places[based]]
-        vectors[~based] = self.posted.read(places[~based])
+        vectors[~based] = of_posted[places[~based] - self.base.count]
         return vectors
 
     def _places(self) -> Iterator[int]:
@@ -195,4 +197,5 @@ class ItemMemory:
 
 def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
     """Estimate what a posted item takes of main memory."""
-    return _BYTES_AN_ITEM + len(item_id.encode()) + len(text.encode()) + _BYTES_A_NUMBER * dimension
+    texts = len(item_id.encode()) + len(text.encode())
+    return _BYTES_AN_ITEM + texts + _BYTES_A_DIMENSION * dimension

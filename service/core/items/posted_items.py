@@ -39,11 +39,13 @@ class PostedItems:
     """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
 
     `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
-    from `first`.
+    from `first`. The key of each is in `vectors`, and what queries read of it in `projected`, fp16
+    [capacity, 2, d].
     """
 
     first: int
     vectors: LiveVectors
+    projected: Halves
     count: int = 0
     dead: Tombstones = field(default_factory=Tombstones)
     by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
@@ -54,7 +56,8 @@ class PostedItems:
     def none(cls, *, first: int, dimension: int) -> PostedItems:
         """Return no items, with room for some."""
         vectors = LiveVectors(capacity=_FIRST_CAPACITY, dimension=dimension)
-        return cls(first=first, vectors=vectors)
+        projected = np.empty((_FIRST_CAPACITY, 2, dimension), np.float16)
+        return cls(first=first, vectors=vectors, projected=projected)
 
     def __len__(self) -> int:
         """Return how many are alive."""
@@ -65,15 +68,17 @@ class PostedItems:
         """The place that the next item gets."""
         return self.first + self.count
 
-    def append(self, item_id: str, text: str, vector: Halves) -> PostedItems:
-        """Return the items with another one, whose key and value are `vector` [d]."""
+    def append(self, item_id: str, text: str, vector: Halves, projected: Halves) -> PostedItems:
+        """Return the items with another one: its key `vector` [d], read as `projected` [2, d]."""
         place = self.stop
-        vectors = _with_room(self.vectors, self.count)
+        vectors, all_projected = self._with_room()
         vectors.write(self.count, vector[None].astype(np.float16))
+        all_projected[self.count] = projected
         item = MemoryItem(place=place, id=item_id, text=text)
         return replace(
             self,
             vectors=vectors,
+            projected=all_projected,
             count=self.count + 1,
             by_place=self.by_place.insert(place, item),
             ids=self.ids.insert((item_id, place)),
@@ -103,10 +108,6 @@ class PostedItems:
         similarities, rows = self.vectors.search(query, count=count, row_filter=self.alive)
         return similarities[0], rows[0] + self.first
 
-    def read(self, places: Rows) -> Halves:
-        """Return the vectors [m, d] of the items at `places` [m]."""
-        return self.vectors.read(places - self.first)
-
     @cached_property
     def alive(self) -> RowFilter:
         """Which vectors are those of items."""
@@ -116,11 +117,13 @@ class PostedItems:
         """Yield the places of all items, ascending."""
         return iter((np.flatnonzero(self.alive.mask()) + self.first).tolist())
 
-
-def _with_room(vectors: LiveVectors, used: int) -> LiveVectors:
-    """`vectors`, or a copy of its first `used` rows with twice the capacity where it is full."""
-    if used < vectors.capacity:
-        return vectors
-    larger = LiveVectors(capacity=2 * vectors.capacity, dimension=vectors.matrix.shape[1])
-    larger.write(0, vectors.matrix[:used])
-    return larger
+    def _with_room(self) -> tuple[LiveVectors, Halves]:
+        """`vectors` and `projected`, or copies with twice the capacity where they are full."""
+        if self.count < self.vectors.capacity:
+            return self.vectors, self.projected
+        capacity, dimension = 2 * self.vectors.capacity, self.vectors.matrix.shape[1]
+        vectors = LiveVectors(capacity=capacity, dimension=dimension)
+        vectors.write(0, self.vectors.matrix[: self.count])
+        projected = np.empty((capacity, 2, dimension), np.float16)
+        projected[: self.count] = self.projected[: self.count]
+        return vectors, projected

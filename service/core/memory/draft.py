@@ -130,12 +130,13 @@ class Draft:
     @_apply.register
     def _put_item(self, change: PutItem) -> None:
         """Keep an item whose text is the same: a trained one would lose its learned value."""
-        item, items = change.item, self._items
-        if items is None:
+        item, items, fusion = change.item, self._items, self._view.fusion
+        if items is None or fusion is None:
             return
         place = items.find(item.id)
         if place is None or items.text_at(place) != item.text:
-            self._items = items.put(item.id, item.text, change.vectors[0])
+            [projected] = fusion.project(change.vectors[:1])
+            self._items = items.put(item.id, item.text, change.vectors[0], projected)
 
     @_apply.register
     def _delete_item(self, change: DeleteItem) -> None:

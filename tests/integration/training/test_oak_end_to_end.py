@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from onnxruntime import InferenceSession
 
 from export.__main__ import app as export
 from export.exported_encoder import open_exported
 from export.item_files import FUSION, RESIDUALS
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.item_files import FUSE, PROJECT
 from service.core.encoding.encoder import encode
+from service.core.items.fusion import OnnxFusion
 from service.core.types import Role
 from tests.support.commands import status_of
 from tests.support.serving import local_service
@@ -29,6 +30,7 @@ from training.datasets import lf_xmc
 from training.evaluation import robustness
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+GRAPHS = (f"{FUSION}/{PROJECT}", f"{FUSION}/{FUSE}")
 OAK = ("optimizer.head_learning_rate=0.02", "system.attended=2", "system.choose_novel=false")
 
 
@@ -118,7 +120,7 @@ def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
     exported, dataset = open_exported(out), lf_xmc.read(folder / "data")
     items = exported.description.items
     assert items is not None and (items.items, items.attended) == (8, 2)
-    assert {FUSION, RESIDUALS} <= exported.description.files.keys()
+    assert {*GRAPHS, RESIDUALS} <= exported.description.files.keys()
     keys = encode(exported.open_encoder(), dataset.metadata.texts, role=Role.LABEL)
     queries = encode(exported.open_encoder(), dataset.test.instances.texts, role=Role.QUERY)
     from training.systems.oak.checkpoint import read_item_memory
@@ -126,9 +128,12 @@ def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
     memory = read_item_memory(folder / "alone" / "best", keys)
     places = memory.predicted(queries)
     values = keys + np.load(out / RESIDUALS).astype(np.float32)
-    session = InferenceSession(str(out / FUSION), providers=["CPUExecutionProvider"])
-    inputs = {"query": queries, "items": values[places], "mask": places >= 0}
-    [fused] = session.run(["fused"], inputs)
+    fusion = OnnxFusion(out / FUSION)
+    projected = fusion.project(values.astype(np.float16))
+    fused = [
+        fusion.fuse(query, projected[attended])
+        for query, attended in zip(queries, places, strict=True)
+    ]
     np.testing.assert_allclose(fused, memory.fused(queries), atol=1e-3)  # the bank is in fp16
 
 
@@ -138,7 +143,7 @@ def test_a_query_encoder_is_added_beside_fusion_and_bank(folder: Path) -> None:
     assert status_of(export, "encoder", "--encoder", folder / "exported", *student, *places) == 0
     files = open_exported(folder / "tower").description
     assert files.items == open_exported(folder / "exported").description.items
-    assert {FUSION, RESIDUALS, "query_encoder.onnx"} <= files.files.keys()
+    assert {*GRAPHS, RESIDUALS, "query_encoder.onnx"} <= files.files.keys()
 
 
 def test_served_answers_are_those_of_the_evaluation(folder: Path, tmp_path: Path) -> None:

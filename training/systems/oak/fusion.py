@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, normalize
+from torch.nn.functional import gelu
 
 _SCALE = 10.0  # c at the start: unit vectors have inner products of at most 1
+_SHORTEST = 1e-12  # a shorter vector is not made a unit vector
 _NEVER = -1e9  # -inf would give nan where a query has no items
 
 
@@ -24,7 +25,7 @@ class Fusion(nn.Module):  # type: ignore[misc]
 
     def __init__(self, dimension: int, *, heads: int, hidden: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.width = heads, dimension // heads
         self.query, self.key, self.value, self.out = (
             nn.Linear(dimension, dimension, bias=False) for _ in range(4)
         )
@@ -38,19 +39,41 @@ class Fusion(nn.Module):  # type: ignore[misc]
 
     def forward(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
         """Unit vectors [n, d] from queries [n, d], their items [n, m, d], and which there are."""
-        shares = self.attention(query, items, mask)  # [n, H, m]
-        values = self._by_head(self.value(items))  # [n, H, m, d / H]
+        return self.read(query, self.project(items), mask)
+
+    def project(self, items: Tensor) -> Tensor:
+        """What queries read of items [..., d]: W_k a, scaled as logits are, and W_v a [..., 2, d].
+
+        This does not depend on the query, so the service keeps it for each item.
+        """
+        return torch.stack([self.scale * self.heads * self.key(items), self.value(items)], dim=-2)
+
+    def read(self, query: Tensor, projected: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Unit vectors [n, d] from queries [n, d] and their projected items [n, m, 2, d].
+
+        Without a mask [n, m] every item is there, and there is one at least.
+        """
+        keys, values = self._by_head(projected)
+        shares = self._shares(query, keys, mask)  # [n, H, m]
         read = (shares[..., None] * values).sum(dim=2).flatten(1)  # [n, d]
         mixed = query + self.out(read)
-        mixed = normalize(mixed + self.narrow(gelu(self.widen(mixed))), dim=-1)
-        return torch.where(mask.any(dim=1, keepdim=True), mixed, query)
+        mixed = mixed + self.narrow(gelu(self.widen(mixed)))
+        # As torch's `normalize`, which is traced with operators for its shape.
+        mixed = mixed / mixed.norm(dim=-1, keepdim=True).clamp_min(_SHORTEST)
+        return mixed if mask is None else torch.where(mask.any(dim=1, keepdim=True), mixed, query)
 
     def attention(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
         """How much of each item a head reads, [n, H, m]; they sum to 1 over the items."""
-        keys = self._by_head(self.key(items))  # [n, H, m, d / H]
-        queries = self.query(query).unflatten(-1, (self.heads, -1))[:, :, None]  # [n, H, 1, d / H]
-        logits = self.scale * self.heads * (queries * keys).sum(dim=-1)
-        return torch.softmax(logits.masked_fill(~mask[:, None], _NEVER), dim=-1)
+        return self._shares(query, self._by_head(self.project(items))[0], mask)
 
-    def _by_head(self, vectors: Tensor) -> Tensor:
-        return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def _shares(self, query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        queries = self.query(query).reshape(len(query), self.heads, 1, self.width)
+        logits = (queries * keys).sum(dim=-1)  # [n, H, m]
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None], _NEVER)
+        return torch.softmax(logits, dim=-1)
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        """Keys and values [2, n, H, m, d / H] of projected items [n, m, 2, d]."""
+        heads = projected.reshape(len(projected), -1, 2, self.heads, self.width)
+        return heads.permute(2, 0, 3, 1, 4)

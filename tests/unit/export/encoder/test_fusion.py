@@ -1,4 +1,4 @@
-"""The graph of OAK's fusion: as torch computes it, for any number of queries and items."""
+"""The graphs of OAK's fusion: as torch computes it, for any number of items."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from onnxruntime import InferenceSession  # noqa: E402
-
 from export.encoder.fusion import check_fusion, export_fusion  # noqa: E402
 from service.core.errors import ParityError  # noqa: E402
+from service.core.items.fusion import OnnxFusion  # noqa: E402
 from training.systems.oak.fusion import Fusion  # noqa: E402
 
 DIMENSION = 8
@@ -26,27 +25,42 @@ def moved(seed: int) -> Fusion:
     return fusion.eval()
 
 
-@pytest.mark.parametrize(("queries", "items"), [(1, 1), (1, 5), (7, 2), (3, 16)])
-def test_the_graph_takes_any_number_of_queries_and_items(
-    tmp_path: Path, queries: int, items: int
-) -> None:
-    fusion, rng = moved(0), np.random.default_rng(1)
-    export_fusion(fusion, tmp_path / "fusion.onnx")
-    session = InferenceSession(str(tmp_path / "fusion.onnx"), providers=["CPUExecutionProvider"])
-    inputs = {
-        "query": rng.standard_normal((queries, DIMENSION)).astype(np.float32),
-        "items": rng.standard_normal((queries, items, DIMENSION)).astype(np.float32),
-        "mask": rng.random((queries, items)) < 0.6,
-    }
-    [fused] = session.run(["fused"], inputs)
+def units(rows: int, seed: int) -> np.ndarray:
+    vectors = np.random.default_rng(seed).standard_normal((rows, DIMENSION)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("items", [1, 2, 5, 16])
+def test_both_graphs_together_are_the_layer(tmp_path: Path, items: int) -> None:
+    fusion = moved(0)
+    export_fusion(fusion, tmp_path)
+    [query], values = units(1, seed=1), units(items, seed=2).astype(np.float16)
+    exported = OnnxFusion(tmp_path)
+    fused = exported.fuse(query, exported.project(values))
     with torch.no_grad():
-        expected = fusion(*(torch.from_numpy(value) for value in inputs.values()))
-    np.testing.assert_allclose(fused, expected.numpy(), atol=1e-5)
-    without = ~inputs["mask"].any(axis=1)
-    np.testing.assert_array_equal(fused[without], inputs["query"][without])
+        attended = torch.from_numpy(values.astype(np.float32))[None]
+        mask = torch.ones(1, items, dtype=bool)
+        expected = fusion(torch.from_numpy(query)[None], attended, mask)[0].numpy()
+    np.testing.assert_allclose(fused, expected, atol=5e-3)  # logits of up to 20, from fp16
 
 
-def test_another_fusions_graph_is_refused(tmp_path: Path) -> None:
-    export_fusion(moved(0), tmp_path / "fusion.onnx")
-    with pytest.raises(ParityError, match="fusion differs from torch by"):
-        check_fusion(moved(1), tmp_path / "fusion.onnx")
+def test_a_query_without_items_keeps_its_bits(tmp_path: Path) -> None:
+    export_fusion(moved(0), tmp_path)
+    [query], exported = units(1, seed=1), OnnxFusion(tmp_path)
+    none = exported.project(np.zeros((0, DIMENSION), np.float16))
+    assert none.shape == (0, 2, DIMENSION)
+    assert np.array_equal(exported.fuse(query, none), query)
+
+
+def test_an_item_has_the_same_bits_alone_and_among_others(tmp_path: Path) -> None:
+    export_fusion(moved(0), tmp_path)
+    values, exported = units(9, seed=3).astype(np.float16), OnnxFusion(tmp_path)
+    together = exported.project(values)
+    for row in range(len(values)):
+        assert np.array_equal(exported.project(values[row : row + 1])[0], together[row])
+
+
+def test_another_fusions_graphs_are_refused(tmp_path: Path) -> None:
+    export_fusion(moved(0), tmp_path)
+    with pytest.raises(ParityError, match="fusion differ from torch by"):
+        check_fusion(moved(1), tmp_path)

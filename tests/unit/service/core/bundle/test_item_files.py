@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core.bundle import item_files
+from service.core.bundle import item_files, manifest
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.content import BundleContent
-from service.core.errors import BundleAltered
+from service.core.errors import BundleAltered, BundleUnsupported
 from tests.support.tiny.bundles import make_bundle, sign_again
 from tests.support.tiny.items import ITEMS
 
@@ -24,7 +24,8 @@ def test_a_bundle_keeps_its_items(folder: Path) -> None:
     assert items is not None
     assert list(items.ids) == list(ITEMS)
     assert list(items.texts) == list(ITEMS.values())
-    assert items.keys.shape == items.values.shape == (len(ITEMS), 16)
+    assert items.keys.shape == (len(ITEMS), 16)
+    assert items.projected.shape == (len(ITEMS), 2, 16)
     assert (items.facts.items, items.facts.attended) == (len(ITEMS), 2)
 
 
@@ -51,7 +52,7 @@ def test_other_rows_keep_the_items(folder: Path) -> None:
     assert content.items is bundle.items
 
 
-@pytest.mark.parametrize("name", [item_files.KEYS, item_files.VALUES])
+@pytest.mark.parametrize("name", [item_files.KEYS, item_files.PROJECTED])
 def test_vectors_of_another_shape_are_refused(folder: Path, name: str) -> None:
     np.save(folder / name, np.zeros((len(ITEMS), 3), np.float16))
     sign_again(folder)
@@ -59,10 +60,19 @@ def test_vectors_of_another_shape_are_refused(folder: Path, name: str) -> None:
         open_bundle(folder)
 
 
-def test_a_missing_graph_is_named(folder: Path) -> None:
-    (folder / item_files.FUSION).unlink()
+@pytest.mark.parametrize("graph", [item_files.PROJECT, item_files.FUSE])
+def test_a_missing_graph_is_named(folder: Path, graph: str) -> None:
+    (folder / item_files.FUSION / graph).unlink()
     sign_again(folder)
-    with pytest.raises(BundleAltered, match=r"fusion\.onnx is missing"):
+    with pytest.raises(BundleAltered, match=f"{graph} is missing"):
+        open_bundle(folder)
+
+
+def test_items_of_the_first_format_are_refused_with_what_to_do(folder: Path) -> None:
+    facts = manifest.read(folder)
+    assert facts.items is not None and facts.items.format == item_files.FORMAT
+    manifest.write(replace(facts, items=replace(facts.items, format=1)), folder)
+    with pytest.raises(BundleUnsupported, match=r"items in format 1.*export encoder and bundle"):
         open_bundle(folder)
 
 

@@ -57,6 +57,6 @@ def test_given_items_take_the_place_of_the_nearest(memory: ItemMemory, fusion: O
 
 def test_without_items_or_queries_nothing_changes(tmp_path: Path) -> None:
     empty = ItemMemory.of(item_files_of(tmp_path, [], [], np.zeros((0, 8), np.float16)))
-    fusion, queries = OnnxFusion(tmp_path / "fusion.onnx"), random_units(2, seed=5)
+    fusion, queries = OnnxFusion(tmp_path), random_units(2, seed=5)
     assert np.array_equal(fused(empty, fusion, queries).vectors, queries)
     assert fused(empty, fusion, queries[:0]).vectors.shape == (0, 8)

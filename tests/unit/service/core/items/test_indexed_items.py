@@ -17,7 +17,7 @@ from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from tests.support.tiny.bundles import make_bundle, sign_again
-from tests.support.tiny.items import item_files_of
+from tests.support.tiny.items import item_files_of, with_projected
 
 ITEMS = {f"item {number}": f"text {number} of {number % 7}" for number in range(2_400)}
 DIMENSION = 16  # of the tiny encoder
@@ -88,8 +88,8 @@ def changed(memory: ItemMemory) -> ItemMemory:
     for number in range(0, 600, 3):
         memory = memory.delete(f"item {number}")
     for number, vector in enumerate(units(150, seed=5).astype(np.float16)):
-        memory = memory.put(f"item {number + 500}", f"replaced {number}", vector)
-        memory = memory.put(f"new {number}", f"new text {number}", vector)
+        memory = memory.put(f"item {number + 500}", f"replaced {number}", *with_projected(vector))
+        memory = memory.put(f"new {number}", f"new text {number}", *with_projected(vector))
     return memory.delete("new 7")
 
 
@@ -111,7 +111,7 @@ def test_what_the_index_finds_has_the_bits_and_the_order_of_a_scan(
 
 def test_puts_and_deletes_count_at_once(indexed: ItemMemory) -> None:
     query = units(1, seed=9)
-    memory = indexed.put("mine", "my own text", query[0].astype(np.float16))
+    memory = indexed.put("mine", "my own text", *with_projected(query[0].astype(np.float16)))
     assert memory.id_at(memory.nearest_of_one(query, 1)[1][0]) == "mine"
     nearest = [indexed.id_at(place) for place in indexed.nearest_of_one(query, 50)[1]]
     for item_id in nearest[:40]:

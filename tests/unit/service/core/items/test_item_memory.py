@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.core.items.item_memory import ItemMemory
-from tests.support.tiny.items import item_files_of
+from tests.support.tiny.items import item_files_of, with_projected
 
 IDS = ["a", "b", "c"]
 TEXTS = ["First  Thing", "second thing", "third thing"]
@@ -42,7 +42,7 @@ def test_the_nearest_descend_and_missing_ones_have_no_place(memory: ItemMemory) 
 
 
 def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemMemory) -> None:
-    larger = memory.put("d", "fourth thing", unit(3))
+    larger = memory.put("d", "fourth thing", *with_projected(unit(3)))
     assert nearest_ids(larger, unit(3), 1) == ["d"]
     assert larger.find_text("Fourth Thing") == larger.find("d") == 3
     assert (len(memory), len(larger)) == (3, 4)
@@ -51,7 +51,8 @@ def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemM
 
 
 def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemory) -> None:
-    memory = memory.put("d", "SECOND thing", unit(3)).put("e", "second  Thing", unit(4))
+    memory = memory.put("d", "SECOND thing", *with_projected(unit(3)))
+    memory = memory.put("e", "second  Thing", *with_projected(unit(4)))
     for item_id in ("b", "d", "e"):
         assert memory.find_text("Second Thing") == memory.find(item_id) is not None
         memory = memory.delete(item_id)
@@ -60,12 +61,13 @@ def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemo
 
 
 def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
-    changed = memory.put("a", "another thing", unit(5))
+    changed = memory.put("a", "another thing", *with_projected(unit(5)))
     assert nearest_ids(changed, unit(5), 1) == ["a"]
     assert len(changed) == 3
     assert changed.find_text("first thing") is None
     assert [item.text for item in changed.page(after="", size=1)] == ["another thing"]
-    assert np.array_equal(changed.values(np.array([1, 3])), [unit(1), unit(5)])
+    read = changed.projected(np.array([1, 3]))
+    assert np.array_equal(read, [with_projected(unit(place))[1] for place in (1, 5)])
 
 
 def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> None:
@@ -73,13 +75,13 @@ def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> 
     assert smaller.find("b") is None
     assert smaller.delete("b") is smaller
     assert nearest_ids(smaller, unit(1), 3) == ["a", "c"]
-    again = smaller.put("b", "second thing", unit(1))
+    again = smaller.put("b", "second thing", *with_projected(unit(1)))
     assert nearest_ids(again, unit(1), 1) == ["b"]
 
 
 def test_many_posted_items_are_all_kept(memory: ItemMemory) -> None:
     for number in range(200):
-        memory = memory.put(f"n{number:03}", f"number {number}", unit(number % 8))
+        memory = memory.put(f"n{number:03}", f"number {number}", *with_projected(unit(number % 8)))
     assert len(memory) == 203
     assert memory.text_at(memory.find("n150") or 0) == "number 150"
     assert np.array_equal(memory.keys(np.array([3 + 13])), [unit(13 % 8)])
@@ -89,7 +91,8 @@ def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
     memory: ItemMemory,
 ) -> None:
     for number in range(300):
-        memory = memory.put("a", f"version {number}", unit(0)).put("d", f"{number}", unit(0))
+        memory = memory.put("a", f"version {number}", *with_projected(unit(0)))
+        memory = memory.put("d", f"{number}", *with_projected(unit(0)))
     assert nearest_ids(memory, unit(0), 9) == ["a", "d", "b", "c"]
     assert (len(memory), memory.dead) == (4, 1 + 2 * 299)
     assert [item.text for item in memory.page(after="", size=9)] == [
@@ -101,6 +104,6 @@ def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
 
 
 def test_a_page_follows_the_ids(memory: ItemMemory) -> None:
-    memory = memory.put("bb", "between", unit(4)).delete("a")
+    memory = memory.put("bb", "between", *with_projected(unit(4))).delete("a")
     assert [item.id for item in memory.page(after="", size=2)] == ["b", "bb"]
     assert [item.id for item in memory.page(after="bb", size=2)] == ["c"]
