@@ -109,8 +109,8 @@ def _recover(opened: LabelLog, folder: Path) -> int:
     _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
     if found.cut:
         _say(
-            f"events 1 to {found.cut} had been cut before: serve {folder} only with the snapshot that"
-            " holds them; with any other bundle their labels, clicks and items are missing"
+            f"events 1 to {found.cut} had been cut before: serve {folder} only with the snapshot"
+            " that holds them; with any other bundle their labels, clicks and items are missing"
         )
     return 1 if found.lost else 0
 
