@@ -36,6 +36,8 @@ _DELETED = -1
 class ItemMemory:
     """Items by place and by id. An item that is posted gets the next place, also one posted again.
 
+    Only a bundle's item that has the bundle's text again gets its old place.
+
     `attended` is how many items a query attends to. The vectors of `posted` items are their keys
     and their values: a new item has no learned residual, and training pulls residuals to zero.
     `base_dead` are the bundle's items that were deleted or replaced. `live_bytes` estimates what
@@ -94,8 +96,19 @@ class ItemMemory:
         return self.posted.by_place[int(place)].text
 
     def put(self, item_id: str, text: str, vector: Halves) -> ItemMemory:
-        """Return a memory with this item, whose key and value are `vector` [d]."""
+        """Return a memory with this item, whose key and value are `vector` [d].
+
+        A bundle's item that was replaced or deleted, and is put with the bundle's text again, has
+        the bundle's key and value again: its value was learned for this text.
+        """
         removed = self.delete(item_id)
+        trained = self.base.find(item_id)
+        if trained is not None and self.base.files.texts[trained] == text:
+            return replace(
+                removed,
+                base_dead=removed.base_dead.without(trained),
+                place_by_id=removed.place_by_id.insert(item_id, trained),
+            )
         size = bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
         return replace(
             removed,
