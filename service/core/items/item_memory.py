@@ -127,6 +127,13 @@ class ItemMemory:
             return replace(smaller, base_dead=self.base_dead.with_dead(place))
         return replace(smaller, posted=self.posted.without(self.posted.by_place[place]))
 
+    def scanned(self) -> ItemMemory:
+        """Return the same items without indexes over posted ones: all of these are scanned.
+
+        Other processes may have other indexes at the same version, and so may a restart.
+        """
+        return replace(self, posted=self.posted.scanned()) if self.posted.segments.sealed else self
+
     def nearest(self, queries: Floats, count: int) -> tuple[Floats, Rows]:
         """Return similarities and places [n, count] of the items nearest to queries [n, d].
 

@@ -16,8 +16,9 @@ import numpy as np
 from rpds import HashTrieMap
 
 from service.core.index.exact import LiveVectors
-from service.core.index.protocol import RowFilter
+from service.core.index.protocol import RowFilter, Segment
 from service.core.items.base_items import comparable
+from service.core.items.sealed_items import ItemSegments, SealedItems, with_room
 from service.core.items.sorted_keys import SortedKeys
 from service.core.items.tombstones import Tombstones
 from service.core.types import Floats, Halves, Rows
@@ -39,7 +40,7 @@ class PostedItems:
     """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
 
     `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
-    from `first`.
+    from `first`, and so do the `segments`, the indexes over some of the items.
     """
 
     first: int
@@ -49,6 +50,7 @@ class PostedItems:
     by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
     ids: SortedKeys = field(default_factory=SortedKeys)
     texts: SortedKeys = field(default_factory=SortedKeys)
+    segments: ItemSegments = field(default_factory=ItemSegments)
 
     @classmethod
     def none(cls, *, first: int, dimension: int) -> PostedItems:
@@ -68,7 +70,7 @@ class PostedItems:
     def append(self, item_id: str, text: str, vector: Halves) -> PostedItems:
         """Return the items with another one, whose key and value are `vector` [d]."""
         place = self.stop
-        vectors = _with_room(self.vectors, self.count)
+        vectors = with_room(self.vectors, self.count)
         vectors.write(self.count, vector[None].astype(np.float16))
         item = MemoryItem(place=place, id=item_id, text=text)
         return replace(
@@ -78,6 +80,7 @@ class PostedItems:
             by_place=self.by_place.insert(place, item),
             ids=self.ids.insert((item_id, place)),
             texts=self.texts.insert((comparable(text), place)),
+            segments=self.segments.append(self.count, vector),
         )
 
     def without(self, item: MemoryItem) -> PostedItems:
@@ -88,7 +91,21 @@ class PostedItems:
             by_place=self.by_place.remove(item.place),
             ids=self.ids.discard((item.id, item.place)),
             texts=self.texts.discard((comparable(item.text), item.place)),
+            segments=self.segments.without(item.place - self.first),
         )
+
+    def with_index(self, first: int, stop: int, rows: Rows, segment: Segment | None) -> PostedItems:
+        """Return the items with an index over the vectors `rows` [n] of those `first` to `stop`."""
+        index = SealedItems(first=first, stop=stop, rows=rows, segment=segment)
+        if self.dead.count:
+            index = index.with_alive(self.alive.allows(rows))
+        return replace(
+            self, segments=self.segments.with_index(index, self.vectors, count=self.count)
+        )
+
+    def scanned(self) -> PostedItems:
+        """Return the same items without an index, so that a search finds exactly the nearest."""
+        return replace(self, segments=ItemSegments()) if self.segments.sealed else self
 
     def find_text(self, text: str) -> int | None:
         """Return the first place of an item with this comparable text, None if there is none."""
@@ -100,6 +117,9 @@ class PostedItems:
         count = min(count, len(self))
         if not count:
             return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        if self.segments.sealed:
+            similarities, rows = self.segments.search(query, count, self._alive_behind)
+            return similarities, rows + self.first
         similarities, rows = self.vectors.search(query, count=count, row_filter=self.alive)
         return similarities[0], rows[0] + self.first
 
@@ -112,15 +132,20 @@ class PostedItems:
         """Which vectors are those of items."""
         return RowFilter(start=0, stop=self.count, alive=self.dead.alive(self.count))
 
+    def alive_rows(self, first: int, stop: int) -> Rows:
+        """Return which of the vectors `first` to `stop` are those of items, ascending."""
+        return np.flatnonzero(self.alive.mask()[first:stop]) + first
+
+    @cached_property
+    def _alive_behind(self) -> RowFilter:
+        """Which vectors behind the last index are those of items, counted from there."""
+        first = self.segments.stop
+        bits = self.alive.alive
+        if bits is not None:
+            alive = np.unpackbits(bits, bitorder="little", count=self.count)[first:]
+            bits = None if alive.all() else np.packbits(alive, bitorder="little")
+        return RowFilter(start=0, stop=self.count - first, alive=bits)
+
     def places(self) -> Iterator[int]:
         """Yield the places of all items, ascending."""
         return iter((np.flatnonzero(self.alive.mask()) + self.first).tolist())
-
-
-def _with_room(vectors: LiveVectors, used: int) -> LiveVectors:
-    """`vectors`, or a copy of its first `used` rows with twice the capacity where it is full."""
-    if used < vectors.capacity:
-        return vectors
-    larger = LiveVectors(capacity=2 * vectors.capacity, dimension=vectors.matrix.shape[1])
-    larger.write(0, vectors.matrix[:used])
-    return larger
