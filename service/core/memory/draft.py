@@ -24,8 +24,7 @@ from service.core.changes import (
 )
 from service.core.items.fused_queries import fused
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.compaction import FAN_OUT, plan_merges
-from service.core.memory.item_plans import plans_after_put
+from service.core.memory.compaction import FAN_OUT, plan_merges, plans_after_put
 from service.core.memory.label_table import LabelTable
 from service.core.memory.live_rows import LiveRows, NewRow
 from service.core.memory.pending_rows import PendingRows
@@ -141,8 +140,8 @@ class Draft:
             self._items = items.put(item.id, item.text, change.vectors[0])
             self._item_plans = plans_after_put(
                 self._item_plans,
-                self._items,
-                posted_before=items.posted.count,
+                self._items.posted,
+                before=items.posted.count,
                 block=self._limits.seal_items,
                 fan_out=self._limits.fan_out,
             )
