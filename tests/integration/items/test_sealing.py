@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from service.bulk.memory import find_log, open_memory
+from service.settings import EngineSettings
 from tests.support.serving import LocalService, local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
@@ -84,3 +86,16 @@ def test_posted_items_are_sealed_and_kept(
         assert kinds(restarted) == {"base": 22, "sealed": 2, "live": 1, "tombstone": 0}
         held = [item["id"] for item in restarted.get("/items").json()["items"]]
         assert {"n40", "n41", "n42", "n4"} <= set(held) and "n7" not in held
+
+
+def test_answers_for_a_file_come_from_the_same_indexes(
+    service: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    put(service, 0, 5)
+    all_sealed(service)
+    service.engine.close()
+    bundle, settings = shelf / "with-items", EngineSettings(threads=1, **SETTINGS)
+    place = find_log(str(tmp_path / "state"), bundle)
+    items = open_memory(bundle, place, settings, until=place.newest).memory.view.items
+    assert items is not None
+    assert [(part.first, part.stop) for part in items.posted.segments.sealed] == [(0, 2), (2, 4)]
