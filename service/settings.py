@@ -118,6 +118,7 @@ class EngineSettings:
     - `segments`: folder of sealed segments; default: in the state folder, or with PostgreSQL in the
       temporary folder
     - `seal_rows`: live rows that are frozen together in a segment
+    - `seal_items`: posted items that get an index together; fewer are scanned
     """
 
     device: DeviceName = "cpu"
@@ -137,6 +138,7 @@ class EngineSettings:
     other_data: bool = False
     segments: Path | None = None
     seal_rows: Count = 16_384
+    seal_items: Count = 2_000
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

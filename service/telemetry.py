@@ -42,7 +42,7 @@ SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
 STAGES = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
-ITEM_KINDS = ("base", "live", "tombstone")
+ITEM_KINDS = ("base", "sealed", "live", "tombstone")
 REJECTIONS = (
     "queue_full",
     "overloaded",

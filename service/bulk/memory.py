@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.core.errors import LogError
+from service.core.index.protocol import Segment
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.segment_store import SegmentStore
+from service.core.types import Halves
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.devices import open_device, segments_folder
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
@@ -43,8 +45,8 @@ def open_memory(
 ) -> LoadedBundle:
     """Load a bundle and the events of a log up to `until`; without a log the bundle alone.
 
-    Full blocks of live rows are searched through the segments that a service has built for them,
-    so that answers are equal to that service's; those without a segment are scanned.
+    Full blocks of live rows and of posted items are searched through the segments that a service
+    has built for them, so that answers are equal to that service's; those without are scanned.
     """
     device = open_device(settings.device)
     if log is None:
@@ -60,13 +62,20 @@ def open_memory(
 
 def _attach_segments(loaded: LoadedBundle, label_log: LabelLog, settings: EngineSettings) -> None:
     store = SegmentStore(segments_folder(label_log, settings))
-    parameters = loaded.bundle.manifest.index.parameters()
-    for plan in list(loaded.memory.view.unsealed_plans()):
-        if not len(plan.rows):
-            loaded.memory.attach(loaded.memory.seal(plan, None))
-            continue
-        vectors = loaded.memory.view.vectors(plan.rows)
+    parameters, memory = loaded.bundle.manifest.index.parameters(), loaded.memory
+
+    def built(vectors: Halves) -> Segment | None:
         key = store.key(vectors, parameters)
-        segment = store.find(key, parameters, shape=vectors.shape, discard_damaged=False)
-        if segment is not None:
-            loaded.memory.attach(loaded.memory.seal(plan, segment))
+        return store.find(key, parameters, shape=vectors.shape, discard_damaged=False)
+
+    for plan in list(memory.view.unsealed_plans()):
+        segment = built(memory.view.vectors(plan.rows)) if len(plan.rows) else None
+        if segment is not None or not len(plan.rows):
+            memory.attach(memory.seal(plan, segment))
+    if memory.view.items is None:
+        return
+    vectors_of = memory.view.items.posted.vectors.read
+    for plan in list(memory.view.unsealed_item_plans()):
+        segment = built(vectors_of(plan.rows)) if len(plan.rows) else None
+        if segment is not None or not len(plan.rows):
+            memory.attach_items(plan, segment)

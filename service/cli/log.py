@@ -21,6 +21,7 @@ from service.core.held_events import held_link
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.maintenance.check import LogReport, StoredEvent, stored_events, verify
 from service.core.label_log.maintenance.compact import compact as cut_events
+from service.core.label_log.maintenance.lost_items import LostItems, lost_items
 from service.core.label_log.maintenance.recover import recover as save_whole_events
 from service.core.types import Event
 
@@ -34,14 +35,15 @@ def log(
     check: bool = False,
     recover: Path | None = None,
     compact: Path | None = None,
+    drop_items: bool = False,
     limit: int = 100,
     json: bool = False,
 ) -> int:
     """Show the label log, verify it, save what is whole of it, or cut what a snapshot holds.
 
     Only `--compact` changes the log. The service may run meanwhile. Exit status 1: `--check` found
-    an event that is missing or altered, or `--recover` could not save all. 2: the log cannot be
-    read, or not be cut.
+    an event that is missing or altered, `--recover` could not save all, or `--compact` would lose
+    items, so nothing was cut. 2: the log cannot be read, or not be cut.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def log(
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
     if compact is not None:
-        return _compact(state, compact)
+        return _compact(state, compact, drop_items=drop_items)
     if recover is not None:
         refuse_existing(recover)
         refuse_unwritable(recover)
@@ -105,14 +107,24 @@ def _recover(opened: LabelLog, folder: Path) -> int:
         found = save_whole_events(opened, target)
     _say(f"{opened.place}: {found}")
     _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
+    if found.cut:
+        _say(
+            f"events 1 to {found.cut} had been cut before: serve {folder} only with the snapshot"
+            " that holds them; with any other bundle their labels, clicks and items are missing"
+        )
     return 1 if found.lost else 0
 
 
-def _compact(state: str, bundle: Path) -> int:
+def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
     open_log(state, create=False).close()  # an empty log must not be created here
     with closing(open_log(state)) as opened:
         before = opened.cut()
-        held = held_link(open_bundle(bundle).manifest, opened)
+        facts = open_bundle(bundle).manifest
+        held = held_link(facts, opened)
+        if facts.items is None and not drop_items:
+            lost = lost_items(opened, until=held.sequence)
+            if lost:
+                return _refuse_to_lose(opened.place, bundle, lost)
         cut = cut_events(opened, held)
         kept = opened.last_sequence() - cut
     _say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
@@ -122,6 +134,17 @@ def _compact(state: str, bundle: Path) -> int:
             " which bundle to serve: they can be cut once the snapshot has been reloaded"
         )
     return 0
+
+
+def _refuse_to_lose(place: str, bundle: Path, lost: LostItems) -> int:
+    _say(
+        f"error: nothing was cut: {bundle} is a snapshot without an item memory, and {lost} are"
+        f" only in {place}. Write a snapshot of a bundle with an item memory (`python -m service"
+        " snapshot --bundle ... --state ... --out ...`), which holds labels, clicks and items;"
+        " reload it and cut by that one. Or give --drop-items if the items may go",
+        stderr=True,
+    )
+    return 1
 
 
 def _table(

@@ -167,7 +167,7 @@ class Engine:
             self._telemetry.serves(version=library_version("keymatch"), bundle=loaded.name)
         self._loaded = loaded
         self._reads.waiters.notify()
-        if next(loaded.memory.view.unsealed_plans(), None) is not None:
+        if next(loaded.memory.view.all_unsealed(), None) is not None:
             self._sealer.wake()
 
     def close(self) -> None:

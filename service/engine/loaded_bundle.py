@@ -169,7 +169,11 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
 
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:
-    limits = MemoryLimits(live_rows=settings.live_rows, seal_rows=settings.seal_rows)
+    limits = MemoryLimits(
+        live_rows=settings.live_rows,
+        seal_rows=settings.seal_rows,
+        seal_items=settings.seal_items,
+    )
     if settings.live_bytes is None:
         return limits
     return replace(limits, live_bytes=settings.live_bytes)

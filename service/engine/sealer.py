@@ -1,4 +1,7 @@
-"""Seals full blocks of live rows: builds their segments in a low-priority child, one by one."""
+"""Seals full blocks of live rows and of posted items, one by one.
+
+A child process of low priority builds their segments.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from service.core.errors import BundleError, KeymatchError, SealError
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_source import SegmentSource
-from service.core.memory.view import View
 from service.core.processes.heaps import give_back_free_pages
 from service.core.types import Halves, Rows
 from service.engine.loaded_bundle import LoadedBundle
@@ -27,6 +29,8 @@ COPIED_ROWS = 512  # at a time, some 0.3 ms
 # Segments that no view here needs are deleted only when they are so old: another process on this
 # machine may be about to open one.
 UNUSED_SECONDS = 24 * 3600.0
+
+Keys = dict[tuple[int, int], str]  # of segments, by their first row and the one after the last
 
 log = logging.getLogger("keymatch")
 
@@ -45,7 +49,8 @@ class Sealer:
         """Start the thread; `loaded` returns the bundle that is served."""
         self._store, self._writer, self._loaded = store, writer, loaded
         self._telemetry = telemetry
-        self._keys: dict[tuple[int, int], str] = {}  # of segments built here, by their rows
+        self._keys: Keys = {}  # of segments built here
+        self._item_keys: Keys = {}  # the same, of posted items
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
@@ -77,8 +82,8 @@ class Sealer:
             except (SealError, BundleError) as error:
                 if self._stopping.is_set():
                     return
-                # The rows stay live and are searched exactly: slower, but with the same answers.
-                log.error("live rows cannot be sealed", extra={"cause": str(error)})
+                # They stay live and are searched exactly: slower, but with the same answers.
+                log.error("live rows or posted items cannot be sealed", extra={"cause": str(error)})
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 self._woken.set()
@@ -91,29 +96,47 @@ class Sealer:
     def _seal_all(self) -> None:
         while not self._stopping.is_set():
             loaded = self._loaded()
+            view = loaded.memory.view
             # The newest plan each time: a larger plan may have taken in the next.
-            plan = next(loaded.memory.view.unsealed_plans(), None)
-            if plan is None:
-                self._store.prune(self._keys.values(), older_than=UNUSED_SECONDS)
+            plan = next(view.unsealed_plans(), None)
+            of_items = next(view.unsealed_item_plans(), None)
+            if plan is not None:
+                self._seal(loaded, plan)
+            elif of_items is not None:
+                self._seal_items(loaded, of_items)
+            else:
+                kept = [*self._keys.values(), *self._item_keys.values()]
+                self._store.prune(kept, older_than=UNUSED_SECONDS)
                 return
-            self._seal(loaded, plan)
 
     def _seal(self, loaded: LoadedBundle, plan: SegmentPlan) -> None:
         start = perf_counter()
-        view = loaded.memory.view
-        key, segment = self._segment(view, plan) if len(plan.rows) else ("", None)
+        key, segment = self._segment(loaded, plan, loaded.memory.view.vectors)
         sealed = loaded.memory.seal(plan, segment)
         if not self._writer.attach(sealed, to=loaded).result():
             return
-        self._discard_replaced(plan, key)
+        self._discard_replaced(self._keys, plan, key)
         give_back_free_pages()  # the sealed rows and what they were copied to
-        seconds = perf_counter() - start
-        self._telemetry.seal_seconds.observe(seconds)
-        log.info("sealed", extra={"rows": len(plan.rows), "seconds": round(seconds, 2)})
+        self._report(plan, perf_counter() - start, what="rows")
 
-    def _segment(self, view: View, plan: SegmentPlan) -> tuple[str, Segment]:
-        parameters = view.bundle.manifest.index.parameters()
-        vectors = _vectors(view, plan.rows)
+    def _seal_items(self, loaded: LoadedBundle, plan: SegmentPlan) -> None:
+        start = perf_counter()
+        items = loaded.memory.view.items
+        assert items is not None
+        key, segment = self._segment(loaded, plan, items.posted.vectors.read)
+        if not self._writer.attach_items(plan, segment, to=loaded).result():
+            return
+        self._discard_replaced(self._item_keys, plan, key)
+        self._report(plan, perf_counter() - start, what="items")
+
+    def _segment(
+        self, loaded: LoadedBundle, plan: SegmentPlan, read: Callable[[Rows], Halves]
+    ) -> tuple[str, Segment | None]:
+        """The segment of a plan and its key; None and no key for a plan without rows."""
+        if not len(plan.rows):
+            return "", None
+        parameters = loaded.bundle.manifest.index.parameters()
+        vectors = _vectors(read, plan.rows, dimension=loaded.bundle.keys.shape[1])
         key = self._store.key(vectors, parameters)
         shape = (len(vectors), vectors.shape[1])
         segment = self._store.find(key, parameters, shape=shape)
@@ -124,20 +147,24 @@ class Sealer:
             raise SealError("a segment that was just built cannot be opened")
         return key, segment
 
-    def _discard_replaced(self, plan: SegmentPlan, key: str) -> None:
-        for (first, stop), old in list(self._keys.items()):
+    def _discard_replaced(self, keys: Keys, plan: SegmentPlan, key: str) -> None:
+        for (first, stop), old in list(keys.items()):
             if plan.first <= first and stop <= plan.stop:
-                del self._keys[first, stop]
+                del keys[first, stop]
                 if old != key:
                     self._store.discard(old)
         if key:
-            self._keys[plan.first, plan.stop] = key
+            keys[plan.first, plan.stop] = key
+
+    def _report(self, plan: SegmentPlan, seconds: float, *, what: str) -> None:
+        self._telemetry.seal_seconds.observe(seconds)
+        log.info("sealed", extra={what: len(plan.rows), "seconds": round(seconds, 2)})
 
 
-def _vectors(view: View, rows: Rows) -> Halves:
+def _vectors(read: Callable[[Rows], Halves], rows: Rows, *, dimension: int) -> Halves:
     """The keys [n, d] of `rows` [n], copied in pieces: a copy holds the interpreter's lock."""
-    vectors = np.empty((len(rows), view.bundle.keys.shape[1]), np.float16)
+    vectors = np.empty((len(rows), dimension), np.float16)
     for start in range(0, len(rows), COPIED_ROWS):
         piece = rows[start : start + COPIED_ROWS]
-        vectors[start : start + len(piece)] = view.vectors(piece)
+        vectors[start : start + len(piece)] = read(piece)
     return vectors

@@ -35,7 +35,7 @@ def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
             "live_rows": view.live_rows - view.sealed_rows,
             "dead_rows": view.dead_rows,
             "segments": sum(1 for part in view.parts) + 1,
-            "unsealed_segments": sum(1 for _ in view.unsealed_plans()),
+            "unsealed_segments": sum(1 for _ in view.all_unsealed()),
             "labels": len(view.labels),
             "live_labels": len(view.labels.live),
             "items": 0 if view.items is None else len(view.items),
@@ -50,7 +50,13 @@ def _items(view: View) -> dict[str, int]:
     items = view.items
     if items is None:
         return dict.fromkeys(ITEM_KINDS, 0)
-    return {"base": items.base.count, "live": items.posted.count, "tombstone": items.dead}
+    sealed = items.posted.segments.stop
+    return {
+        "base": items.base.count,
+        "sealed": sealed,
+        "live": items.posted.count - sealed,
+        "tombstone": items.dead,
+    }
 
 
 class Gauges:

@@ -79,7 +79,7 @@ def test_label_values_come_from_the_contracts_sets() -> None:
     reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score")
     assert STAGES == (*reading, "log_commit", "publish")
     assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
-    assert ITEM_KINDS == ("base", "live", "tombstone")
+    assert ITEM_KINDS == ("base", "sealed", "live", "tombstone")
     assert RELOADS == ("ok", "failed")
 
 

@@ -1,4 +1,4 @@
-"""The load tests of items: latency beside the bundle without them, a scan beside an index."""
+"""The load tests of items: latency beside the bundle without them, a scan beside indexes."""
 
 import json
 from functools import partial
@@ -43,3 +43,14 @@ def test_a_scan_of_items_is_measured_beside_an_index(
     assert [row["what"].split(":")[0] for row in rows] == ["6 items"] * 2 + ["10 items"] * 2
     assert all(row["figures"]["recall"]["64"] == 1.0 for row in rows[::2])
     assert all(row["figures"]["write_ms"] > 0 for row in rows[1::2])
+
+
+def test_posted_items_are_measured_scanned_and_sealed(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    few = ("--sizes", "10", "--seal-items", "2", "--queries", "4", "--out", tmp_path)
+    ended = run("loadtests.parts.posted_items", "--bundle", tiny_bundle_folder, *few)
+    assert ended.returncode == 0, ended.stderr
+    [row] = json.loads((tmp_path / "posted_items.json").read_text())["rows"]
+    assert row["what"] == "9 posted items"
+    assert (row["figures"]["indexes"], row["figures"]["recall"]) == (1, 1.0)

@@ -13,7 +13,7 @@ from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.types import NewInstance, NewItem, NewLabel, Role
+from service.core.types import Halves, NewInstance, NewItem, NewLabel, Role
 from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
@@ -45,10 +45,14 @@ def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:
         return None
     if view.bundle.device is not None:
         return DeviceSegment(view.bundle.device, view.vectors(plan.rows))
+    path = folder / f"{plan.first}-{plan.stop}-{view.version}.index"
+    return built(view.vectors(plan.rows), view, path)
+
+
+def built(vectors: Halves, view: View, path: Path) -> Segment:
+    """Build the segment over vectors [n, d] with the index parameters of the view's bundle."""
     parameters = view.bundle.manifest.index.parameters()
     library = load_library(parameters.library)
-    vectors = view.vectors(plan.rows)
-    path = folder / f"{plan.first}-{plan.stop}-{view.version}.index"
     library.build(vectors, parameters, path, lambda rows: None)
     return library.open(path, rows=len(vectors), dimension=vectors.shape[1])
 
@@ -57,3 +61,13 @@ def seal(memory: KnowledgeMemory, folder: Path, plans: Iterable[SegmentPlan] | N
     """Build and attach the segments of plans, by default of all that have none yet."""
     for plan in list(memory.view.unsealed_plans()) if plans is None else plans:
         assert memory.attach(memory.seal(plan, build(memory.view, plan, folder)))
+
+
+def seal_items(memory: KnowledgeMemory, folder: Path) -> None:
+    """Build and attach the segments of all planned posted items."""
+    for plan in list(memory.view.unsealed_item_plans()):
+        assert memory.view.items is not None
+        vectors = memory.view.items.posted.vectors.read(plan.rows)
+        path = folder / f"items-{plan.first}-{plan.stop}-{memory.view.version}.index"
+        segment = built(vectors, memory.view, path) if len(plan.rows) else None
+        assert memory.attach_items(plan, segment)

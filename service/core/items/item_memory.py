@@ -37,6 +37,8 @@ _DELETED = -1
 class ItemMemory:
     """Items by place and by id. An item that is posted gets the next place, also one posted again.
 
+    Only a bundle's item that has the bundle's text again gets its old place.
+
     `attended` is how many items a query attends to. The vectors of `posted` items are their keys,
     and projected as their values: a new item has no learned residual, and training pulls residuals
     to zero.
@@ -96,8 +98,19 @@ class ItemMemory:
         return self.posted.by_place[int(place)].text
 
     def put(self, item_id: str, text: str, vector: Halves, projected: Halves) -> ItemMemory:
-        """Return a memory with this item; its key is `vector` [d], read as `projected` [2, d]."""
+        """Return a memory with this item; its key is `vector` [d], read as `projected` [2, d].
+
+        A bundle's item that was replaced or deleted, and is put with the bundle's text again, has
+        the bundle's key and value again: its value was learned for this text.
+        """
         removed = self.delete(item_id)
+        trained = self.base.find(item_id)
+        if trained is not None and self.base.files.texts[trained] == text:
+            return replace(
+                removed,
+                base_dead=removed.base_dead.without(trained),
+                place_by_id=removed.place_by_id.insert(item_id, trained),
+            )
         size = bytes_of_memory_item(item_id, text, dimension=self.base.dimension)
         return replace(
             removed,
@@ -115,6 +128,13 @@ class ItemMemory:
         if place < self.base.count:
             return replace(smaller, base_dead=self.base_dead.with_dead(place))
         return replace(smaller, posted=self.posted.without(self.posted.by_place[place]))
+
+    def scanned(self) -> ItemMemory:
+        """Return the same items without indexes over posted ones: all of these are scanned.
+
+        Other processes may have other indexes at the same version, and so may a restart.
+        """
+        return replace(self, posted=self.posted.scanned()) if self.posted.segments.sealed else self
 
     def nearest(self, queries: Floats, count: int) -> tuple[Floats, Rows]:
         """Return similarities and places [n, count] of the items nearest to queries [n, d].

@@ -16,8 +16,9 @@ import numpy as np
 from rpds import HashTrieMap
 
 from service.core.index.exact import LiveVectors
-from service.core.index.protocol import RowFilter
+from service.core.index.protocol import RowFilter, Segment
 from service.core.items.base_items import comparable
+from service.core.items.sealed_items import ItemSegments, SealedItems, with_room
 from service.core.items.sorted_keys import SortedKeys
 from service.core.items.tombstones import Tombstones
 from service.core.types import Floats, Halves, Rows
@@ -39,8 +40,8 @@ class PostedItems:
     """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
 
     `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
-    from `first`. The key of each is in `vectors`, and what queries read of it in `projected`, fp16
-    [capacity, 2, d].
+    from `first`, and so do the `segments`, the indexes over some of the items. The key of each is
+    in `vectors`, and what queries read of it in `projected`, fp16 [capacity, 2, d].
     """
 
     first: int
@@ -51,6 +52,7 @@ class PostedItems:
     by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
     ids: SortedKeys = field(default_factory=SortedKeys)
     texts: SortedKeys = field(default_factory=SortedKeys)
+    segments: ItemSegments = field(default_factory=ItemSegments)
 
     @classmethod
     def none(cls, *, first: int, dimension: int) -> PostedItems:
@@ -83,6 +85,7 @@ class PostedItems:
             by_place=self.by_place.insert(place, item),
             ids=self.ids.insert((item_id, place)),
             texts=self.texts.insert((comparable(text), place)),
+            segments=self.segments.append(self.count, vector),
         )
 
     def without(self, item: MemoryItem) -> PostedItems:
@@ -93,7 +96,21 @@ class PostedItems:
             by_place=self.by_place.remove(item.place),
             ids=self.ids.discard((item.id, item.place)),
             texts=self.texts.discard((comparable(item.text), item.place)),
+            segments=self.segments.without(item.place - self.first),
         )
+
+    def with_index(self, first: int, stop: int, rows: Rows, segment: Segment | None) -> PostedItems:
+        """Return the items with an index over the vectors `rows` [n] of those `first` to `stop`."""
+        index = SealedItems(first=first, stop=stop, rows=rows, segment=segment)
+        if self.dead.count:
+            index = index.with_alive(self.alive.allows(rows))
+        return replace(
+            self, segments=self.segments.with_index(index, self.vectors, count=self.count)
+        )
+
+    def scanned(self) -> PostedItems:
+        """Return the same items without an index, so that a search finds exactly the nearest."""
+        return replace(self, segments=ItemSegments()) if self.segments.sealed else self
 
     def find_text(self, text: str) -> int | None:
         """Return the first place of an item with this comparable text, None if there is none."""
@@ -105,6 +122,9 @@ class PostedItems:
         count = min(count, len(self))
         if not count:
             return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        if self.segments.sealed:
+            similarities, rows = self.segments.search(query, count, self._alive_behind)
+            return similarities, rows + self.first
         similarities, rows = self.vectors.search(query, count=count, row_filter=self.alive)
         return similarities[0], rows[0] + self.first
 
@@ -113,17 +133,29 @@ class PostedItems:
         """Which vectors are those of items."""
         return RowFilter(start=0, stop=self.count, alive=self.dead.alive(self.count))
 
+    def alive_rows(self, first: int, stop: int) -> Rows:
+        """Return which of the vectors `first` to `stop` are those of items, ascending."""
+        return np.flatnonzero(self.alive.mask()[first:stop]) + first
+
+    @cached_property
+    def _alive_behind(self) -> RowFilter:
+        """Which vectors behind the last index are those of items, counted from there."""
+        first = self.segments.stop
+        bits = self.alive.alive
+        if bits is not None:
+            alive = np.unpackbits(bits, bitorder="little", count=self.count)[first:]
+            bits = None if alive.all() else np.packbits(alive, bitorder="little")
+        return RowFilter(start=0, stop=self.count - first, alive=bits)
+
     def places(self) -> Iterator[int]:
         """Yield the places of all items, ascending."""
         return iter((np.flatnonzero(self.alive.mask()) + self.first).tolist())
 
     def _with_room(self) -> tuple[LiveVectors, Halves]:
         """`vectors` and `projected`, or copies with twice the capacity where they are full."""
-        if self.count < self.vectors.capacity:
-            return self.vectors, self.projected
-        capacity, dimension = 2 * self.vectors.capacity, self.vectors.matrix.shape[1]
-        vectors = LiveVectors(capacity=capacity, dimension=dimension)
-        vectors.write(0, self.vectors.matrix[: self.count])
-        projected = np.empty((capacity, 2, dimension), np.float16)
+        vectors = with_room(self.vectors, self.count)
+        if vectors is self.vectors:
+            return vectors, self.projected
+        projected = np.empty((vectors.capacity, *self.projected.shape[1:]), np.float16)
         projected[: self.count] = self.projected[: self.count]
         return vectors, projected

@@ -39,6 +39,15 @@ class Tombstones:
         piece[bit >> 3] &= 0xFF ^ (1 << (bit & 7))
         return Tombstones(pieces=self.pieces.insert(number, piece), count=self.count + 1)
 
+    def without(self, place: int) -> Tombstones:
+        """Return the tombstones in which `place` is alive again."""
+        if place not in self:
+            return self
+        number, bit = divmod(place, PIECE_PLACES)
+        piece = self.pieces[number].copy()
+        piece[bit >> 3] |= 1 << (bit & 7)
+        return Tombstones(pieces=self.pieces.insert(number, piece), count=self.count - 1)
+
     def alive(self, places: int) -> Bits | None:
         """Return the little-endian bitmap of the first `places`; None where none of all is dead."""
         if not self.count:

@@ -5,7 +5,7 @@ merged into one plan of the next level. So n blocks lie in about `fan_out * log(
 each row is indexed `log(n)` times (a log-structured merge). A plan lists the rows that had no
 tombstone when it was made; its segment holds no others. Plans follow from the order of events
 alone: processes that have read the same log and built all plans hold the same segments and give
-the same answers.
+the same answers. Posted items are planned in the same way.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from service.core.items.posted_items import PostedItems
 from service.core.types import Rows
 
 FAN_OUT = 4
@@ -52,6 +53,19 @@ def plan_merges(
         while len(updated) >= fan_out and len({plan.level for plan in updated[-fan_out:]}) == 1:
             updated[-fan_out:] = [_merged(updated[-fan_out:], alive_rows)]
     return tuple(updated)
+
+
+def plans_after_put(
+    plans: Sequence[SegmentPlan], posted: PostedItems, *, before: int, block: int, fan_out: int
+) -> tuple[SegmentPlan, ...]:
+    """Return the plans of posted items after one was put, `before` which there were so many.
+
+    A plan is made when `block` items more have been posted; its rows are positions among them.
+    """
+    if posted.count == before or posted.count % block:
+        return tuple(plans)
+    full = [(posted.count - block, posted.count)]
+    return plan_merges(plans, full, alive_rows=posted.alive_rows, fan_out=fan_out)
 
 
 def _merged(neighbours: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:

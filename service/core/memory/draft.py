@@ -24,7 +24,7 @@ from service.core.changes import (
 )
 from service.core.items.fused_queries import fused
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.compaction import FAN_OUT, plan_merges
+from service.core.memory.compaction import FAN_OUT, plan_merges, plans_after_put
 from service.core.memory.label_table import LabelTable
 from service.core.memory.live_rows import LiveRows, NewRow
 from service.core.memory.pending_rows import PendingRows
@@ -40,12 +40,13 @@ class MemoryLimits:
     `live_rows` is the largest number of stored rows beyond the bundle's, sealed rows included, and
     `live_bytes` what these and the labels learned may take of main memory, estimated.
     Live rows lie in blocks of `seal_rows`; a full block is sealed, and `fan_out` neighbouring
-    segments of one level are merged.
+    segments of one level are merged. So are posted items, in blocks of `seal_items`.
     """
 
     live_rows: int = 1_000_000
     live_bytes: int = 4 * 1024**3
     seal_rows: int = 16_384
+    seal_items: int = 2_000
     fan_out: int = FAN_OUT
 
 
@@ -57,7 +58,7 @@ class Draft:
         self._view, self._limits = view, limits
         self._labels, self._ownership, self._items = view.labels, view.ownership, view.items
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
-        self._version = view.version
+        self._version, self._item_plans = view.version, view.item_plans
 
     @property
     def version(self) -> int:
@@ -117,6 +118,7 @@ class Draft:
             labels=self._labels,
             ownership=self._ownership,
             items=self._items,
+            item_plans=self._item_plans,
         )
 
     @singledispatchmethod
@@ -137,6 +139,13 @@ class Draft:
         if place is None or items.text_at(place) != item.text:
             [projected] = fusion.project(change.vectors[:1])
             self._items = items.put(item.id, item.text, change.vectors[0], projected)
+            self._item_plans = plans_after_put(
+                self._item_plans,
+                self._items.posted,
+                before=items.posted.count,
+                block=self._limits.seal_items,
+                fan_out=self._limits.fan_out,
+            )
 
     @_apply.register
     def _delete_item(self, change: DeleteItem) -> None:
@@ -222,11 +231,15 @@ class Draft:
         self._ownership = self._ownership.with_label_rows(column, rows)
 
     def _fused(self, vectors: Halves) -> Halves:
-        """The keys [n, d] of posted queries: their vectors, fused with the items known so far."""
+        """The keys [n, d] of posted queries: their vectors, fused with the items known so far.
+
+        Posted items are scanned, so that every process and every replay gets the same keys.
+        """
         fusion = self._view.fusion
         if self._items is None or fusion is None:
             return vectors
-        return fused(self._items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
+        items = self._items.scanned()
+        return fused(items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
         self._pending.tombstone(self._ownership.rows_of_label(column, self._view.bundle))

@@ -7,6 +7,7 @@ next view and publishes it by replacing one reference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change, Item, rows_of
@@ -105,4 +106,18 @@ class KnowledgeMemory:
             return False
         alive = self._view.alive_rows_within(plan.first, plan.stop)
         self._view = self._view.with_sealed(sealed.with_alive(alive))
+        return True
+
+    def attach_items(self, plan: SegmentPlan, segment: Segment | None) -> bool:
+        """Search the posted items of a plan through its segment, which is None if it has no rows.
+
+        Returns False, and changes nothing, if the plan was replaced by another one meanwhile.
+        """
+        items = self._view.items
+        if items is None or not any(current is plan for current in self._view.item_plans):
+            return False
+        if plan.first > items.posted.segments.stop:
+            return False  # those before it come first
+        posted = items.posted.with_index(plan.first, plan.stop, plan.rows, segment)
+        self._view = replace(self._view, items=replace(items, posted=posted))
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class View:
 
     `base_alive` is a bitmap over the bundle's rows (None: all are alive). `parts` hold the rows
     learned since, in order of their numbers; `plans` say which of them belong in one segment.
-    `items` and `fusion` are those of a bundle with an item memory.
+    `items` and `fusion` are those of a bundle with an item memory; `item_plans` say which of the
+    posted items belong in one index.
     """
 
     version: int
@@ -54,6 +56,7 @@ class View:
     ownership: RowOwnership
     items: ItemMemory | None = None
     fusion: Fusion | None = None
+    item_plans: tuple[SegmentPlan, ...] = ()
 
     @property
     def base_rows(self) -> int:
@@ -104,6 +107,16 @@ class View:
         """Yield the plans whose segment is not attached yet."""
         sealed = {id(part.plan) for part in self.parts if isinstance(part, SealedRows)}
         return (plan for plan in self.plans if id(plan) not in sealed)
+
+    def unsealed_item_plans(self) -> Iterator[SegmentPlan]:
+        """Yield the plans of posted items whose index is not attached yet."""
+        sealed = () if self.items is None else self.items.posted.segments.sealed
+        attached = {id(part.rows) for part in sealed}
+        return (plan for plan in self.item_plans if id(plan.rows) not in attached)
+
+    def all_unsealed(self) -> Iterator[SegmentPlan]:
+        """Yield the plans, of rows and of posted items, whose segment is not attached yet."""
+        return chain(self.unsealed_plans(), self.unsealed_item_plans())
 
     def with_sealed(self, sealed: SealedRows) -> View:
         """Return the view with a sealed part in place of the parts that held its rows."""

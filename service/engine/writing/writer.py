@@ -16,7 +16,9 @@ from contextlib import suppress
 
 from service.core.changes import UseBundle
 from service.core.errors import KeymatchError, LogCorrupt, LogError, NotReady
+from service.core.index.protocol import Segment
 from service.core.label_log import LabelLog
+from service.core.memory.compaction import SegmentPlan
 from service.core.memory.sealed_rows import SealedRows
 from service.core.replay import new_event
 from service.engine.loaded_bundle import LoadedBundle
@@ -118,7 +120,15 @@ class Writer:
 
     def attach(self, sealed: SealedRows, *, to: LoadedBundle) -> Future[bool]:
         """Put a built segment in place of its rows; the future says whether it was still needed."""
-        return self._run_task(lambda: self._attach(sealed, to))
+        return self._run_task(lambda: self._announced(to, attached=to.memory.attach(sealed)))
+
+    def attach_items(
+        self, plan: SegmentPlan, segment: Segment | None, *, to: LoadedBundle
+    ) -> Future[bool]:
+        """Search posted items through a built segment; the future is as that of `attach`."""
+        return self._run_task(
+            lambda: self._announced(to, attached=to.memory.attach_items(plan, segment))
+        )
 
     def switch_to(self, loaded: LoadedBundle, *, configured: str = "") -> Future[bool]:
         """Serve another bundle from now on, once its memory holds all that is logged.
@@ -208,8 +218,7 @@ class Writer:
             self._group_commit.rehearse()
         return False
 
-    def _attach(self, sealed: SealedRows, to: LoadedBundle) -> bool:
-        attached = to.memory.attach(sealed)
+    def _announced(self, to: LoadedBundle, *, attached: bool) -> bool:
         if attached:
             self._follower.announce(to)
         return attached

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import run
+from tests.support.commands import complaint, run
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import make_bundle
@@ -96,6 +96,54 @@ def test_a_snapshot_of_the_bundle_without_items_does_not_take_them_from_the_log(
     with local_service(shelf / "plain", tmp_path / "state") as restarted:
         # The log's reloads are void: the service was started with another bundle.
         assert_problem(restarted.get("/items"), 422, field="items")
+
+
+def test_a_log_is_not_cut_by_a_snapshot_that_holds_no_items(
+    service: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    put_and_delete(service)
+    service.post("/labels", {"labels": [{"id": "hut", "text": "mountain hut"}]})
+    before = seen(service)
+    reload(service, "plain")
+    assert service.post("/admin/snapshot", {"bundle": "plain-2"}).json()["version"] == 4
+    reload(service, "plain-2")
+
+    refused = run("service", "log", "--state", state, "--compact", shelf / "plain-2")
+    assert refused.returncode == 1, refused.stdout
+    said = complaint(refused)
+    assert "nothing was cut" in said
+    assert "1 item that was put and 1 deletion of an item are only in" in said
+    assert "--drop-items" in said
+    reload(service, "with-items")
+    assert seen(service) == before
+
+    # The remedy that the message names: a snapshot that holds labels and items both.
+    written = run(
+        "service", "snapshot", "--bundle", shelf / "with-items", "--state", state, "--out",
+        shelf / "held",
+    )  # fmt: skip
+    assert written.returncode == 0, written.stderr
+    reload(service, "held")
+    cut = run("service", "log", "--state", state, "--compact", shelf / "held")
+    assert cut.returncode == 0, cut.stderr
+    service.engine.close()
+    with local_service(shelf / "with-items", state) as restarted:
+        assert restarted.get("/info").json()["bundle"]["name"] == "held"
+        assert seen(restarted) == before
+
+
+def test_items_are_cut_where_that_is_wanted(
+    service: LocalService, shelf: Path, tmp_path: Path
+) -> None:
+    put_and_delete(service)
+    reload(service, "plain")
+    assert service.post("/admin/snapshot", {"bundle": "plain-2"}).status_code == 200
+    reload(service, "plain-2")
+    arguments = ("--state", tmp_path / "state", "--compact", shelf / "plain-2", "--drop-items")
+    cut = run("service", "log", *arguments)
+    assert cut.returncode == 0, cut.stderr
+    assert "3 events were cut, 1 are kept" in cut.stdout
 
 
 def test_a_log_with_items_is_checked_and_cut_by_a_snapshot_that_holds_them(

@@ -9,8 +9,8 @@ from service.core.changes import DeleteItem
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
-from tests.support.changes import ENCODER, put_item
-from tests.support.histories.memory import EVERYTHING, QUERIES, TAU, Histories, words
+from tests.support.changes import ENCODER, put_item, seal_items
+from tests.support.histories.memory import EVERYTHING, QUERIES, TAU, Histories, answers, words
 from tests.support.oracle import Oracle, OracleItems
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.tiny.items import ITEMS
@@ -62,6 +62,23 @@ class ItemHistories(Histories):
         self.items.texts.pop(item_id, None)
         self.apply([DeleteItem(sequence=self.next, id=item_id)])
 
+    @precondition(lambda self: any(self.memory.view.unsealed_item_plans()))
+    @rule()
+    def seal_items(self) -> None:
+        """Indexes change no answer: they are so small that all of their items are compared."""
+        before = answers(self.memory.view)
+        seal_items(self.memory, self.folder)
+        assert list(self.memory.view.unsealed_item_plans()) == []
+        assert answers(self.memory.view) == before
+        self.keep()
+
+    @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
+    def restart(self, batch: int, data: st.DataObject) -> None:
+        """The same items are planned together, however the changes are grouped and sealed."""
+        before = plans_of_items(self.memory.view)
+        super().restart(batch, data)
+        assert plans_of_items(self.memory.view) == before
+
     @precondition(lambda self: self.items.texts)
     @rule(data=st.data())
     def predict_with_given_items(self, data: st.DataObject) -> None:
@@ -81,6 +98,10 @@ class ItemHistories(Histories):
         assert texts_of(view) == expected
         assert view.items is not None
         assert len(view.items) == len(expected)
+
+
+def plans_of_items(view: View) -> list[tuple[int, int, int, list[int]]]:
+    return [(plan.first, plan.stop, plan.level, plan.rows.tolist()) for plan in view.item_plans]
 
 
 def texts_of(view: View) -> dict[str, str]:

@@ -64,7 +64,9 @@ class Histories(RuleBasedStateMachine):
     def start(self, seal_rows: int) -> None:
         self.temporary = TemporaryDirectory()
         self.folder = Path(self.temporary.name)
-        self.limits = MemoryLimits(live_rows=EVERYTHING, seal_rows=seal_rows, fan_out=2)
+        self.limits = MemoryLimits(
+            live_rows=EVERYTHING, seal_rows=seal_rows, seal_items=seal_rows, fan_out=2
+        )
         self.oracle = self.new_oracle()
         self.details: dict[str, tuple[NewLabel, bool]] = {
             label_id: (NewLabel(id=label_id, text=text), False) for label_id, text in LABELS.items()

@@ -53,8 +53,8 @@ def log(
         The folder to write; it must not exist yet.
     data
         The data set that the bundle was made from: its test rows, weights, filtered pairs and
-        metadata are carried over. Clicks on a test query join its test row. Of a bundle with an
-        item memory the metadata items are those that are served, with the links of this data set.
+        metadata are carried over. Clicks on a test query join its test row. The items are those
+        that are served, or without an item memory its own, after the log's writes of items.
     since
         Add only what was learned since then: a date or time (2026-11-30, 2026-11-30T08:00; UTC),
         Unix seconds (@1796000000), or the number of an event (1200). Deletions always count.
@@ -157,11 +157,8 @@ def _summary(history: History, learned: Dataset, out: Path) -> Iterator[str]:
         f"now served: {len(labels):,} labels, {novel:,} of them new; clicks of"
         f" {len(view.ownership.clicks):,} queries"
     )
-    if view.items is not None:
-        yield (
-            f"items: {len(view.items):,} served; in the log {counts.items:,} were posted and"
-            f" {counts.item_deletions:,} deleted"
-        )
+    if view.items is not None or counts.items or counts.item_deletions:
+        yield _summary_of_items(history, learned)
     if history.unknown:
         yield (
             f"{history.unknown:,} clicks name a label that neither bundle nor log has: it was"
@@ -175,3 +172,15 @@ def _summary(history: History, learned: Dataset, out: Path) -> Iterator[str]:
         f"{out}: {len(learned.train):,} train and {len(learned.test):,} test rows,"
         f" {len(learned.labels):,} labels"
     )
+
+
+def _summary_of_items(history: History, learned: Dataset) -> str:
+    """How many items the data set has, and what the log says of them."""
+    counts, served = history.counts, history.view.items
+    written = f"in the log {counts.items:,} were posted and {counts.item_deletions:,} deleted"
+    if served is not None:
+        return f"items: {len(served):,} served; {written}"
+    without = f"items: {written}; the bundle has no item memory"
+    if learned.metadata is None:
+        return f"{without}, and without a --data that has metadata none are written"
+    return f"{without}; {len(learned.metadata):,} are written: those of --data after these writes"

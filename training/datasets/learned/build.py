@@ -60,7 +60,7 @@ def learned_dataset(
     train, test = _splits(history, data, labels, options)
     kept = _kept_labels(labels, history, options, [train, test])
     columns = np.array([label.index for label in kept], np.int64)
-    items = LearnedItems.of(history.view.items, data)
+    items = LearnedItems.of(history.view.items, data, history.item_writes)
     return Dataset(
         name=name,
         train=replace(with_columns(train, columns), metadata_of=items.of_rows(train)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.manifest import LearnedFacts
-from service.core.changes import Item, PutInstance, UseBundle, rows_of
+from service.core.changes import DeleteItem, Item, PutInstance, PutItem, UseBundle, rows_of
 from service.core.errors import InvalidInput, LogError
 from service.core.held_events import held_version
 from service.core.label_log import LabelLog
@@ -25,19 +25,21 @@ from service.core.types import Halves
 from training.datasets.learned.click_counts import ClickCounts
 from training.datasets.learned.half_life import HalfLife
 from training.datasets.learned.moment import Moment
+from training.datasets.learned.served_items import ItemWrites
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
     """The memory after the newest event of the log `log`, and what its events say beside it.
 
-    `unknown` counts the labels that clicks named and no label had. `served` is the bundle that the
-    log asks to serve, None for the one of the start.
+    `item_writes` are those that it has of items. `unknown` counts the labels that clicks named and
+    no label had. `served` is the bundle that the log asks to serve, None for the one of the start.
     """
 
     view: View
     log: str
     counts: ClickCounts
+    item_writes: ItemWrites
     unknown: int
     served: str | None
 
@@ -86,7 +88,7 @@ def _replayed(bundle: Bundle, label_log: LabelLog, counts: ClickCounts) -> Histo
     memory = KnowledgeMemory(bundle, version=start)
     draft = Draft(replace(memory.view, fusion=None), memory.limits)
     dimension = bundle.manifest.encoder.dimension
-    unknown, served = 0, None
+    unknown, served, item_writes = 0, None, ItemWrites()
 
     def no_vectors(item: Item) -> Halves:
         return np.zeros((rows_of(item), dimension), np.float16)
@@ -96,9 +98,18 @@ def _replayed(bundle: Bundle, label_log: LabelLog, counts: ClickCounts) -> Histo
         counts.add(change, row)
         if isinstance(change, UseBundle):
             served = change.bundle
+        elif isinstance(change, PutItem | DeleteItem):
+            item_writes.add(change)
         if event.sequence > start:
             draft.apply([change])
             if isinstance(change, PutInstance):
                 unknown += sum(draft.labels.column(id) is None for id in change.instance.labels)
     view = memory.publish(draft)
-    return History(view=view, log=label_log.id, counts=counts, unknown=unknown, served=served)
+    return History(
+        view=view,
+        log=label_log.id,
+        counts=counts,
+        item_writes=item_writes,
+        unknown=unknown,
+        served=served,
+    )

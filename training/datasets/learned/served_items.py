@@ -8,14 +8,38 @@ Shapes: N rows, L labels, M items that are served, O items of the data set befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
+from service.core.changes import DeleteItem, PutItem
 from service.core.items.item_memory import ItemMemory
 from service.core.types import Label
 from training.datasets.dataset import Dataset, Split, Texts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ItemWrites:
+    """The newest write of each item in a log: its text, None for a deletion.
+
+    A bundle without an item memory takes none of them, though another one did.
+    """
+
+    newest: dict[str, str | None] = field(default_factory=dict)
+
+    def add(self, change: PutItem | DeleteItem) -> None:
+        """Note a write; they come in the order of the log."""
+        if isinstance(change, PutItem):
+            self.newest[change.item.id] = change.item.text
+        else:
+            self.newest[change.id] = None
+
+    def applied(self, items: Texts) -> Texts:
+        """Return `items` after these writes: those that are new are at the end."""
+        texts = {**dict(zip(items.uids, items.texts, strict=True)), **self.newest}
+        kept = {item_id: text for item_id, text in texts.items() if text is not None}
+        return Texts(uids=tuple(kept), texts=tuple(kept.values()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,14 +53,18 @@ class LearnedItems:
     data: Dataset | None
 
     @classmethod
-    def of(cls, memory: ItemMemory | None, data: Dataset | None) -> LearnedItems:
-        """The items of `memory`; those of `data` where the bundle has no item memory.
+    def of(
+        cls, memory: ItemMemory | None, data: Dataset | None, writes: ItemWrites
+    ) -> LearnedItems:
+        """The items of `memory`; where the bundle has none, those of `data` after the `writes`.
 
         An item that was deleted is gone with its links, and one whose text was replaced keeps them.
         """
         linked = None if data is None or data.metadata is None else data
         if memory is None:
-            return cls(texts=None if linked is None else linked.metadata, data=linked)
+            if linked is None or linked.metadata is None:
+                return cls(texts=None, data=None)
+            return cls(texts=writes.applied(linked.metadata), data=linked)
         items = memory.page(after="", size=len(memory))
         items.sort(key=lambda item: item.place)  # the data set's order, then that of the posts
         texts = Texts(

@@ -14,8 +14,9 @@ def compact(log: LabelLog, held: Link) -> int:
 
     The newest change to another bundle and what came after it stay, since a start reads there which
     bundle to serve; and so does the newest event, by which a reader that is behind notices the cut.
-    The log is whole after each step, and so after a kill. Raises `LogReplaced` where the snapshot
-    holds another event, and `LogError` where the log cannot be written.
+    The log is whole after each step, and so after a kill. Items that the snapshot does not hold are
+    cut, too: see `lost_items` first. Raises `LogReplaced` where the snapshot holds another event,
+    and `LogError` where the log cannot be written.
     """
     log.require(held, knows="the snapshot holds")
     change = log.newest(UseBundle.kind)

@@ -27,10 +27,14 @@ Runs = list[tuple[int, int]]  # first and last number of events in a row
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Which events of a log are whole, and which are altered, lost or unreadable."""
+    """Which events of a log are whole, and which are altered, lost or unreadable.
+
+    `cut` is the newest event that was cut before, 0 for none: only a snapshot holds those.
+    """
 
     whole: Runs
     lost: Runs
+    cut: int = 0
 
     def __str__(self) -> str:
         """For example "whole are the events 1-17, 19-40; lost are 18"."""
@@ -45,7 +49,7 @@ def survey(log: LabelLog, take: Callable[[Row], None] = lambda row: None) -> Sur
         _extend(lost if row is None else whole, sequence)
         if row is not None:
             take(row)
-    return Survey(whole=whole, lost=lost)
+    return Survey(whole=whole, lost=lost, cut=_cut(log))
 
 
 def recover(log: LabelLog, target: LabelLog) -> Survey:

@@ -1,5 +1,6 @@
 """The item memory: found by id, text and vector; put and deleted without a change to old ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,24 @@ def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> 
     assert nearest_ids(smaller, unit(1), 3) == ["a", "c"]
     again = smaller.put("b", "second thing", *with_projected(unit(1)))
     assert nearest_ids(again, unit(1), 1) == ["b"]
+
+
+def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: Path) -> None:
+    """A correction that is taken back, a deletion that is, and a replay over a newer bundle."""
+    keys = np.stack([unit(0), unit(1), unit(2)])
+    files = item_files_of(tmp_path, IDS, TEXTS, keys)
+    learned = replace(files, projected=files.projected + np.float16(0.5) * unit(7))
+    memory = ItemMemory.of(learned)
+    for changed in (memory.put("b", "another thing", *with_projected(unit(5))), memory.delete("b")):
+        again = changed.put("b", TEXTS[1], *with_projected(unit(1)))
+        assert again.find("b") == again.find_text(TEXTS[1]) == 1
+        assert np.array_equal(again.projected(np.array([1])), learned.projected[1:2])
+        assert (len(again), again.base_dead.count, len(again.posted)) == (3, 0, 0)
+        assert [item.id for item in again.page(after="", size=9)] == IDS
+        assert nearest_ids(again, unit(1), 1) == ["b"]
+        assert np.array_equal(again.as_files().projected, learned.projected)
+        gone = again.delete("b")
+        assert gone.find("b") is None and "b" not in nearest_ids(gone, unit(1), 3)
 
 
 def test_many_posted_items_are_all_kept(memory: ItemMemory) -> None:

@@ -1,5 +1,6 @@
 """The item memory within the knowledge memory: writes, posted queries, replays and snapshots."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,27 @@ def test_an_item_posted_with_its_own_text_keeps_its_value(bundle: Bundle) -> Non
     assert view.items is not None
     assert view.items.find("camp") == 0
     assert view.version == 1
+
+
+def test_a_replay_over_the_next_bundle_keeps_what_it_has_learned(bundle: Bundle) -> None:
+    """The next bundle was trained on what `data log` wrote: the newest texts of posted items."""
+    assert bundle.items is not None
+    trained = replace(bundle.items, projected=bundle.items.projected[::-1])
+    memory = KnowledgeMemory(replace(bundle, items=trained))
+    changes = [
+        put_item(bundle, 1, "camp", "a first text"),
+        put_item(bundle, 2, "camp", ITEMS["camp"]),
+        DeleteItem(sequence=3, id="feet"),
+        put_item(bundle, 4, "feet", ITEMS["feet"]),
+    ]
+    view = memory.apply(changes)
+    assert view.items is not None
+    places = np.array([view.items.find(item_id) for item_id in ITEMS])
+    assert np.array_equal(view.items.projected(places), trained.projected)
+    for change in changes:  # the same, one by one and again
+        view = memory.apply([change])
+        assert view.items is not None
+    assert np.array_equal(view.items.projected(places), trained.projected)
 
 
 def test_items_count_for_the_memory_that_was_learned(bundle: Bundle) -> None:

@@ -35,3 +35,11 @@ def test_it_is_the_complement_of_the_dead_places(places: int) -> None:
 def test_places_behind_the_bitmap_are_left_out() -> None:
     tombstones = Tombstones().with_dead(3).with_dead(2 * PIECE_PLACES)
     assert alive_places(tombstones, 8) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_place_is_alive_again() -> None:
+    dead = Tombstones().with_dead(3).with_dead(PIECE_PLACES + 1)
+    again = dead.without(3)
+    assert (again.count, 3 in again, 3 in dead) == (1, False, True)
+    assert again.without(3) is again
+    assert alive_places(again, PIECE_PLACES + 2) == [*range(PIECE_PLACES + 1)]

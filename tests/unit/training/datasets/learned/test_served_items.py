@@ -115,10 +115,15 @@ def test_a_snapshot_and_the_rest_of_its_log_have_the_same_items(
     assert items(learn(bundle=open_bundle(tmp_path / "snapshot"))) == SERVED
 
 
-def test_a_bundle_without_items_keeps_the_metadata_of_its_data(
+def test_a_bundle_without_items_has_those_of_its_data_after_the_writes_of_the_log(
     learn: Learn, trigram_bundle: Bundle
 ) -> None:
+    """Another bundle was served when the items were put; their texts are in the log alone."""
     data = linked_data()
+    assert learn(bundle=trigram_bundle, data=data).metadata == data.metadata
     learned = learn(*changes(), bundle=trigram_bundle, data=data)
-    assert learned.metadata == data.metadata
+    assert items(learned) == SERVED
+    of_rows = linked(learned, learned.train.instances, learned.train.metadata_of)
+    assert of_rows.pop("mud") == of_rows.pop("boat for one") == set()
+    assert set(map(frozenset, of_rows.values())) == {frozenset(("light", "water", "camp"))}
     assert learn(bundle=trigram_bundle).metadata is None

@@ -125,4 +125,5 @@ def test_what_is_whole_of_a_cut_log_is_saved(
     with closing(open_log(tmp_path / "new")) as target:
         found = recover(filled, target)
         assert str(found) == "whole are the events 31-34, 36-40; lost are 35"
+        assert found.cut == 30  # these events are in the snapshot alone
         assert [read.body["id"] for read in target.read()] == NAMES[30:34] + NAMES[35:]

@@ -1,0 +1,196 @@
+"""Posted items in indexes: found, replaced and deleted as where all of them are scanned."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.changes import DeleteItem, PutItem
+from service.core.index.libraries import IndexParameters
+from service.core.items.item_memory import ItemMemory
+from service.core.items.sealed_items import SealedItems
+from service.core.memory.draft import MemoryLimits
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.types import NewItem
+from tests.support.changes import click, seal_items
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import DIMENSION, TrigramEncoder
+from tests.support.tiny.items import ITEMS
+
+BLOCK, POSTED = 500, 2_700  # five blocks, of which four are merged, and a rest
+
+
+def units(rows: int, seed: int) -> np.ndarray:
+    drawn = np.random.default_rng(seed).standard_normal((rows, DIMENSION)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def put(sequence: int, number: int, *, seed: int = 1) -> PutItem:
+    vectors = units(POSTED, seed)[number : number + 1].astype(np.float16)
+    item = NewItem(id=f"new {number}", text=f"text {number} of {seed}")
+    return PutItem(sequence=sequence, item=item, vectors=vectors)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return open_bundle(
+        make_bundle(
+            tmp_path_factory.mktemp("sealed") / "bundle",
+            encoder=TrigramEncoder(),
+            items=ITEMS,
+            index=IndexParameters(m=16, ef_construction=100, ef=64),
+        )
+    )
+
+
+@pytest.fixture
+def memory(bundle: Bundle) -> KnowledgeMemory:
+    """A memory to which many items were posted; no index is built yet."""
+    memory = KnowledgeMemory(bundle, MemoryLimits(seal_items=BLOCK))
+    vectors = units(POSTED, 1).astype(np.float16)
+    memory.apply(
+        [
+            PutItem(
+                sequence=number + 1,
+                item=NewItem(id=f"new {number}", text=f"text {number} of 1"),
+                vectors=vectors[number : number + 1],
+            )
+            for number in range(POSTED)
+        ]
+    )
+    return memory
+
+
+def items_of(memory: KnowledgeMemory) -> ItemMemory:
+    assert memory.view.items is not None
+    return memory.view.items
+
+
+def sealed_positions(memory: KnowledgeMemory) -> list[tuple[int, int]]:
+    return [(part.first, part.stop) for part in items_of(memory).posted.segments.sealed]
+
+
+def assert_found_as_scanned(items: ItemMemory, *, recall: float = 0.98) -> None:
+    """Nearly all of the nearest, with the similarities of a scan, and nothing that is dead."""
+    queries = units(100, 2)
+    exact_similarities, exact = items.scanned().nearest(queries, 3)
+    similarities, places = items.nearest(queries, 3)
+    found = [len(np.intersect1d(*pair)) / 3 for pair in zip(exact, places, strict=True)]
+    assert np.mean(found) >= recall
+    same = (exact == places).all(axis=1)
+    assert np.array_equal(similarities[same], exact_similarities[same])
+    assert all(items.find(items.id_at(place)) == place for place in places.ravel().tolist())
+
+
+def test_sealed_items_are_found_as_scanned_ones(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    before = memory.view
+    seal_items(memory, tmp_path)
+    assert sealed_positions(memory) == [(0, 4 * BLOCK), (4 * BLOCK, 5 * BLOCK)]
+    assert_found_as_scanned(items_of(memory))
+    assert before.items is not None and not before.items.posted.segments.sealed
+    assert memory.view.version == before.version
+
+
+def test_deleted_and_replaced_items_are_skipped_at_once(
+    memory: KnowledgeMemory, tmp_path: Path
+) -> None:
+    seal_items(memory, tmp_path)
+    full = memory.view
+    version = memory.view.version
+    gone, changed = range(0, 2_500, 5), range(1, 2_500, 5)
+    changes = [
+        *(DeleteItem(sequence=0, id=f"new {number}") for number in gone),
+        *(put(0, number, seed=3) for number in changed),
+    ]
+    memory.apply([replace(change, sequence=version + 1 + n) for n, change in enumerate(changes)])
+    items = items_of(memory)
+    assert_found_as_scanned(items)
+    for number in (0, 1):  # deleted, and with another vector now
+        vector = units(POSTED, 1)[number : number + 1]
+        _, places = items.nearest(vector, 3)
+        ids = [items.id_at(place) for place in places[0].tolist()]
+        assert f"new {number}" not in ids
+        assert full.items is not None
+        _, kept = full.items.nearest(vector, 1)
+        assert full.items.id_at(int(kept[0, 0])) == f"new {number}", "an old view never changes"
+    assert len(items) == len(ITEMS) + POSTED - len(gone)
+
+
+def test_what_died_while_an_index_was_built_is_not_found(
+    memory: KnowledgeMemory, tmp_path: Path
+) -> None:
+    planned = list(memory.view.unsealed_item_plans())
+    memory.apply([DeleteItem(sequence=POSTED + 1, id="new 7")])
+    assert list(memory.view.item_plans) == planned
+    seal_items(memory, tmp_path)
+    _, places = items_of(memory).nearest(units(POSTED, 1)[7:8], 3)
+    assert 7 + len(ITEMS) not in places[0].tolist()
+    assert_found_as_scanned(items_of(memory))
+
+
+def test_an_index_of_a_plan_that_was_replaced_is_not_taken(bundle: Bundle, tmp_path: Path) -> None:
+    memory = KnowledgeMemory(bundle, MemoryLimits(seal_items=2, fan_out=2))
+    memory.apply([put(1, 1), put(2, 2)])
+    [old] = memory.view.unsealed_item_plans()
+    memory.apply([put(3, 3), put(4, 4)])
+    [merged] = memory.view.unsealed_item_plans()
+    assert (merged.first, merged.stop) == (0, 4)
+    assert not memory.attach_items(old, None)
+    assert sealed_positions(memory) == []
+    seal_items(memory, tmp_path)
+    assert sealed_positions(memory) == [(0, 4)]
+
+
+def test_an_index_waits_for_those_before_it(memory: KnowledgeMemory) -> None:
+    *_, last = memory.view.unsealed_item_plans()
+    assert not memory.attach_items(last, None)
+
+
+def test_items_that_all_died_need_no_index(bundle: Bundle, tmp_path: Path) -> None:
+    memory = KnowledgeMemory(bundle, MemoryLimits(seal_items=2, fan_out=2))
+    memory.apply([put(1, 1), DeleteItem(sequence=2, id="new 1"), put(3, 2)])
+    memory.apply([DeleteItem(sequence=4, id="new 2"), put(5, 3), put(6, 4)])
+    seal_items(memory, tmp_path)
+    memory.apply([put(7, 5)])
+    assert_found_as_scanned(items_of(memory), recall=1.0)
+    assert len(items_of(memory)) == len(ITEMS) + 3
+
+
+def test_posted_queries_get_the_same_keys_with_and_without_indexes(
+    memory: KnowledgeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes may have other indexes, and what is found decides about the key."""
+    queries = ("tent", "light boots", "lamp")
+    clicks = [click(POSTED + 1 + place, query, "tent") for place, query in enumerate(queries)]
+
+    def keys() -> np.ndarray:
+        draft = memory.draft()
+        draft.apply(clicks)
+        view = draft.view()
+        return view.vectors(np.arange(view.base_rows, view.next_row))
+
+    before = keys()
+    seal_items(memory, tmp_path)
+    monkeypatch.setattr(SealedItems, "search", lambda *_: pytest.fail("an index was searched"))
+    assert np.array_equal(keys(), before)
+
+
+def test_a_snapshot_holds_sealed_items(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    seal_items(memory, tmp_path)
+    memory.apply([DeleteItem(sequence=POSTED + 1, id="new 9"), put(POSTED + 2, 8, seed=3)])
+    write_snapshot(memory.view, tmp_path / "snapshot", name="snapshot", log="log")
+    after = KnowledgeMemory(open_bundle(tmp_path / "snapshot")).view.items
+    before = items_of(memory)
+    assert after is not None
+    pages = [
+        [(item.id, item.text) for item in items.page(after="", size=9_999)]
+        for items in (before, after)
+    ]
+    assert pages[0] == pages[1]
+    places = [
+        np.array([items.find(item_id) for item_id, _ in pages[0]]) for items in (before, after)
+    ]
+    assert np.array_equal(before.projected(places[0]), after.projected(places[1]))
