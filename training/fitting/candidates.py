@@ -7,15 +7,23 @@ the batch, and the length of training to the time that is left.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
+from training.fitting.candidate import MOST_EPOCHS, UNIDEC_CHOICES, Candidate, Proposal, heads
 from training.fitting.facts import DataFacts
+from training.fitting.quick_candidates import (
+    best_for_longer,
+    quick,
+    quick_ance,
+    quick_longer,
+    quick_unidec,
+)
 from training.fitting.situation import (
     LARGEST_BATCH,
     LONGER,
     QUICK,
     QUICK_ANCE,
+    QUICK_LONGER,
     QUICK_UNIDEC,
     SUPCON,
     UNIDEC,
@@ -30,96 +38,26 @@ SHARES = {  # of what is left
     QUICK_UNIDEC: 0.1,
     WHOLE: 0.15,
     SUPCON: 0.2,
+    QUICK_LONGER: 0.4,
     LONGER: 1.0,
 }
 INDISPENSABLE = WHOLE  # gets all the time that is left where its share is too short
 RATE = 6e-4  # of the encoder, with the largest batch
 MIXINGS = (0.5, 1.0)
 WHOLE_ENCODINGS = len(MIXINGS)  # of all texts at most, by the check at the end
-# Vectors of the frozen encoder are kept from the first trial on. N-grams and heads take a fiftieth
-# of what encoding takes, and a text in a hundred is encoded anew because it is cut.
-FROZEN_ENCODINGS = 0.05
-UNIDEC_CHOICES = 4  # longer vectors, eleven shares of the heads, keys with classifiers and without
-CLICKS_A_LABEL = 2  # on average, that classifiers need
-MINED = 6  # labels of a row in a batch (`training/recipes/ance-quick.toml`)
 POSITIVES = 3  # labels of an instance in a batch of SupconDE's (`training/recipes/supcon.toml`)
-FEW_LABELS = 2  # times a batch's instances: of fewer, a batch has most anyway
-MOST_EPOCHS = 40
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A recipe with the settings that fit the data, and a sentence for the reader."""
-
-    name: str
-    recipe: str
-    summary: str
-    settings: tuple[str, ...]  # table.key=value
-    encodings: float = 1.0  # how often it encodes all texts, beside its steps
-    choices: int = 1  # how often it chooses on the held-out rows, in units of one with one vector
-
-
-Proposal = Callable[[Situation], Candidate | None]
-
-
-def quick(situation: Situation) -> Candidate:
-    """Character n-grams beside the frozen encoder."""
-    return _quick(situation, name=QUICK, recipe=QUICK, summary="n-grams beside the frozen encoder")
-
-
-def quick_ance(situation: Situation) -> Candidate | None:
-    """The same against mined labels, where a batch has not nearly all labels anyway."""
-    if situation.facts.labels < FEW_LABELS * situation.instances():
-        return None
-    return _quick(
-        situation, name=QUICK_ANCE, recipe=QUICK_ANCE, summary="the same against mined labels"
-    )
-
-
-def _quick(situation: Situation, *, name: str, recipe: str, summary: str) -> Candidate:
-    """N-grams beside the frozen encoder by a recipe."""
-    return Candidate(
-        name=name,
-        recipe=recipe,
-        summary=summary,
-        settings=(
-            *situation.shared(situation.instances()),
-            f"optimizer.epochs={MOST_EPOCHS / 2:g}",
-        ),
-        encodings=FROZEN_ENCODINGS,
-    )
-
-
-def quick_unidec(situation: Situation) -> Candidate | None:
-    """The same with classifiers, where labels have clicks enough to learn them from."""
-    facts = situation.facts
-    if facts.pairs < CLICKS_A_LABEL * facts.labels:
-        return None
-    return Candidate(
-        name=QUICK_UNIDEC,
-        recipe=QUICK_UNIDEC,
-        summary="n-grams and classifiers beside the frozen encoder (UniDEC)",
-        settings=(
-            *situation.shared(situation.instances()),
-            *_heads(situation),
-            f"optimizer.epochs={MOST_EPOCHS / 2:g}",
-            "refresh.every_epochs=3",
-            f"batch.hard_negatives={MINED if situation.mined_labels_help else 0}",
-        ),
-        encodings=2 * FROZEN_ENCODINGS,
-        choices=UNIDEC_CHOICES,
-    )
 
 
 def whole(situation: Situation) -> Candidate:
     """The whole encoder, mixed with the pretrained weights as is best."""
     by = " by SupconDE's loss" if situation.loss == SUPCON else ""
-    return _whole(
+    candidate = _whole(
         situation,
         name=WHOLE,
         summary=f"the whole encoder{by}",
         recipe=situation.loss,
     )
+    return replace(candidate, replaceable=situation.ngrams_help)
 
 
 def supcon(situation: Situation) -> Candidate | None:
@@ -150,19 +88,12 @@ def longer(situation: Situation) -> Candidate | None:
     That is UniDEC where its classifiers helped beside the frozen encoder. It does not go on from an
     earlier checkpoint: a learning rate that rises anew undoes more within minutes than it gains.
     Where half of the trained weights was best, the learning rate is halved, and where no loss
-    gained, it is a fifth. Where there was no time for the whole encoder, the n-grams get it, if
-    they gained something.
+    gained, it is a fifth. Where there was no time for the whole encoder, the best candidate beside
+    the frozen one gets it, if one gained something.
     """
-    tried = [trial for name in (WHOLE, SUPCON) if (trial := situation.trial(name)) is not None]
+    tried = situation.trials_of_whole
     if not tried:
-        if not situation.ngrams_help:
-            return None
-        return _quick(
-            situation,
-            name=LONGER,
-            recipe=QUICK_ANCE if situation.mined_labels_help else QUICK,
-            summary="n-grams beside the frozen encoder, for longer",
-        )
+        return best_for_longer(situation)
     best = max(tried, key=lambda trial: trial.score)
     factor = 1.0 if best.mixing == 1.0 else 0.5
     if not situation.gained(best.name):
@@ -185,17 +116,9 @@ CANDIDATES: dict[str, Proposal] = {
     QUICK_UNIDEC: quick_unidec,
     WHOLE: whole,
     SUPCON: supcon,
+    QUICK_LONGER: quick_longer,
     LONGER: longer,
 }
-
-
-def _heads(situation: Situation) -> tuple[str, ...]:
-    """UniDEC's heads, both as wide as the encoder; novel labels are represented by their texts."""
-    return (
-        f"heads.encoder={situation.width}",
-        f"heads.classifier={situation.width}",
-        "system.choose_novel=false",
-    )
 
 
 def _whole(
@@ -223,7 +146,7 @@ def _whole(
             *situation.shared(instances),
             *ngrams,
             *(("refresh.every_epochs=10",) if clustered else ()),
-            *(_heads(situation) if recipe == UNIDEC else ()),
+            *(heads(situation) if recipe == UNIDEC else ()),
             f"validation.mixing=[{', '.join(f'{mixing:g}' for mixing in MIXINGS)}]",
             f"optimizer.learning_rate={rate:.3g}",
             f"optimizer.epochs={MOST_EPOCHS}",

@@ -13,7 +13,8 @@ from rich.console import Console
 from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
-from training.fitting.candidates import CANDIDATES, Candidate
+from training.fitting.candidate import Candidate
+from training.fitting.candidates import CANDIDATES
 from training.fitting.facts import DataFacts, data_facts, hardware_line
 from training.fitting.free_memory import free_bytes
 from training.fitting.memory_need import Transformer

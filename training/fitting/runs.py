@@ -28,7 +28,7 @@ from training.evaluation.answers import FILE as UNTRAINED_ANSWERS
 from training.evaluation.answers import digest_of
 from training.evaluation.encode_texts import encode_texts
 from training.experiments.untrained import encoded_rows, keep_untrained
-from training.fitting.candidates import Candidate
+from training.fitting.candidate import Candidate
 from training.fitting.facts import DataFacts
 from training.fitting.time_left import Cost
 from training.fitting.trial import METRICS, UNTRAINED, Measured, Trial, joined, measure

@@ -14,7 +14,7 @@ from training.fitting.memory_need import StepMemory, Transformer, step_memory
 from training.fitting.trial import Trial, gain
 
 QUICK, QUICK_ANCE, QUICK_UNIDEC = "rae-quick", "ance-quick", "unidec-quick"
-WHOLE, SUPCON, LONGER = "whole", "supcon", "longer"
+WHOLE, SUPCON, QUICK_LONGER, LONGER = "whole", "supcon", "quick-longer", "longer"
 RAE, UNIDEC = "rae", "unidec"  # recipes of the whole encoder, beside `supcon`
 LARGEST_BATCH, SMALLEST_BATCH = 1_024, 16
 STEPS_PER_EPOCH = 8  # at least, where a batch is smaller than the largest
@@ -69,9 +69,21 @@ class Situation:
         return self.better(QUICK_UNIDEC, QUICK, QUICK_ANCE)
 
     @property
+    def best_quick(self) -> Trial | None:
+        """The best trial beside the frozen encoder, None where none gained."""
+        names = filter(self.gained, (QUICK, QUICK_ANCE, QUICK_UNIDEC))
+        tried = [trial for trial in map(self.trial, names) if trial is not None]
+        return max(tried, key=lambda trial: trial.score, default=None)
+
+    @property
+    def trials_of_whole(self) -> list[Trial]:
+        """The short trials of the whole encoder."""
+        return [trial for trial in map(self.trial, (WHOLE, SUPCON)) if trial is not None]
+
+    @property
     def ngrams_help(self) -> bool:
         """Whether n-grams gained anything beside the frozen encoder."""
-        return any(map(self.gained, (QUICK, QUICK_ANCE, QUICK_UNIDEC)))
+        return self.best_quick is not None
 
     @property
     def loss(self) -> str:

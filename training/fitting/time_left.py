@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from training.fitting.candidates import (
-    INDISPENSABLE,
-    SHARES,
-    WHOLE_ENCODINGS,
-    Candidate,
-)
+from training.fitting.candidate import Candidate
+from training.fitting.candidates import INDISPENSABLE, SHARES, WHOLE_ENCODINGS
 
 SHORTEST = 5.0  # seconds of training that are worth a trial
 LEAST = 0.1  # of what a trial does beside training: less training would say nothing
@@ -40,8 +36,10 @@ class TimeLeft:
         """What a candidate may train on each split; 0 where it is not worth a trial.
 
         That is its share, without what it does beside its steps. Where this is too short, the
-        indispensable candidate gets all that is left. Any other gets the shortest time, provided
-        that it leaves the indispensable one enough and stays within a multiple of its share.
+        indispensable candidate gets all that is left; if it is replaceable, only where its steps
+        then take at least as long as what it does beside them. Any other gets the shortest time,
+        provided that it leaves the indispensable one enough and stays within a multiple of its
+        share.
         """
         share = SHARES[candidate.name] * self.seconds
         overhead = self.cost.overhead(candidate.encodings, candidate.choices)
@@ -49,7 +47,7 @@ class TimeLeft:
             return share - overhead
         left = self.seconds - overhead
         if candidate.name == INDISPENSABLE:
-            return left if left >= SHORTEST else 0.0
+            return left if left >= (overhead if candidate.replaceable else SHORTEST) else 0.0
         shortest = max(SHORTEST, LEAST * overhead)
         if not self._whole_has_time:
             return shortest if left - shortest >= SHORTEST else 0.0

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from tests.unit.training.fitting.test_trial import HALF, trial
-from training.fitting.candidates import CANDIDATES, Candidate
+from training.fitting.candidate import Candidate
+from training.fitting.candidates import CANDIDATES
 from training.fitting.facts import DataFacts, Lengths
 from training.fitting.memory_need import Transformer, step_memory
 from training.fitting.situation import (
     LONGER,
     QUICK,
     QUICK_ANCE,
+    QUICK_LONGER,
     QUICK_UNIDEC,
     RAE,
     SUPCON,
@@ -60,7 +62,8 @@ def loaded(candidate: Candidate | None) -> Recipe:
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_is_a_recipe(name: str) -> None:
-    candidate = CANDIDATES[name](situation(trial(QUICK, GOOD), trial(WHOLE, GOOD)))
+    better = np.where(np.arange(100) < 60, 1.0, HALF)
+    candidate = CANDIDATES[name](situation(trial(QUICK, better), trial(WHOLE, GOOD)))
     recipe = recipes.load(candidate.recipe, candidate.settings)
     assert recipe.encoder.name == "some/encoder"
     assert (recipe.encoder.query_tokens, recipe.encoder.label_tokens) == (64, 40)
@@ -111,6 +114,19 @@ def test_mined_labels_are_kept_where_they_help() -> None:
         assert unidec.classifiers_help is (recipe == QUICK), "UniDEC must be above both"
     few = replace(FACTS, labels=1_500)
     assert CANDIDATES[QUICK_ANCE](situation(facts=few)) is None, "a batch has most of them"
+
+
+def test_the_best_beside_the_frozen_encoder_gets_more_time_where_it_leads() -> None:
+    better = np.where(np.arange(100) < 60, 1.0, HALF)
+    leads = [trial(QUICK, GOOD), trial(QUICK_ANCE, better), trial(WHOLE, GOOD)]
+    candidate = CANDIDATES[QUICK_LONGER](situation(*leads))
+    recipe = loaded(candidate)
+    assert (candidate.name, candidate.recipe) == (QUICK_LONGER, QUICK_ANCE)
+    assert recipe.encoder.frozen and recipe.batch.hard_negatives == 6
+    assert CANDIDATES[LONGER](situation(*leads)).recipe == RAE, "and the whole encoder the rest"
+    trails = [trial(QUICK, GOOD), trial(WHOLE, better)]
+    assert CANDIDATES[QUICK_LONGER](situation(*trails)) is None
+    assert CANDIDATES[QUICK_LONGER](situation(trial(QUICK, GOOD))) is None, "`longer` does it"
 
 
 def test_ngrams_that_gained_nothing_are_left_out() -> None:

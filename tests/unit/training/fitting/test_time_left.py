@@ -1,8 +1,11 @@
 """How the time of `fit` is dealt out: shares, the shortest trial, and what the best one keeps."""
 
+from dataclasses import replace
+
 import pytest
 
-from training.fitting.candidates import UNIDEC_CHOICES, WHOLE_ENCODINGS, Candidate
+from training.fitting.candidate import UNIDEC_CHOICES, Candidate
+from training.fitting.candidates import WHOLE_ENCODINGS
 from training.fitting.situation import LONGER, QUICK, QUICK_UNIDEC, SUPCON, WHOLE
 from training.fitting.time_left import SHORTEST, Cost, TimeLeft
 
@@ -43,6 +46,14 @@ def test_a_trial_that_is_nearly_all_encoding_is_left_out() -> None:
 def test_classifiers_do_not_take_the_time_of_the_whole_encoder() -> None:
     assert seconds(CLASSIFIERS, 840.0, DEAR) == 0.0
     assert seconds(WHOLE_ENCODER, 840.0, DEAR) == pytest.approx(840 - 210)
+
+
+def test_the_whole_encoder_does_not_take_time_that_others_use_better() -> None:
+    """On a slow core it encoded for 180 seconds, and trained for 34."""
+    assert seconds(WHOLE_ENCODER, 244.0, DEAR) == pytest.approx(244 - 210)
+    replaceable = replace(WHOLE_ENCODER, replaceable=True)
+    assert seconds(replaceable, 244.0, DEAR) == 0.0
+    assert seconds(replaceable, 840.0, DEAR) == pytest.approx(840 - 210)
 
 
 def test_without_time_for_the_whole_encoder_ngrams_are_tried_and_get_the_rest() -> None:
