@@ -35,7 +35,7 @@ from training.selection.validation import SAMPLED
 SHARES = {  # of what is left
     QUICK: 0.08,
     QUICK_ANCE: 0.1,
-    QUICK_UNIDEC: 0.1,
+    QUICK_UNIDEC: 0.2,  # it chooses for longer than the others
     WHOLE: 0.15,
     SUPCON: 0.2,
     QUICK_LONGER: 0.4,
