@@ -106,12 +106,17 @@ def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
 
 def test_mined_labels_are_kept_where_they_help() -> None:
     better = np.where(np.arange(100) < 60, 1.0, HALF)
-    for rows, mined, recipe in ((better, 6, QUICK_ANCE), (GOOD, 0, QUICK)):
-        here = situation(trial(QUICK, GOOD), trial(QUICK_ANCE, rows))
+    for without, rows, mined, recipe in (
+        (GOOD, better, 6, QUICK_ANCE),
+        (GOOD, GOOD, 6, QUICK),
+        (better, GOOD, 0, QUICK),
+    ):
+        here = situation(trial(QUICK, without), trial(QUICK_ANCE, rows))
         assert loaded(CANDIDATES[QUICK_UNIDEC](here)).batch.hard_negatives == mined
         assert CANDIDATES[LONGER](here).recipe == recipe
         unidec = replace(here, trials=(*here.trials, trial(QUICK_UNIDEC, better)))
-        assert unidec.classifiers_help is (recipe == QUICK), "UniDEC must be above both"
+        above_both = without is GOOD and rows is GOOD
+        assert unidec.classifiers_help is above_both
     few = replace(FACTS, labels=1_500)
     assert CANDIDATES[QUICK_ANCE](situation(facts=few)) is None, "a batch has most of them"
 
