@@ -132,12 +132,12 @@ class Draft:
     @_apply.register
     def _put_item(self, change: PutItem) -> None:
         """Keep an item whose text is the same: a trained one would lose its learned value."""
-        item, items, fusion = change.item, self._items, self._view.fusion
-        if items is None or fusion is None:
+        item, items = change.item, self._items
+        if items is None:
             return
         place = items.find(item.id)
         if place is None or items.text_at(place) != item.text:
-            [projected] = fusion.project(change.vectors[:1])
+            [projected] = self._projected(change.vectors[:1])
             self._items = items.put(item.id, item.text, change.vectors[0], projected)
             self._item_plans = plans_after_put(
                 self._item_plans,
@@ -229,6 +229,15 @@ class Draft:
             for kind, text, vector in zip(kinds, texts, vectors, strict=True)
         ]
         self._ownership = self._ownership.with_label_rows(column, rows)
+
+    def _projected(self, vectors: Halves) -> Halves:
+        """What queries read of items [m, 2, d], from their vectors [m, d].
+
+        A draft without a fusion fuses no query, so nothing is read.
+        """
+        if self._view.fusion is None:
+            return np.zeros((len(vectors), 2, vectors.shape[1]), np.float16)
+        return self._view.fusion.project(vectors)
 
     def _fused(self, vectors: Halves) -> Halves:
         """The keys [n, d] of posted queries: their vectors, fused with the items known so far.

@@ -76,7 +76,7 @@ def test_an_idle_service_shows_every_fixed_label_value(service: LocalService) ->
     rows = {key[1] for key in samples(service) if key[0] == "keymatch_memory_rows"}
     assert rows == {"base", "sealed", "live", "tombstone"}
     items = {key[1]: count for key, count in samples(service).items() if key[0] == ITEMS}
-    assert items == {"base": 0, "live": 0, "tombstone": 0}
+    assert items == {"base": 0, "sealed": 0, "live": 0, "tombstone": 0}
     [build] = [key for key in samples(service) if key[0] == "keymatch_build_info"]
     assert "tiny" in build
 
@@ -90,7 +90,7 @@ def test_items_are_counted_by_kind(tmp_path: Path) -> None:
         service.post("/predict", {"queries": ["lamp light"]})
         found = samples(service)
     items = {key[1]: count for key, count in found.items() if key[0] == ITEMS}
-    assert items == {"base": 4, "live": 2, "tombstone": 2}
+    assert items == {"base": 4, "sealed": 0, "live": 2, "tombstone": 2}
     assert found["keymatch_stage_seconds_count", "fuse"] >= 1
 
 
