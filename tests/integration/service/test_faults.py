@@ -105,7 +105,7 @@ def test_a_disk_too_full_for_segments(
         with small_disk.full():
             for number in range(2):
                 assert_writes_succeed(service, number, number + 1)
-            [cause] = wait_for(lambda: causes(caplog, "live rows cannot be sealed"))
+            [cause] = wait_for(lambda: causes(caplog, "live rows or posted items cannot be sealed"))
             assert str(small_disk.folder) in cause and "No space left" in cause
             assert service.get("/info").json()["memory"]["unsealed_segments"] == 1
         wait_for(lambda: service.get("/info").json()["memory"]["unsealed_segments"] == 0)
