@@ -26,7 +26,8 @@ def test_a_killed_sealing_child(new_scenario: Callable[..., Scenario]) -> None:
         with scenario.traffic(server):
             [child, *_] = wait_for(lambda: children(server, "service.core.memory.build_segment"))
             os.kill(child, signal.SIGKILL)
-            [said, *_] = wait_for(lambda: server.logged("live rows or posted items cannot be sealed"))
+            message = "live rows or posted items cannot be sealed"
+            [said, *_] = wait_for(lambda: server.logged(message))
         assert "ended with -9" in said["cause"]
         scenario.check(server)
         scenario.prove_equal(server)  # by then all is sealed
