@@ -38,6 +38,14 @@ class LiveVectors:
         self.matrix[start:stop] = vectors
         self._index.ntotal = stop
 
+    def with_room(self, used: int) -> LiveVectors:
+        """Return this storage, or where it is full, one twice as large with its `used` rows."""
+        if used < self.capacity:
+            return self
+        larger = LiveVectors(capacity=2 * self.capacity, dimension=self.matrix.shape[1])
+        larger.write(0, self.matrix[:used])
+        return larger
+
     def read(self, rows: Rows) -> Halves:
         """Return a copy of the vectors [n, d] of `rows` [n]."""
         copied: Halves = self.matrix[rows]

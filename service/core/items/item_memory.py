@@ -39,9 +39,9 @@ class ItemMemory:
 
     Only a bundle's item that has the bundle's text again gets its old place.
 
-    `attended` is how many items a query attends to. The vectors of `posted` items are their keys,
-    and projected as their values: a new item has no learned residual, and training pulls residuals
-    to zero.
+    `attended` is how many items a query attends to. The vector of a `posted` item is both its key
+    and the value that is projected: it has no learned residual, and training pulls residuals to
+    zero.
     `base_dead` are the bundle's items that were deleted or replaced. `live_bytes` estimates what
     was posted takes of main memory; a deleted item's vector stays until a snapshot.
     """
@@ -134,7 +134,8 @@ class ItemMemory:
 
         Other processes may have other indexes at the same version, and so may a restart.
         """
-        return replace(self, posted=self.posted.scanned()) if self.posted.segments.sealed else self
+        posted = self.posted.scanned()
+        return self if posted is self.posted else replace(self, posted=posted)
 
     def nearest(self, queries: Floats, count: int) -> tuple[Floats, Rows]:
         """Return similarities and places [n, count] of the items nearest to queries [n, d].

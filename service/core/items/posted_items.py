@@ -18,7 +18,7 @@ from rpds import HashTrieMap
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter, Segment
 from service.core.items.base_items import comparable
-from service.core.items.sealed_items import ItemSegments, SealedItems, with_room
+from service.core.items.sealed_items import ItemSegments, SealedItems
 from service.core.items.sorted_keys import SortedKeys
 from service.core.items.tombstones import Tombstones
 from service.core.types import Floats, Halves, Rows
@@ -102,11 +102,9 @@ class PostedItems:
     def with_index(self, first: int, stop: int, rows: Rows, segment: Segment | None) -> PostedItems:
         """Return the items with an index over the vectors `rows` [n] of those `first` to `stop`."""
         index = SealedItems(first=first, stop=stop, rows=rows, segment=segment)
-        if self.dead.count:
-            index = index.with_alive(self.alive.allows(rows))
-        return replace(
-            self, segments=self.segments.with_index(index, self.vectors, count=self.count)
-        )
+        index = index.with_dead(np.flatnonzero(~self.alive.allows(rows)).tolist())
+        segments = self.segments.with_index(index, self.vectors, count=self.count)
+        return replace(self, segments=segments)
 
     def scanned(self) -> PostedItems:
         """Return the same items without an index, so that a search finds exactly the nearest."""
@@ -141,11 +139,9 @@ class PostedItems:
     def _alive_behind(self) -> RowFilter:
         """Which vectors behind the last index are those of items, counted from there."""
         first = self.segments.stop
-        bits = self.alive.alive
-        if bits is not None:
-            alive = np.unpackbits(bits, bitorder="little", count=self.count)[first:]
-            bits = None if alive.all() else np.packbits(alive, bitorder="little")
-        return RowFilter(start=0, stop=self.count - first, alive=bits)
+        alive = self.alive.mask()[first:]
+        bits = None if alive.all() else np.packbits(alive, bitorder="little")
+        return RowFilter(start=0, stop=len(alive), alive=bits)
 
     def places(self) -> Iterator[int]:
         """Yield the places of all items, ascending."""
@@ -153,7 +149,7 @@ class PostedItems:
 
     def _with_room(self) -> tuple[LiveVectors, Halves]:
         """`vectors` and `projected`, or copies with twice the capacity where they are full."""
-        vectors = with_room(self.vectors, self.count)
+        vectors = self.vectors.with_room(self.count)
         if vectors is self.vectors:
             return vectors, self.projected
         projected = np.empty((vectors.capacity, *self.projected.shape[1:]), np.float16)

@@ -8,13 +8,15 @@ Shapes: n items of an index, m items found, d dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from service.core.index.bitmaps import count_dead, set_tombstones
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter, Segment
-from service.core.types import Bits, Bools, Floats, Halves, Rows
+from service.core.types import Bits, Floats, Halves, Rows
 
 # The queue of a walk. With 64, indexes over posted items find 99 % of the three nearest and more:
 # `python -m loadtests.parts.posted_items` measures it.
@@ -25,9 +27,10 @@ Found = tuple[Floats, Rows]  # similarities [m], descending, and positions [m]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SealedItems:
-    """An index over the positions `rows` [n], ascending: those of `first` to `stop` that it keeps.
+    """An index over the items at the positions `rows` [n], which lie between `first` and `stop`.
 
-    It is None where no item is left of them. `alive` is the bitmap over the n, None if all are.
+    `segment` is None where no item is left there. `alive` is the bitmap over the n items, None if
+    all are alive.
     """
 
     first: int
@@ -56,28 +59,21 @@ class SealedItems:
         place = int(np.searchsorted(self.rows, position))
         if place == len(self.rows) or self.rows[place] != position:
             return self
-        alive = np.ones(len(self.rows), bool) if self.alive is None else self._alive()
-        alive[place] = False
-        return self.with_alive(alive)
+        return self.with_dead([place])
 
-    def with_alive(self, alive: Bools) -> SealedItems:
-        """Return the same index of which the items `alive` [n] are left."""
-        dead = len(alive) - int(alive.sum())
-        return replace(
-            self, alive=np.packbits(alive, bitorder="little") if dead else None, dead=dead
-        )
-
-    def _alive(self) -> Bools:
-        assert self.alive is not None
-        bits = np.unpackbits(self.alive, bitorder="little", count=len(self.rows))
-        return bits.astype(bool)
+    def with_dead(self, places: Sequence[int]) -> SealedItems:
+        """Return the same index in which the items at these places of `rows` are dead as well."""
+        if not len(places):
+            return self
+        alive = set_tombstones(self.alive, places, len(self.rows))
+        return replace(self, alive=alive, dead=count_dead(alive, len(self.rows)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemSegments:
-    """The indexes over all positions before `stop`, and the vectors of those behind it: `tail`.
+    """The indexes over all positions before `stop`, and the vectors of the later ones, the `tail`.
 
-    The tail is scanned. Without any index there is none.
+    The tail is scanned. It is None as long as there is no index.
     """
 
     sealed: tuple[SealedItems, ...] = ()
@@ -92,7 +88,7 @@ class ItemSegments:
         """Return them with a new item, whose vector is [d]."""
         if self.tail is None:
             return self
-        tail = with_room(self.tail, position - self.stop)
+        tail = self.tail.with_room(position - self.stop)
         tail.write(position - self.stop, vector[None].astype(np.float16))
         return self if tail is self.tail else replace(self, tail=tail)
 
@@ -134,15 +130,6 @@ class ItemSegments:
         similarities, positions = (np.concatenate([one[part] for one in found]) for part in (0, 1))
         order = np.lexsort((positions, -similarities))[:count]
         return similarities[order], positions[order]
-
-
-def with_room(vectors: LiveVectors, used: int) -> LiveVectors:
-    """`vectors`, or a copy of its first `used` rows with twice the capacity where it is full."""
-    if used < vectors.capacity:
-        return vectors
-    larger = LiveVectors(capacity=2 * vectors.capacity, dimension=vectors.matrix.shape[1])
-    larger.write(0, vectors.matrix[:used])
-    return larger
 
 
 def _nothing() -> Found:

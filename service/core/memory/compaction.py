@@ -58,9 +58,10 @@ def plan_merges(
 def plans_after_put(
     plans: Sequence[SegmentPlan], posted: PostedItems, *, before: int, block: int, fan_out: int
 ) -> tuple[SegmentPlan, ...]:
-    """Return the plans of posted items after one was put, `before` which there were so many.
+    """Return the plans of posted items after a put; `before` is how many were posted before it.
 
-    A plan is made when `block` items more have been posted; its rows are positions among them.
+    A put that gives a bundle's item its own text back posts none. Each `block` of posted items gets
+    a plan, whose rows are positions among all posted ones.
     """
     if posted.count == before or posted.count % block:
         return tuple(plans)

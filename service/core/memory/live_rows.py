@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from service.core.index.bitmaps import alive_places, count_dead, set_tombstones
 from service.core.index.device_live import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter
 from service.core.memory.memory_size import bytes_of_row
-from service.core.memory.part import Votes, alive_places, count_dead, set_tombstones
+from service.core.memory.part import Votes
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 
 

@@ -1,7 +1,6 @@
 """The protocol of a part of the memory: a range of row numbers that is searched as a whole.
 
-A dead row is one with a tombstone: it was replaced or deleted. Bitmaps over rows are little-endian;
-a set bit means that the row is alive, and None in place of a bitmap that all rows are.
+A dead row is one with a tombstone: it was replaced or deleted.
 
 Shapes: B queries, b rows, n votes, d dimensions.
 """
@@ -14,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
+from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
 WeightedVotes = tuple[Indices, NDArray[np.int64], Floats | None]  # None: every vote weighs 1
@@ -96,29 +95,6 @@ class Part(Protocol):
     def with_tombstones(self, rows: Sequence[int]) -> Self:
         """Return the same part in which `rows` are dead as well."""
         ...
-
-
-def set_tombstones(alive: Bits | None, places: Sequence[int], size: int) -> Bits:
-    """Return a copy of the bitmap over `size` places with the bits of `places` cleared."""
-    bits = np.packbits(np.ones(size, bool), bitorder="little") if alive is None else alive.copy()
-    dead = np.asarray(places, np.int64)
-    # Several places may share a byte; plain assignment would apply only one of them.
-    np.bitwise_and.at(bits, dead // 8, (0xFF ^ (1 << (dead % 8))).astype(np.uint8))
-    return bits
-
-
-def count_dead(alive: Bits | None, size: int) -> int:
-    """Return how many of the first `size` places are dead."""
-    if alive is None:
-        return 0
-    return size - int(np.unpackbits(alive, bitorder="little", count=size).sum())
-
-
-def alive_places(alive: Bits | None, size: int) -> Rows:
-    """Return those of the first `size` places that are alive, ascending."""
-    if alive is None:
-        return np.arange(size)
-    return np.flatnonzero(np.unpackbits(alive, bitorder="little", count=size))
 
 
 def joined_weights(pieces: Sequence[tuple[Floats | None, int]]) -> Floats | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from service.core.index.bitmaps import count_dead, set_tombstones
 from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
-from service.core.memory.part import Part, count_dead, set_tombstones
+from service.core.memory.part import Part
 from service.core.memory.view import View
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.index.bitmaps import alive_places, count_dead, set_tombstones
 from service.core.index.exact import exact_search, pad
 from service.core.index.protocol import RowFilter, Segment
 from service.core.memory.compaction import SegmentPlan
@@ -16,12 +17,9 @@ from service.core.memory.memory_size import bytes_of_row
 from service.core.memory.part import (
     Part,
     Votes,
-    alive_places,
-    count_dead,
     entries_of,
     gather,
     joined_weights,
-    set_tombstones,
 )
 from service.core.types import Bits, Bools, Floats, Halves, Indices, RowKind, Rows
 

@@ -16,6 +16,7 @@ from itertools import chain
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
+from service.core.index.bitmaps import alive_places
 from service.core.index.exact import exact_search, nearest, pad
 from service.core.index.protocol import RowFilter
 from service.core.items.fused_queries import FusedQueries, fused
@@ -27,7 +28,6 @@ from service.core.memory.part import (
     Part,
     Votes,
     WeightedVotes,
-    alive_places,
     entries_of,
     joined_weights,
 )
