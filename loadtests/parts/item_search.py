@@ -106,9 +106,9 @@ def _row(
         return scanned.search(query, count=attended, row_filter=everything)
 
     with tempfile.TemporaryDirectory(prefix="keymatch-items-") as folder:
-        segment, built = _built(keys, parameters, Path(folder) / "keys.index")
+        segment, built = built_index(keys, parameters, Path(folder) / "keys.index")
         ways = {"scan": scan} | {f"ef {ef}": _walk(segment, ef, attended) for ef in efs}
-        milliseconds = _in_turns(ways, queries)
+        milliseconds = in_turns(ways, queries)
         recalls = _recalls(segment, keys, queries, efs=efs, attended=attended)
         chosen = smallest_ef(segment, keys, queries, recall=RECALL, depth=attended)
     walks = "; ".join(
@@ -183,7 +183,7 @@ def _scanned(keys: Halves) -> LiveVectors:
     return vectors
 
 
-def _built(keys: Halves, parameters: IndexParameters, path: Path) -> tuple[Segment, float]:
+def built_index(keys: Halves, parameters: IndexParameters, path: Path) -> tuple[Segment, float]:
     """The index, and the seconds that building it took on all cores."""
     library, start = load_library(parameters.library), perf_counter()
     faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
@@ -196,14 +196,16 @@ def _walk(segment: Segment, ef: int, attended: int) -> Search:
     return lambda query: segment.search(query, count=attended, ef=ef, row_filter=None)
 
 
-def _in_turns(ways: dict[str, Search], queries: Floats) -> dict[str, float]:
-    """The median milliseconds of each way; each query is answered by all ways in turn."""
+def in_turns(
+    ways: dict[str, Search], queries: Floats, *, clock: Callable[[], float] = perf_counter
+) -> dict[str, float]:
+    """The median milliseconds of each way; each query [d] is answered by all ways in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number, query in enumerate(queries):
         for name in ways if number % 2 else reversed(list(ways)):
-            start = perf_counter()
+            start = clock()
             ways[name](query[None])
-            seconds[name].append(perf_counter() - start)
+            seconds[name].append(clock() - start)
     return {name: float(np.median(taken)) * 1000 for name, taken in seconds.items()}
 
 

@@ -9,27 +9,26 @@ Writes posted_items.json and posted_items.md.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import Annotated
 
-import faiss
 import numpy as np
 from cyclopts import App, Parameter
 
 from loadtests.measure.environment import environment
 from loadtests.measure.item_bundles import drawn_rows
+from loadtests.parts.item_search import Search, built_index, in_turns
 from loadtests.results.result_table import Report, Row
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.manifest import ItemFacts
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.libraries import IndexParameters
 from service.core.items.item_memory import ItemMemory
 from service.core.items.sealed_items import SEALED_EF
 from service.core.memory.compaction import FAN_OUT, SegmentPlan, plans_after_put
@@ -115,34 +114,26 @@ def _sealed(
     memory: ItemMemory, plans: Plans, parameters: IndexParameters, folder: Path
 ) -> tuple[ItemMemory, float]:
     """The memory with an index for each plan, and the seconds of the longest build, all cores."""
-    library, longest = load_library(parameters.library), 0.0
+    longest = 0.0
     for number, plan in enumerate(plans):
-        vectors, path = memory.posted.vectors.read(plan.rows), folder / f"{number}.index"
-        start = perf_counter()
-        faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
-        library.build(vectors, parameters, path, lambda done: None)
-        longest = max(longest, perf_counter() - start)
-        segment = library.open(path, rows=len(vectors), dimension=vectors.shape[1])
+        vectors = memory.posted.vectors.read(plan.rows)
+        segment, seconds = built_index(vectors, parameters, folder / f"{number}.index")
+        longest = max(longest, seconds)
         posted = memory.posted.with_index(plan.first, plan.stop, plan.rows, segment)
         memory = replace(memory, posted=posted)
-    search_in_one_thread()
     return memory, longest
 
 
 def _row(
     scanned: ItemMemory, sealed: ItemMemory, queries: Floats, *, built: float, attended: int
 ) -> Row:
-    ways = {"scan": scanned, "sealed": sealed}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    recalls = []
-    for number, query in enumerate(queries):
-        places = {}
-        for name in ways if number % 2 else reversed(list(ways)):
-            start = thread_time()
-            _, places[name] = ways[name].nearest_of_one(query[None], attended)
-            seconds[name].append(thread_time() - start)
-        recalls.append(len(np.intersect1d(places["scan"], places["sealed"])) / attended)
-    scan, walk = (float(np.median(seconds[name])) * 1000 for name in ways)
+    def nearest_in(memory: ItemMemory) -> Search:
+        return lambda query: memory.nearest_of_one(query, attended)
+
+    ways = {"scan": nearest_in(scanned), "sealed": nearest_in(sealed)}
+    scan, walk = in_turns(ways, queries, clock=thread_time).values()
+    found = (memory.nearest(queries, attended)[1] for memory in (scanned, sealed))
+    recalls = [len(np.intersect1d(*places)) / attended for places in zip(*found, strict=True)]
     segments, recall = sealed.posted.segments, float(np.mean(recalls))
     return Row(
         what=f"{scanned.posted.count:,} posted items",
