@@ -21,7 +21,6 @@ from training.fitting.trial import gain
 # because it is cut.
 FROZEN_ENCODINGS = 0.05
 CLICKS_A_LABEL = 2  # on average, that classifiers need
-MINED = 6  # labels of a row in a batch (`training/recipes/ance-quick.toml`)
 FEW_LABELS = 2  # times a batch's instances: of fewer, a batch has most anyway
 FIRST_EPOCHS = MOST_EPOCHS / 2  # of the short trials
 
@@ -95,6 +94,8 @@ def _ngrams(
 
 
 def _unidec(situation: Situation, *, name: str, summary: str, epochs: float) -> Candidate:
+    # The recipe has mined labels.
+    mined = () if situation.mined_labels_help else ("batch.hard_negatives=0",)
     return Candidate(
         name=name,
         recipe=QUICK_UNIDEC,
@@ -103,8 +104,7 @@ def _unidec(situation: Situation, *, name: str, summary: str, epochs: float) -> 
             *situation.shared(situation.instances()),
             *heads(situation),
             f"optimizer.epochs={epochs:g}",
-            "refresh.every_epochs=3",
-            f"batch.hard_negatives={MINED if situation.mined_labels_help else 0}",
+            *mined,
         ),
         encodings=2 * FROZEN_ENCODINGS,
         choices=UNIDEC_CHOICES,

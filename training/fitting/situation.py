@@ -50,14 +50,6 @@ class Situation:
         trial = self.trial(name)
         return trial is not None and gain(trial, self.trials[0]).counts
 
-    def better(self, name: str, *others: str) -> bool:
-        """Whether a candidate gained, and more than those of `others` that were tried."""
-        trial = self.trial(name)
-        if trial is None or not self.gained(name):
-            return False
-        tried = [other for other in map(self.trial, others) if other is not None]
-        return all(gain(trial, other).counts for other in tried)
-
     @property
     def mined_labels_help(self) -> bool:
         """Whether n-grams against mined labels are at least as good as without.
@@ -72,19 +64,25 @@ class Situation:
     @property
     def classifiers_help(self) -> bool:
         """Whether UniDEC was better than n-grams alone beside the frozen encoder."""
-        return self.better(QUICK_UNIDEC, QUICK, QUICK_ANCE)
+        unidec = self.trial(QUICK_UNIDEC)
+        if unidec is None or not self.gained(QUICK_UNIDEC):
+            return False
+        others = self._tried(QUICK, QUICK_ANCE)
+        return all(gain(unidec, other).counts for other in others)
 
     @property
     def best_quick(self) -> Trial | None:
         """The best trial beside the frozen encoder, None where none gained."""
-        names = filter(self.gained, (QUICK, QUICK_ANCE, QUICK_UNIDEC))
-        tried = [trial for trial in map(self.trial, names) if trial is not None]
-        return max(tried, key=lambda trial: trial.score, default=None)
+        gained = filter(self.gained, (QUICK, QUICK_ANCE, QUICK_UNIDEC))
+        return max(self._tried(*gained), key=lambda trial: trial.score, default=None)
 
     @property
     def trials_of_whole(self) -> list[Trial]:
         """The short trials of the whole encoder."""
-        return [trial for trial in map(self.trial, (WHOLE, SUPCON)) if trial is not None]
+        return self._tried(WHOLE, SUPCON)
+
+    def _tried(self, *names: str) -> list[Trial]:
+        return [trial for trial in map(self.trial, names) if trial is not None]
 
     @property
     def ngrams_help(self) -> bool:

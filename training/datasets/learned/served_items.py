@@ -60,11 +60,11 @@ class LearnedItems:
 
         An item that was deleted is gone with its links, and one whose text was replaced keeps them.
         """
-        linked = None if data is None or data.metadata is None else data
+        before = None if data is None else data.metadata
+        linked = None if before is None else data
         if memory is None:
-            if linked is None or linked.metadata is None:
-                return cls(texts=None, data=None)
-            return cls(texts=writes.applied(linked.metadata), data=linked)
+            texts = None if before is None else writes.applied(before)
+            return cls(texts=texts, data=linked)
         items = memory.page(after="", size=len(memory))
         items.sort(key=lambda item: item.place)  # the data set's order, then that of the posts
         texts = Texts(
