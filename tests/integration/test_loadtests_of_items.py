@@ -1,4 +1,4 @@
-"""The load tests of items: latency beside the bundle without them, a scan beside indexes."""
+"""The load tests of items compare bundles with and without items, and a scan with an index."""
 
 import json
 from functools import partial

@@ -49,7 +49,7 @@ def test_classifiers_do_not_take_the_time_of_the_whole_encoder() -> None:
 
 
 def test_the_whole_encoder_does_not_take_time_that_others_use_better() -> None:
-    """On a slow core it encoded for 180 seconds, and trained for 34."""
+    """On a slow core it would encode and choose for 210 seconds, and train for 34."""
     assert seconds(WHOLE_ENCODER, 244.0, DEAR) == pytest.approx(244 - 210)
     replaceable = replace(WHOLE_ENCODER, replaceable=True)
     assert seconds(replaceable, 244.0, DEAR) == 0.0

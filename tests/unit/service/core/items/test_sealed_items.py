@@ -162,7 +162,7 @@ def test_items_that_all_died_need_no_index(bundle: Bundle, tmp_path: Path) -> No
 def test_posted_queries_get_the_same_keys_with_and_without_indexes(
     memory: KnowledgeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other processes may have other indexes, and what is found decides about the key."""
+    """A key is fused with the nearest items, and not all processes have the same indexes."""
     queries = ("tent", "light boots", "lamp")
     clicks = [click(POSTED + 1 + place, query, "tent") for place, query in enumerate(queries)]
 
