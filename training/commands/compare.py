@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
+from training.evaluation.seeds import FIRST_SEED, check_seeds, folder_of_seed
 from training.models.encoder_location import VECTOR_CACHE
 from training.models.precision import Precision
 
@@ -37,6 +39,7 @@ def compare(
     data: Path,
     out: Path,
     only: Annotated[tuple[str, ...], MANY] = (),
+    seeds: Annotated[tuple[int, ...], MANY] = (FIRST_SEED,),
     precision: ScoringPrecision = "fp32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
@@ -56,9 +59,14 @@ def compare(
         Folder for the runs; each has a subfolder.
     only
         Names of the entries to run; without it, all.
+    seeds
+        Seeds of training. Results of seed 0 lie in OUT/ENTRY, those of seed 1 in OUT/ENTRY/seed-1
+        and so on, guided by oracles of the same seed; report and tables give mean and deviation.
+        What has no recipe runs once.
     dry_run
         Only print the commands.
     """
+    check_seeds(seeds)
     loaded = comparisons.load(comparison)
     entries = loaded.chosen(only)
     refuse_unwritable(out)
@@ -66,51 +74,63 @@ def compare(
     require_test_rows(dataset)
     refuse_overlap(dataset, data)
     console = open_console()
-    for entry in entries:
-        for command in commands(entry, loaded, data=data, out=out, precision=precision):
+    for entry, seed in product(entries, seeds):
+        for command in commands(
+            entry, loaded, data=data, out=out, precision=precision, seed=seed
+        ):
             console.print(f"python -m training {shlex.join(command)}", soft_wrap=True)
             if not dry_run:
                 _run(command, vectors=out / VECTORS)
 
 
 def commands(
-    entry: Entry, comparison: Comparison, *, data: Path, out: Path, precision: Precision
+    entry: Entry,
+    comparison: Comparison,
+    *,
+    data: Path,
+    out: Path,
+    precision: Precision,
+    seed: int = FIRST_SEED,
 ) -> Iterator[Sequence[str]]:
-    """The commands that are still to be run for an entry, in order."""
-    folder, on_data = out / entry.name, ("--data", str(data))
+    """The commands that are still to be run for an entry with a seed, in order."""
+    if seed != FIRST_SEED and not entry.is_seeded:
+        return
+
+    def of(name: str) -> Path:
+        with_seeds = comparison.named(name).is_seeded
+        return folder_of_seed(out / name, seed if with_seeds else FIRST_SEED)
+
+    folder, on_data = of(entry.name), ("--data", str(data))
     if (folder / results.FILE).exists():
         return
+    places = (*on_data, "--out", str(folder))
     scoring = ("--name", entry.name, "--precision", precision)
     if entry.peer is not None:
-        yield ("peer", entry.peer, *on_data, "--out", str(folder), *_settings(entry.set))
+        yield ("peer", entry.peer, *places, *_settings(entry.set))
     elif entry.mixes is not None:
-        runs = (str(out / name) for name in entry.mixes)
-        yield ("mix", "--run", *runs, *on_data, "--out", str(folder), *scoring)
+        yield ("mix", "--run", *(str(of(name)) for name in entry.mixes), *places, *scoring)
     elif entry.scores is not None:
         share = ("--head-share", f"{entry.head_share:g}")
-        yield (
-            *("score", "--run", str(out / entry.scores), *on_data, "--out", str(folder)),
-            *(*share, *scoring),
-        )
+        yield ("score", "--run", str(of(entry.scores)), *places, *share, *scoring)
     elif entry.encoder is not None:
-        yield ("score", "--encoder", entry.encoder, *on_data, "--out", str(folder), *scoring)
+        yield ("score", "--encoder", entry.encoder, *places, *scoring)
     else:
         if not (folder / RUN).exists():
-            yield _training(entry, comparison, (*on_data, "--out", str(folder)), folder)
+            oracle = None if entry.guided_by is None else of(entry.guided_by)
+            resume = ("--resume",) if entry.recipe and can_resume(folder) else ()
+            yield _training(entry, comparison, (*places, *resume), seed=seed, oracle=oracle)
         yield ("score", "--run", str(folder), *on_data, *scoring)
 
 
 def _training(
-    entry: Entry, comparison: Comparison, places: Sequence[str], folder: Path
+    entry: Entry, comparison: Comparison, options: Sequence[str], *, seed: int, oracle: Path | None
 ) -> Sequence[str]:
-    """The command that makes the entry's run; `places` are its --data and --out."""
+    """The command that makes the entry's run; `options` are all but its settings."""
     if entry.recipe is None:
-        return ("fit", *places, "--minutes", f"{entry.fit:g}")
-    resume = ("--resume",) if can_resume(folder) else ()
-    oracle = entry.guided_by
-    guidance = () if oracle is None else (f"guidance.oracle={folder.parent / oracle}",)
-    settings = _settings((*comparison.set, *entry.set, *guidance))
-    return ("train", entry.recipe, *places, *resume, *settings)
+        return ("fit", *options, "--minutes", f"{entry.fit:g}")
+    more: tuple[str, ...] = () if seed == FIRST_SEED else (f"seed={seed}",)
+    more += () if oracle is None else (f"guidance.oracle={oracle}",)
+    return ("train", entry.recipe, *options, *_settings((*comparison.set, *entry.set, *more)))
 
 
 def _settings(assignments: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_links import require_metadata
 from training.evaluation import robustness as results
 from training.evaluation.robustness import Robustness
+from training.evaluation.seeds import check_seeds
 from training.progress import say, stages
 from training.report.robustness_panels import robustness_panels
 
@@ -53,7 +54,7 @@ def robustness(
         the means and standard deviations over these draws.
     """
     refuse_unwritable(out)
-    _check_seeds(seeds)
+    check_seeds(seeds)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     require_metadata(dataset, reader="robustness changes")
@@ -74,12 +75,6 @@ def robustness(
     results.write(found, out)
     [panel] = robustness_panels([found])
     write_file(out / PLOT, draw(panel, LIGHT))
-
-
-def _check_seeds(seeds: Sequence[int]) -> None:
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        shown = " ".join(map(str, seeds)) or "none"
-        raise InvalidInput(f"--seeds takes different numbers from 0 on, not {shown}")
 
 
 def _check_runs(runs: Sequence[Path], dataset: Dataset) -> None:

@@ -57,6 +57,11 @@ class Entry:
     set: tuple[str, ...] = ()
     guided_by: Name | None = None
 
+    @property
+    def is_seeded(self) -> bool:
+        """Whether its result depends on the seed of a recipe."""
+        return self.recipe is not None or self.mixes is not None or self.scores is not None
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Comparison:
@@ -64,6 +69,10 @@ class Comparison:
 
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
     set: tuple[str, ...] = ()
+
+    def named(self, name: str) -> Entry:
+        """The entry of a name that is known."""
+        return next(entry for entry in self.entries if entry.name == name)
 
     def chosen(self, only: tuple[str, ...]) -> tuple[Entry, ...]:
         """The entries of these names, all where `only` is empty; raises `InvalidConfig`."""

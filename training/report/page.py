@@ -27,6 +27,7 @@ from training.report.panels import (
 )
 from training.report.plots import DARK, LIGHT, draw
 from training.report.runs import Run
+from training.report.seeds import seed_table
 from training.report.significance import Comparison, p_value
 from training.report.tables import Table
 from training.report.words import WORDS
@@ -68,6 +69,7 @@ class Section:
     anchor: str
     facts: Facts
     metrics: Table
+    seeds: Table
     plane_pictures: tuple[Picture, ...]
     memorizations: Table
     memorization_pictures: tuple[Picture, ...]
@@ -110,6 +112,7 @@ def section_of(runs: Sequence[Run], *, anchor: str) -> Section:
         anchor=anchor,
         facts=facts.facts_of(runs),
         metrics=tables.metrics(runs),
+        seeds=seed_table(runs),
         plane_pictures=pictures(anchor, plane_panels(runs)),
         memorizations=tables.memorizations(runs),
         memorization_pictures=pictures(anchor, memorization_panels(runs)),

@@ -1,6 +1,7 @@
 """training/measured/README.md: the committed results of all systems as Markdown tables.
 
     MEASURED/SET/RUN/results.json        what `score` or `peer` wrote; one table for each data set
+    MEASURED/SET/RUN/seed-1/...          the same of other seeds
     MEASURED/SET/robustness.json         what `robustness` wrote
     MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
     MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
@@ -27,6 +28,7 @@ from training.report.mogic.section import mogic_section
 from training.report.orderings import orderings
 from training.report.run_table import devices, run_table
 from training.report.runs import Run, grouped, read_run
+from training.report.seeds import seed_lines
 from training.report.tables import percent
 from training.report.unidec_tables import unidec_section
 
@@ -123,13 +125,15 @@ def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
         devices=devices(runs),
     )
     yield from run_table(runs)
+    yield ""
+    yield from seed_lines(runs)
     checked = [ordering for ordering in orderings(runs) if ordering.findings]
     if checked:
-        yield "\n" + ORDERINGS
+        yield ORDERINGS
         for ordering in checked:
             claim = ordering.claim.replace("λ", "lambda")
             yield f"- {ordering.source}: {claim}: {ordering.verdict}"
-    yield ""
+        yield ""
 
 
 def _held_out(runs: Sequence[Run]) -> str:

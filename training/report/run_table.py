@@ -30,7 +30,7 @@ def devices(runs: Sequence[Run]) -> str:
 
 
 def _run_cells(run: Run, best: Mapping[str, float]) -> list[str]:
-    chosen, labels_alone = run.chosen, run.by_memorization.get(0.0)
+    chosen, labels_alone = run.chosen, run.labels_alone
     seconds = run.results.training_seconds
     figures = []
     for metric in METRICS:

@@ -41,6 +41,11 @@ class Run:
         return self.results.results[place_of_chosen(self.results.results)]
 
     @property
+    def labels_alone(self) -> Result | None:
+        """The result at lambda 0 and the chosen b; None for a peer."""
+        return self.by_memorization.get(0.0)
+
+    @property
     def rows(self) -> NDArray[np.float64]:
         """Figures of each test row at the chosen settings, [n, 3]; columns as `results.PER_ROW`."""
         return self.results.rows

@@ -132,7 +132,7 @@ def duration(seconds: float) -> str:
 
 def _ways(run: Run) -> Iterator[Way]:
     yield way_of(run, run.chosen), run.chosen
-    plain = run.by_memorization.get(0.0)
+    plain = run.labels_alone
     if plain is not None and run.chosen.memorization != 0.0:
         yield way_of(run, plain), plain
     yield from ((one.method, one) for one in run.others)

@@ -16,6 +16,7 @@ from training.evaluation import results
 from training.report.facts import listed
 from training.report.markdown import markdown_table
 from training.report.runs import Run, read_runs
+from training.report.seeds import seed_lines
 from training.report.tables import percent
 
 FOLDER, BASE = "unidec", "unidec"
@@ -57,6 +58,7 @@ def unidec_section(measured: Path) -> Iterator[str]:
         yield from _table_5(runs, others, base)
         yield from _tables_6_and_7(runs, others, base)
         yield from _dimensions(runs, others)
+        yield from seed_lines(runs)
 
 
 def differences(run: Run, base: Run) -> dict[str, str]:
@@ -149,7 +151,7 @@ def _dimension(run: Run) -> str:
 
 def _figures(run: Run | None) -> list[str]:
     """The metrics of the labels' keys alone; empty cells without a run."""
-    alone = None if run is None else run.by_memorization.get(0.0)
+    alone = None if run is None else run.labels_alone
     return ["" if alone is None else percent(alone.metrics[name]) for name in METRICS]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from training.report.mogic.figures import Row, figures, gain, gains
+from training.report.mogic.figures import Row, figures, gain, gains, gains_by_seed
 from training.report.mogic.relations import (
     Disciple,
     Family,
@@ -17,6 +17,7 @@ from training.report.mogic.relations import (
     same_recipe,
 )
 from training.report.runs import Run
+from training.report.seeds import seeded
 
 # Table 5's row -> whether own loss, alignment and matching count
 FULL, ALONE = "Disciple + Alignment + Matching", "Disciple"
@@ -60,6 +61,22 @@ def guided_rows(runs: Sequence[Run]) -> list[Row]:
                 [system, family.alone.name, *figures(family.alone)],
                 ["gain", "", *gains(run, family.alone)],
             ]
+    return rows
+
+
+def seeded_rows(runs: Sequence[Run]) -> list[Row]:
+    """The gain by guidance over several seeds, for the disciples of Tables 7 and 13."""
+    by_name = {one.run.name: one for one in seeded(runs)}
+    rows: list[Row] = []
+    for family in families(runs):
+        alone = None if family.alone is None else by_name.get(family.alone.name)
+        for disciple in family.disciples:
+            guided = by_name.get(disciple.run.name)
+            if alone is None or guided is None or not _as_in_table_13(disciple):
+                continue
+            shared = len(guided.by_seed.keys() & alone.by_seed.keys())
+            system, name = disciple.run.results.system, disciple.run.name
+            rows.append([system, name, str(shared), *gains_by_seed(guided, alone)])
     return rows
 
 

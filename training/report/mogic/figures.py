@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from training.evaluation.results import PER_ROW
 from training.report.markdown import markdown_table
 from training.report.runs import Run
+from training.report.seeds import SeededRun, difference, labels_alone, with_memory
 from training.report.significance import p_value, paired_p
 from training.report.tables import percent
 
@@ -27,16 +28,25 @@ def table(
 
 def figures(run: Run) -> Row:
     """The metrics at the chosen settings, and P@1 of the labels' keys alone."""
-    alone = _labels_alone(run)
+    alone = run.labels_alone
     cells = [percent(run.chosen.metrics[metric]) for metric in METRICS]
-    return [*cells, "" if alone is None else percent(alone)]
+    return [*cells, "" if alone is None else percent(alone.metrics["P@1"])]
 
 
 def gains(run: Run, other: Run) -> Row:
     """How far a run is above another one by each figure; p where single rows are known."""
     cells = [gain(run, other, metric) for metric in METRICS]
-    ours, theirs = _labels_alone(run), _labels_alone(other)
-    return [*cells, "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"]
+    ours, theirs = run.labels_alone, other.labels_alone
+    if ours is None or theirs is None:
+        return [*cells, ""]
+    return [*cells, f"{ours.metrics['P@1'] - theirs.metrics['P@1']:+.2f}"]
+
+
+def gains_by_seed(run: SeededRun, other: SeededRun) -> Row:
+    """The same over all seeds that both have: mean and standard deviation of the differences."""
+    columns = (*map(with_memory, METRICS), labels_alone("P@1"))
+    spreads = [difference(run, other, figure) for figure in columns]
+    return ["" if spread is None else spread.signed for spread in spreads]
 
 
 def gain(run: Run, other: Run, metric: str = "P@1") -> str:
@@ -47,8 +57,3 @@ def gain(run: Run, other: Run, metric: str = "P@1") -> str:
     column = PER_ROW.index(metric)
     p = paired_p(run.rows[:, column], other.rows[:, column])
     return f"{difference:+.2f} (p {p_value(p)})"
-
-
-def _labels_alone(run: Run) -> float | None:
-    result = run.by_memorization.get(0.0)
-    return None if result is None else result.metrics["P@1"]

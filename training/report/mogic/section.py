@@ -14,6 +14,7 @@ from training.report.mogic.figures import Row, table
 from training.report.mogic.noise import bank_rows, noise_rows, noise_table, source_rows
 from training.report.run_table import devices, run_table
 from training.report.runs import Run
+from training.report.seeds import seed_lines
 
 PICTURE = "robustness.png"
 WIDTH = 100  # characters of a line
@@ -63,6 +64,13 @@ ABLATIONS = (
         words="Each disciple with guidance as in the paper (alpha and beta 0.1), and without.",
         rows=ablations.guided_rows,
         texts=("model", "run"),
+    ),
+    Part(
+        heading="What guidance gains, over several seeds",
+        words="Mean and standard deviation of the difference between guided and unguided, both with"
+        " the same seed, which also draws the held-out rows.",
+        rows=ablations.seeded_rows,
+        texts=("system", "run", "seeds"),
     ),
     Part(
         heading="The losses (Table 5)",
@@ -122,6 +130,7 @@ def mogic_section(
     yield "### All runs\n"
     yield from run_table(runs)
     yield ""
+    yield from seed_lines(runs)
 
 
 def _commands(runs: Sequence[Run]) -> Iterator[str]:

@@ -133,6 +133,40 @@ def test_entries_mix_and_score_those_before_them(
     ]
 
 
+def test_each_recipe_is_trained_with_every_seed(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
+    guided = '[[entries]]\nname = "g"\nrecipe = "ngame"\nguided_by = "r"\n'
+    peer = '[[entries]]\nname = "bm25"\npeer = "bm25"\n'
+    fit = '[[entries]]\nname = "f"\nfit = 1.0\n[[entries]]\nname = "m"\nmixes = ["r", "f"]\n'
+    comparison.write_text(f"{RAE}{guided}{DE}{peer}{fit}")
+    places = ["--data", str(data), "--out", str(out), "--dry-run"]
+    assert run(app, ["compare", str(comparison), *places, "--seeds", "2"]) == 0
+    shown = [line.removeprefix("python -m training ") for line in capfd.readouterr().out.split("\n")]
+    first, second = out / "r" / "seed-2", out / "g" / "seed-2"
+    scoring = "--precision fp32"
+    assert shown[:-1] == [
+        f"train rae --data {data} --out {first} --set seed=2",
+        f"score --run {first} --data {data} --name r {scoring}",
+        f"train ngame --data {data} --out {second} --set seed=2 --set guidance.oracle={first}",
+        f"score --run {second} --data {data} --name g {scoring}",
+        f"score --run {first} --data {data} --out {out / 'de' / 'seed-2'} --head-share 1 --name de"
+        f" {scoring}",
+        f"mix --run {first} {out / 'f'} --data {data} --out {out / 'm' / 'seed-2'} --name m"
+        f" {scoring}",
+    ]
+
+
+@pytest.mark.parametrize("seeds", [["-1"], ["1", "1"]])
+def test_wrong_seeds_are_refused(
+    seeds: list[str], data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--data", str(data), "--out", str(tmp_path / "runs"), "--dry-run"]
+    assert run(app, ["compare", "moby", *places, "--seeds", *seeds]) == 2
+    assert "--seeds takes different numbers from 0 on" in capfd.readouterr().err
+
+
 def test_a_command_that_fails_stops_the_comparison(
     comparison: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from training.evaluation.results import write
+from training.evaluation.seeds import folder_of_seed
 from training.report.mogic import ablations
 from training.report.mogic.figures import gain, gains
 from training.report.runs import Run
@@ -44,6 +47,25 @@ def test_table_13_pairs_each_disciple_with_itself_unguided(runs: list[Run]) -> N
     ]
     assert rows[2][0] == "gain" and rows[2][2].startswith("+2.00")
     assert len(rows) == 3, "an oracle without metadata is Table 10's, OAK was not run alone"
+
+
+def test_gains_over_seeds_are_differences_with_the_same_seed(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    for name, figures in {"ngame": (50.0, 51.0), "guided": (52.0, 55.0)}.items():
+        one = next(run for run in runs if run.name == name)
+        result, *others = one.results.results
+        for seed, figure in enumerate(figures):
+            ways = (replace(result, metrics=result.metrics | {"P@1": figure}), *others)
+            folder = folder_of_seed(tmp_path / name, seed)
+            write(replace(one.results, results=ways), folder)
+    moved = [
+        replace(run, folder=tmp_path / run.name) if run.name in ("ngame", "guided") else run
+        for run in runs
+    ]
+    [row] = ablations.seeded_rows(moved)
+    assert row[:4] == ["ngame", "guided", "2", "+3.00 ± 1.41"]
+    assert ablations.seeded_rows(runs) == []
 
 
 def test_table_5_leaves_out_one_loss_after_the_other(runs: list[Run]) -> None:
