@@ -20,6 +20,7 @@ from training.commands.peer import peer
 from training.commands.report import report
 from training.commands.robustness import robustness
 from training.commands.scoring.mix import mix
+from training.commands.scoring.rerank import rerank
 from training.commands.scoring.score import score
 from training.commands.tables import tables
 from training.commands.train import list_recipes, train
@@ -38,6 +39,7 @@ app.command(list_recipes, name="recipes")
 app.command(distill)
 app.command(score)
 app.command(mix)
+app.command(rerank)
 app.command(average)
 app.command(peer)
 app.command(evaluate)

@@ -64,11 +64,9 @@ def open_runs(folders: Sequence[Path], dataset: Dataset, *, most: int) -> list[F
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InvalidInput("--run: each run may be given once")
     digest = digest_of(dataset)
-    runs = [_open_run(folder, dataset, digest) for folder in folders]
+    runs = [open_run(folder, dataset, digest=digest) for folder in folders]
     first = runs[0]
     for run in runs:
-        if not len(run.slices.held_out):
-            raise InvalidInput(f"{run.folder} holds no rows out: there is nothing to choose on")
         if not np.array_equal(run.slices.held_out, first.slices.held_out):
             raise InvalidInput(
                 f"{first.folder} and {run.folder} hold out different rows: train both with the"
@@ -77,7 +75,12 @@ def open_runs(folders: Sequence[Path], dataset: Dataset, *, most: int) -> list[F
     return runs
 
 
-def _open_run(folder: Path, dataset: Dataset, digest: str) -> FinishedRun:
+def open_run(folder: Path, dataset: Dataset, *, digest: str | None = None) -> FinishedRun:
+    """The run in a folder; `digest` is that of the data, where it is known.
+
+    Raises as `open_runs`.
+    """
+    digest = digest or digest_of(dataset)
     facts = read_run_on(folder, dataset.name)
     if facts.get(DATA_DIGEST, digest) != digest:  # runs of earlier versions have none
         raise InvalidInput(f"{folder} was trained on other texts than those of {dataset.name!r}")
@@ -89,6 +92,8 @@ def _open_run(folder: Path, dataset: Dataset, digest: str) -> FinishedRun:
     data = split_training_data(
         dataset, validation, seed=int(settings.get("seed", 0)), source=source
     )
+    if not len(data.slices.held_out):
+        raise InvalidInput(f"{folder} holds no rows out: there is nothing to choose on")
     return FinishedRun(
         folder=folder,
         facts=facts,

@@ -8,17 +8,16 @@ Shapes: n rows, N training rows, L labels, r runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
-from time import process_time
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.types import Role
+from training.combining.held_out import held_out_of
+from training.combining.processor_time import timed
 from training.combining.runs import FinishedRun
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
@@ -31,12 +30,10 @@ from training.experiments.sweeps import Measured, Scoring, open_scoring
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 from training.progress import Report
-from training.selection.memory_choices import DEPTHS
 from training.selection.validation import (
     Slices,
     ValidationSettings,
     criterion,
-    retrieve_held_out,
 )
 
 MOST_RUNS = 3
@@ -45,7 +42,6 @@ CANDIDATES = 300  # ranked labels of each run
 TIMED_QUERIES = 1_000
 
 METHOD, ALONE = "mix", "{} alone"
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +119,9 @@ def mixed_scores(
         [one.held_out for one in ranked], dataset, held_out=runs[0].slices, order=order
     )
     union = partial(union_of, normalization=choices.normalization, order=order)
-    candidates, mixing = _timed(lambda: union([one.test for one in ranked]))
+    candidates, mixing = timed(lambda: union([one.test for one in ranked]))
     top_k = labels_to_rank(dataset.test.filtered)
-    best, ranking = _timed(lambda: rank_mixed(candidates, choices.weights, top_k=top_k))
+    best, ranking = timed(lambda: rank_mixed(candidates, choices.weights, top_k=top_k))
     chosen = measured(dataset, best, method=METHOD, chosen=True)
     return MixedScores(
         choices=choices,
@@ -195,17 +191,15 @@ def _ranked(run: FinishedRun, *, precision: Precision, report: Report) -> _Ranke
         str(run.best), run.dataset, folder=run.best, precision=precision, report=report
     )
     queries = len(scoring.queries)
-    retrieved, search = _timed(lambda: scoring.retrieved)
-    test, rank = _timed(lambda: _predicted(scoring, scoring.memory, retrieved))
+    retrieved, search = timed(lambda: scoring.retrieved)
+    test, rank = timed(lambda: _predicted(scoring, scoring.memory, retrieved))
     cost = QueryCost(
         run=run.name,
         encode=_encoding_cost(run, precision=precision),
         search=search / queries,
         rank=rank / queries,
     )
-    instances, labels = np.split(scoring.memory.keys.astype(np.float32), [len(run.dataset.train)])
-    depth = max(*DEPTHS, scoring.choices.depth)
-    held = retrieve_held_out(scoring.dataset, run.slices, instances, labels, depth=depth)
+    held = held_out_of(run, scoring)
     return _RankedRun(
         held_out=_predicted(scoring, held.memory, held.retrieved), test=test, cost=cost
     )
@@ -229,11 +223,4 @@ def _encoding_cost(run: FinishedRun, *, precision: Precision) -> float:
     encoder, texts = load_encoder(str(run.best)), run.dataset.test.instances.texts[:TIMED_QUERIES]
     encode = partial(encode_texts, encoder, role=Role.QUERY, precision=precision)
     encode(texts[:1])  # what is set up at the first call is not a query's
-    return _timed(lambda: encode(texts))[1] / len(texts)
-
-
-def _timed(work: Callable[[], Value]) -> tuple[Value, float]:
-    """The work's value and its processor time in milliseconds, over all threads."""
-    start = process_time()
-    value = work()
-    return value, 1_000.0 * (process_time() - start)
+    return timed(lambda: encode(texts))[1] / len(texts)

@@ -75,9 +75,7 @@ def compare(
     refuse_overlap(dataset, data)
     console = open_console()
     for entry, seed in product(entries, seeds):
-        for command in commands(
-            entry, loaded, data=data, out=out, precision=precision, seed=seed
-        ):
+        for command in commands(entry, loaded, data=data, out=out, precision=precision, seed=seed):
             console.print(f"python -m training {shlex.join(command)}", soft_wrap=True)
             if not dry_run:
                 _run(command, vectors=out / VECTORS)
@@ -109,6 +107,8 @@ def commands(
         yield ("peer", entry.peer, *places, *_settings(entry.set))
     elif entry.mixes is not None:
         yield ("mix", "--run", *(str(of(name)) for name in entry.mixes), *places, *scoring)
+    elif entry.reranks is not None:
+        yield ("rerank", "--run", str(of(entry.reranks)), *places, *scoring)
     elif entry.scores is not None:
         share = ("--head-share", f"{entry.head_share:g}")
         yield ("score", "--run", str(of(entry.scores)), *places, *share, *scoring)

@@ -14,6 +14,10 @@ name = "rae-and-dexml"
 mixes = ["rae", "dexml"]          # entries before it, whose scores are mixed
 
 [[entries]]
+name = "rae-reranked"
+reranks = "rae"                   # an entry before it, whose best labels trees rank again
+
+[[entries]]
 name = "unidec-de"
 scores = "unidec"                 # an entry before it, scored anew
 head_share = 1.0                  # with this share of UniDEC's first head
@@ -34,7 +38,7 @@ from training.recipes import shipped
 
 PACKAGE = "training.comparisons"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-KINDS = ("recipe", "encoder", "peer", "fit", "mixes", "scores")
+KINDS = ("recipe", "encoder", "peer", "fit", "mixes", "reranks", "scores")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,7 +47,8 @@ class Entry:
 
     `fit` is the time that `python -m training fit` has, in minutes. `guided_by` is the name of an
     entry before this one, whose run is MOGIC's oracle; `mixes` are those of two or three whose
-    scores are mixed, and `scores` that of UniDEC's run which is scored with `head_share`.
+    scores are mixed, `reranks` that of one whose labels are ranked again, and `scores` that of
+    UniDEC's run which is scored with `head_share`.
     """
 
     name: Name
@@ -52,6 +57,7 @@ class Entry:
     peer: str | None = None
     fit: Positive | None = None
     mixes: Annotated[tuple[Name, ...], Field(min_length=2, max_length=3)] | None = None
+    reranks: Name | None = None
     scores: Name | None = None
     head_share: Share | None = None
     set: tuple[str, ...] = ()
@@ -60,7 +66,7 @@ class Entry:
     @property
     def is_seeded(self) -> bool:
         """Whether its result depends on the seed of a recipe."""
-        return self.recipe is not None or self.mixes is not None or self.scores is not None
+        return any((self.recipe, self.mixes, self.reranks, self.scores))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -143,12 +149,13 @@ def _check(entry: Entry, before: Mapping[str, Entry], *, source: str) -> None:
     named = {
         "guided_by": [entry.guided_by] if entry.guided_by else [],
         "mixes": list(entry.mixes or ()),
+        "reranks": [entry.reranks] if entry.reranks else [],
         "scores": [entry.scores] if entry.scores else [],
     }
     for key, names in named.items():
         for name in names:
             other = before.get(name)
-            if other is None or not (other.recipe or (other.fit and key == "mixes")):
+            if other is None or not (other.recipe or (other.fit and key in ("mixes", "reranks"))):
                 raise InvalidConfig(
                     f"{source}: {key} names an entry before it that has a recipe; {name} is none"
                 )

@@ -31,9 +31,10 @@ IGNORED = ("encoder.name", "optimizer.", "validation.")
 INTRODUCTION = """\
 ## UniDEC's ablations
 
-`python -m training compare unidec-debian-seealso` and `unidec-moby` train and score these runs; their
-results lie in `unidec/`. As in the paper, a label is found by its key alone (lambda 0); the last columns have
-P@1 with the memory, at the lambda that was chosen, and the bytes of a key, whose numbers are fp16.
+`python -m training compare unidec-debian-seealso` and `unidec-moby` train and score these runs;
+their results lie in `unidec/`. As in the paper, a label is found by its key alone (lambda 0); the
+last columns have P@1 with the memory, at the lambda that was chosen, and the bytes of a key, whose
+numbers are fp16.
 """
 
 

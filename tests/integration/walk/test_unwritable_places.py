@@ -24,6 +24,7 @@ COMMANDS = [
     "training distill --layers 1 --teacher none --data none --out OUT",
     "training score --encoder none --data none --out OUT",
     "training mix --run none other --data none --out OUT",
+    "training rerank --run none --data none --out OUT",
     "training average --run none other --data none --out OUT",
     "training peer bm25 --data none --out OUT",
     "training compare own-data --data none --out OUT",

@@ -116,18 +116,21 @@ def test_a_comparison_goes_on_from_another(
         comparisons.load(str(later))
 
 
-def test_entries_mix_and_score_those_before_them(
+def test_entries_mix_rerank_and_score_those_before_them(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
     other = RAE.replace('"r"', '"s"')
-    comparison.write_text(f'{RAE}{other}[[entries]]\nname = "m"\nmixes = ["r", "s"]\n{DE}')
+    again = '[[entries]]\nname = "again"\nreranks = "r"\n'
+    comparison.write_text(f'{RAE}{other}[[entries]]\nname = "m"\nmixes = ["r", "s"]\n{again}{DE}')
     command = ["compare", str(comparison), "--data", str(data), "--out", str(out), "--dry-run"]
-    assert run(app, [*command, "--only", "m", "de"]) == 0
+    assert run(app, [*command, "--only", "m", "again", "de"]) == 0
     end = "--precision fp32"
     assert capfd.readouterr().out.splitlines() == [
         f"python -m training mix --run {out / 'r'} {out / 's'} --data {data} --out {out / 'm'}"
         f" --name m {end}",
+        f"python -m training rerank --run {out / 'r'} --data {data} --out {out / 'again'}"
+        f" --name again {end}",
         f"python -m training score --run {out / 'r'} --data {data} --out {out / 'de'}"
         f" --head-share 1 --name de {end}",
     ]
@@ -143,10 +146,11 @@ def test_each_recipe_is_trained_with_every_seed(
     comparison.write_text(f"{RAE}{guided}{DE}{peer}{fit}")
     places = ["--data", str(data), "--out", str(out), "--dry-run"]
     assert run(app, ["compare", str(comparison), *places, "--seeds", "2"]) == 0
-    shown = [line.removeprefix("python -m training ") for line in capfd.readouterr().out.split("\n")]
+    lines = capfd.readouterr().out.splitlines()
+    shown = [line.removeprefix("python -m training ") for line in lines]
     first, second = out / "r" / "seed-2", out / "g" / "seed-2"
     scoring = "--precision fp32"
-    assert shown[:-1] == [
+    assert shown == [
         f"train rae --data {data} --out {first} --set seed=2",
         f"score --run {first} --data {data} --name r {scoring}",
         f"train ngame --data {data} --out {second} --set seed=2 --set guidance.oracle={first}",
@@ -186,7 +190,7 @@ def test_a_command_that_fails_stops_the_comparison(
         ("", "entries"),
         (
             '[[entries]]\nname = "a"\n',
-            "a needs exactly one of recipe, encoder, peer, fit, mixes, scores",
+            "a needs exactly one of recipe, encoder, peer, fit, mixes, reranks, scores",
         ),
         ('[[entries]]\nname = "a"\npeer = "b"\nrecipe = "c"\n', "a needs exactly one of"),
         ('[[entries]]\nname = "../a"\npeer = "bm25"\n', "entries.0.name"),

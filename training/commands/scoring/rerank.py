@@ -1,0 +1,120 @@
+"""`python -m training rerank`: trees learn to order a run's best labels again, and are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from service.command_line import open_console
+from service.core.errors import InvalidInput, MissingExtra
+from service.core.files.atomic import refuse_unwritable
+from training.commands.options import ScoringPrecision
+from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
+from training.evaluation import results
+from training.evaluation.results import Results, rows_of_chosen
+from training.models.precision import Precision
+from training.progress import say, stages
+
+if TYPE_CHECKING:
+    from training.combining.runs import FinishedRun
+    from training.reranking.study import Reranked
+
+SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
+TREES_FILE = "trees.txt"
+
+
+def rerank(
+    *,
+    run: Path,
+    data: Path,
+    out: Path,
+    name: str | None = None,
+    seed: int = 0,
+    precision: ScoringPrecision = "fp32",
+) -> None:
+    """Learn to order a run's best labels again, and measure it on the test rows of a data set.
+
+    Gradient-boosted trees read what the memory says of each candidate (votes, similarities,
+    frequency) and how its text overlaps the query's. They learn on the rows that the run holds out,
+    and their number is chosen by cross-validation over these, where none at all competes. Writes
+    results.json, rows.npz and trees.txt, LightGBM's own format.
+
+    Parameters
+    ----------
+    run
+        The run's folder; the more rows it held out (`validation.rows`), the more trees can learn.
+    data
+        The data set's folder.
+    out
+        The folder for the results.
+    name
+        The name in the report. Default: the run's, reranked.
+    seed
+        Draws the folds and what each tree sees.
+    """
+    if out.resolve() == run.resolve():
+        raise InvalidInput("--out must be another folder than that of the run")
+    refuse_unwritable(out)
+    dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
+    try:
+        from training.combining.runs import open_run
+        from training.reranking.study import rerank_run
+    except ImportError as error:
+        raise MissingExtra(error.name or "a package", extra="training") from error
+    opened = open_run(run, dataset)
+    console = open_console()
+    say(f"reranking {opened.name}")
+    with stages(console) as report:
+        reranked = rerank_run(opened, precision=precision, seed=seed, report=report)
+    results.write(_results(name or f"{opened.name}, reranked", opened, reranked, precision), out)
+    reranked.trees.write(out / TREES_FILE)
+    console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
+
+
+def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precision) -> Results:
+    propensity = run.dataset.propensity
+    return Results(
+        name=name,
+        system="rerank",
+        dataset=run.dataset.name,
+        propensity={"a": propensity.a, "b": propensity.b},
+        results=tuple(result for result, _ in reranked.results),
+        training_seconds=run.seconds,
+        settings={
+            "rerank": {
+                "run": run.name,
+                "trees": reranked.choice.trees,
+                "candidates": reranked.candidates,
+                "held_out": {str(trees): one for trees, one in reranked.choice.held_out.items()},
+                "gains": reranked.trees.gains(),
+                "cost_ms": asdict(reranked.cost),
+            }
+        },
+        hardware=run.facts.get("hardware", {}),
+        precision=precision,
+        held_out_rows=reranked.choice.rows,
+        rows=rows_of_chosen(reranked.results),
+    )
+
+
+def _said(reranked: Reranked, out: Path) -> Iterator[str]:
+    """What was chosen, what it costs, and the figures of both orders."""
+    choice, cost = reranked.choice, reranked.cost
+    tried = ", ".join(f"{trees}: {one:.2f}" for trees, one in choice.held_out.items())
+    yield (
+        f"{choice.trees} trees, chosen on {choice.rows:,} held-out rows; mean of the metrics by"
+        f" the number of trees: {tried}"
+    )
+    if not choice.trees:
+        yield "no trees are better than the memory's own order, which is kept"
+    yield (
+        f"a query costs {cost.features:.2f} ms of processor time for its features and"
+        f" {cost.trees:.2f} ms for the trees, in batches, beside the run's own"
+    )
+    for result, _ in reranked.results:
+        shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
+        yield f"{out}: {result.method}: {shown}"

@@ -1,0 +1,118 @@
+"""How the texts of a query and of a candidate overlap.
+
+Shapes: n queries, m candidates, L labels, T different terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import CountVectorizer
+
+from service.core.types import Doubles
+from training.reranking.candidates import Candidates
+
+_GRAM = 3  # characters
+_WORD = r"(?u)\w+"
+_TOGETHER = 65_536  # pairs whose terms are compared at a time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Terms:
+    """Which terms each query and each label has, with a weight for each term."""
+
+    queries: csr_matrix  # [n, T] of 0 and 1
+    labels: csr_matrix  # [L, T]
+    weights: Doubles  # [T]
+
+    def overlap(self, candidates: Candidates) -> tuple[Doubles, Doubles, Doubles]:
+        """The weight of the common terms of each pair, of the query's and of the label's, [m]."""
+        common = np.zeros(len(candidates))
+        for start in range(0, len(common), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            ours = self.queries[candidates.queries[part]]
+            common[part] = ours.multiply(self.labels[candidates.labels[part]]) @ self.weights
+        of_queries, of_labels = self.queries @ self.weights, self.labels @ self.weights
+        return common, of_queries[candidates.queries], of_labels[candidates.labels]
+
+
+def text_features(
+    queries: Sequence[str], labels: Sequence[str], candidates: Candidates
+) -> dict[str, Doubles]:
+    """Features by name, [m] each, from the texts of all queries [n] and labels [L]."""
+    common, of_query, of_label = grams(queries, labels).overlap(candidates)
+    features = {
+        "trigrams, Jaccard": common / np.maximum(of_query + of_label - common, 1.0),
+        "trigrams of the label in the query": common / np.maximum(of_label, 1.0),
+        "trigrams of the query in the label": common / np.maximum(of_query, 1.0),
+        "trigrams of the label": of_label,
+        "trigrams of the query": of_query,
+    }
+    common, of_query, of_label = words(queries, labels).overlap(candidates)
+    features |= {
+        "words, inverse frequency": common,
+        "words of the label in the query": common / np.maximum(of_label, 1e-9),
+        "words of the query in the label": common / np.maximum(of_query, 1e-9),
+    }
+    return features | first_word_features(queries, labels, candidates)
+
+
+def grams(queries: Sequence[str], labels: Sequence[str]) -> Terms:
+    """Trigrams of characters within words, each of weight 1."""
+    vectorizer = CountVectorizer(analyzer="char_wb", ngram_range=(_GRAM, _GRAM), binary=True)
+    of_labels, of_queries = _terms(vectorizer, queries, labels)
+    return Terms(queries=of_queries, labels=of_labels, weights=np.ones(of_labels.shape[1]))
+
+
+def words(queries: Sequence[str], labels: Sequence[str]) -> Terms:
+    """Words, each with the logarithm of its inverse frequency among labels as weight."""
+    of_labels, of_queries = _terms(
+        CountVectorizer(token_pattern=_WORD, binary=True), queries, labels
+    )
+    having = np.bincount(of_labels.indices, minlength=of_labels.shape[1])
+    weights = np.log((1.0 + len(labels)) / (1.0 + having))
+    return Terms(queries=of_queries, labels=of_labels, weights=weights)
+
+
+def first_word_features(
+    queries: Sequence[str], labels: Sequence[str], candidates: Candidates
+) -> dict[str, Doubles]:
+    """How much of both first words is a common beginning: names are often made from names."""
+    ours, theirs = ([first_word(text) for text in texts] for texts in (queries, labels))
+    pairs = zip(candidates.queries.tolist(), candidates.labels.tolist(), strict=True)
+    lengths = np.array(
+        [
+            (common_beginning(ours[query], theirs[label]), len(ours[query]), len(theirs[label]))
+            for query, label in pairs
+        ],
+        np.float64,
+    ).reshape(-1, 3)
+    common, of_query, of_label = lengths.T
+    return {
+        "common beginning": common,
+        "common beginning, share of the query's first word": common / np.maximum(of_query, 1.0),
+        "common beginning, share of the label's first word": common / np.maximum(of_label, 1.0),
+    }
+
+
+def common_beginning(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    return next((place for place, (left, right) in pairs if left != right), shorter)
+
+
+def first_word(text: str) -> str:
+    """Up to the first space, in lower case, without punctuation at its ends; "" for none."""
+    return next(iter(text.lower().split()), "").strip(".,:;()[]\"'")
+
+
+def _terms(
+    vectorizer: CountVectorizer, queries: Sequence[str], labels: Sequence[str]
+) -> tuple[csr_matrix, csr_matrix]:
+    """The terms of labels [L, T] and of queries [n, T]; terms that no label has count, too."""
+    both = csr_matrix(vectorizer.fit_transform([*labels, *queries]), dtype=np.float64)
+    return both[: len(labels)], both[len(labels) :]
