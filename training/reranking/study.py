@@ -18,13 +18,21 @@ from training.combining.held_out import held_out_of
 from training.combining.processor_time import timed
 from training.combining.runs import FinishedRun
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_links import require_metadata
 from training.evaluation.metrics import evaluate
 from training.evaluation.results import measured
 from training.experiments.sweeps import Measured, open_scoring
 from training.models.precision import Precision
 from training.progress import Report
 from training.reranking.candidates import PER_QUERY, entries
-from training.reranking.described import Described, describe, held_out_queries, test_queries
+from training.reranking.described import (
+    Described,
+    describe,
+    items_held_out,
+    items_of_test,
+    queries_held_out,
+    queries_of_test,
+)
 from training.reranking.trees import Trees, learn_trees
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
 
@@ -61,24 +69,32 @@ class Reranked:
     cost: RerankCost
 
 
-def rerank_run(run: FinishedRun, *, precision: Precision, seed: int, report: Report) -> Reranked:
+def rerank_run(
+    run: FinishedRun, *, metadata: bool, precision: Precision, seed: int, report: Report
+) -> Reranked:
     """Learn on the rows that a run holds out, and measure on the test rows.
 
-    Raises `InvalidInput` for a run that holds out fewer rows than there are folds.
+    With `metadata`, trees read the items that queries and labels are linked to as well. Raises
+    `InvalidInput` for a run that holds out fewer rows than there are folds, and for metadata that
+    the data have not.
     """
     dataset, rows = run.dataset, len(run.slices.held_out)
     if rows < FOLDS:
         raise InvalidInput(f"{run.folder} holds out {rows} rows; trees need {FOLDS} at least")
+    if metadata:
+        require_metadata(dataset, reader="--metadata reads")
     scoring = open_scoring(
         str(run.best), dataset, folder=run.best, precision=precision, report=report
     )
     held = held_out_of(run, scoring)
-    learned_on = describe(held_out_queries(run, held, scoring), scoring)
+    learned_on = describe(
+        queries_held_out(run, held, scoring), scoring, items_held_out(run) if metadata else None
+    )
     choice = choose_trees(learned_on, held, seed=seed, report=report)
     everything = np.arange(len(learned_on.candidates))
     trees = learn(learned_on, everything, trees=choice.trees, seed=seed)
-    queries = test_queries(scoring)
-    test, features = timed(lambda: describe(queries, scoring))
+    queries, items = queries_of_test(scoring), items_of_test(dataset) if metadata else None
+    test, features = timed(lambda: describe(queries, scoring, items))
     scores, ranking = timed(lambda: trees.scores(test.features, trees=choice.trees))
     return Reranked(
         trees=trees,

@@ -6,7 +6,6 @@ Shapes: n queries, m candidates, L labels, T different terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -14,29 +13,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from service.core.types import Doubles
 from training.reranking.candidates import Candidates
+from training.reranking.terms import Terms, inverse_frequency
 
 _GRAM = 3  # characters
 _WORD = r"(?u)\w+"
-_TOGETHER = 65_536  # pairs whose terms are compared at a time
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Terms:
-    """Which terms each query and each label has, with a weight for each term."""
-
-    queries: csr_matrix  # [n, T] of 0 and 1
-    labels: csr_matrix  # [L, T]
-    weights: Doubles  # [T]
-
-    def overlap(self, candidates: Candidates) -> tuple[Doubles, Doubles, Doubles]:
-        """The weight of the common terms of each pair, of the query's and of the label's, [m]."""
-        common = np.zeros(len(candidates))
-        for start in range(0, len(common), _TOGETHER):
-            part = slice(start, start + _TOGETHER)
-            ours = self.queries[candidates.queries[part]]
-            common[part] = ours.multiply(self.labels[candidates.labels[part]]) @ self.weights
-        of_queries, of_labels = self.queries @ self.weights, self.labels @ self.weights
-        return common, of_queries[candidates.queries], of_labels[candidates.labels]
 
 
 def text_features(
@@ -72,8 +52,7 @@ def words(queries: Sequence[str], labels: Sequence[str]) -> Terms:
     of_labels, of_queries = _terms(
         CountVectorizer(token_pattern=_WORD, binary=True), queries, labels
     )
-    having = np.bincount(of_labels.indices, minlength=of_labels.shape[1])
-    weights = np.log((1.0 + len(labels)) / (1.0 + having))
+    weights = inverse_frequency(of_labels)
     return Terms(queries=of_queries, labels=of_labels, weights=weights)
 
 

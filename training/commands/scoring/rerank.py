@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
@@ -32,6 +34,7 @@ def rerank(
     data: Path,
     out: Path,
     name: str | None = None,
+    metadata: Annotated[bool, Parameter(negative=())] = False,
     seed: int = 0,
     precision: ScoringPrecision = "fp32",
 ) -> None:
@@ -52,6 +55,8 @@ def rerank(
         The folder for the results.
     name
         The name in the report. Default: the run's, reranked.
+    metadata
+        Trees also read the metadata items that queries and labels are linked to in the data.
     seed
         Draws the folds and what each tree sees.
     """
@@ -69,13 +74,18 @@ def rerank(
     console = open_console()
     say(f"reranking {opened.name}")
     with stages(console) as report:
-        reranked = rerank_run(opened, precision=precision, seed=seed, report=report)
-    results.write(_results(name or f"{opened.name}, reranked", opened, reranked, precision), out)
+        reranked = rerank_run(
+            opened, metadata=metadata, precision=precision, seed=seed, report=report
+        )
+    name = name or f"{opened.name}, reranked"
+    results.write(_results(name, opened, reranked, precision, metadata=metadata), out)
     reranked.trees.write(out / TREES_FILE)
     console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
 
 
-def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precision) -> Results:
+def _results(
+    name: str, run: FinishedRun, reranked: Reranked, precision: Precision, *, metadata: bool
+) -> Results:
     propensity = run.dataset.propensity
     return Results(
         name=name,
@@ -87,6 +97,7 @@ def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precisi
         settings={
             "rerank": {
                 "run": run.name,
+                "metadata": metadata,
                 "trees": reranked.choice.trees,
                 "candidates": reranked.candidates,
                 "held_out": {str(trees): one for trees, one in reranked.choice.held_out.items()},

@@ -67,8 +67,19 @@ def test_too_few_held_out_rows_are_refused(
         assert train_tiny(tmp_path, name, f"validation.rows={rows}", recipe="ngrams") == 0
         assert rerank(tmp_path / name, tmp_path / "data", tmp_path / "out") == 2
         assert message in " ".join(capsys.readouterr().err.split())
-    assert rerank(tmp_path / "few", tmp_path / "data", tmp_path / "few") == 2
+    places = ["--run", str(tmp_path / "few"), "--data", str(tmp_path / "data")]
+    assert run(app, ["rerank", *places, "--out", str(tmp_path / "few")]) == 2
     assert "--out must be another folder" in capsys.readouterr().err
+
+
+def test_metadata_that_the_data_lack_are_refused(
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--run", str(two_runs / "rae"), "--data", str(two_runs / "data")]
+    assert run(app, ["rerank", *places, "--out", str(tmp_path / "again"), "--metadata"]) == 2
+    assert "--metadata reads metadata items, and data set colours has none" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_trees_learn_what_tells_right_from_wrong() -> None:
