@@ -66,8 +66,7 @@ def fit(
 def _check_numbers(minutes: float, seed: int) -> None:
     if not minutes > 0:  # nan is not
         raise InvalidInput(f"minutes must be above 0, not {minutes:g}", field="minutes")
-    if seed < 0:
-        raise InvalidInput(f"the seed must be 0 or more, not {seed}", field="seed")
+    check_seed(seed)
 
 
 def _fit(dataset: Dataset, start: str, data: Path, out: Path, *, minutes: float, seed: int) -> int:

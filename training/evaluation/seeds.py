@@ -27,6 +27,12 @@ def folders_by_seed(run: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def check_seed(seed: int) -> None:
+    """Raise `InvalidInput` for a negative seed."""
+    if seed < 0:
+        raise InvalidInput(f"the seed must be 0 or more, not {seed}", field="seed")
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raise `InvalidInput` for no seed, a negative one, and one that is given twice."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):

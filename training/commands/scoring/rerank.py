@@ -17,6 +17,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.evaluation import results
 from training.evaluation.results import Results, rows_of_chosen
+from training.evaluation.seeds import check_seed
 from training.models.precision import Precision
 from training.progress import say, stages
 
@@ -43,7 +44,7 @@ def rerank(
     Gradient-boosted trees read what the memory says of each candidate (votes, similarities,
     frequency) and how its text overlaps the query's. They learn on the rows that the run holds out,
     and their number is chosen by cross-validation over these, where none at all competes. Writes
-    results.json, rows.npz and trees.txt, LightGBM's own format.
+    results.json and rows.npz, and the trees as trees.txt, LightGBM's own format.
 
     Parameters
     ----------
@@ -62,6 +63,7 @@ def rerank(
     """
     if out.resolve() == run.resolve():
         raise InvalidInput("--out must be another folder than that of the run")
+    check_seed(seed)
     refuse_unwritable(out)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
@@ -79,7 +81,8 @@ def rerank(
         )
     name = name or f"{opened.name}, reranked"
     results.write(_results(name, opened, reranked, precision, metadata=metadata), out)
-    reranked.trees.write(out / TREES_FILE)
+    if reranked.choice.trees:
+        reranked.trees.write(out / TREES_FILE)
     console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
 
 
