@@ -15,6 +15,7 @@ from training.checkpoints.run_json import BEST, RUN
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.datasets.train_test_overlap import refuse_overlap
+from training.evaluation.seeds import check_seed
 from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 
