@@ -1,40 +1,33 @@
 """Learn a second ranking on a run's held-out rows, choose how many trees, and measure it.
 
-Trees learn from candidates of rows that the run did not train on, since rows that it trained on
-find themselves. How many trees are best is chosen by cross-validation over these rows.
+How many trees are best is chosen by cross-validation over the rows that they learn from.
 
 Shapes: n rows, m candidates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from service.core.errors import InvalidInput
-from service.core.types import Doubles, Rows
-from training.combining.held_out import held_out_of
+from service.core.types import Doubles
 from training.combining.processor_time import timed
 from training.combining.runs import FinishedRun
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import require_metadata
-from training.evaluation.metrics import evaluate
 from training.evaluation.results import measured
-from training.experiments.sweeps import Measured, open_scoring
+from training.experiments.sweeps import Measured, Scoring, open_scoring
 from training.models.precision import Precision
 from training.progress import Report
-from training.reranking.candidates import PER_QUERY, entries
-from training.reranking.described import (
-    Described,
-    describe,
-    items_held_out,
-    items_of_test,
-    queries_held_out,
-    queries_of_test,
-)
-from training.reranking.trees import Trees, learn_trees
-from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
+from training.reranking.candidates import PER_QUERY
+from training.reranking.described import Described, describe, items_of_test, queries_of_test
+from training.reranking.lessons import Lesson, learn, lesson_of
+from training.reranking.trees import Trees
 
 FOLDS = 5
 TREES = (0, 50, 100, 150, 200, 300, 400)  # that compete; 0 is the memory's own order
@@ -64,94 +57,122 @@ class Reranked:
 
     trees: Trees
     choice: RerankChoice
-    candidates: int  # of a query
+    learned_from: tuple[str, ...]  # the folders of the runs whose held-out rows teach
+    metadata: bool
     results: list[Measured]
     cost: RerankCost
 
+    def as_settings(self) -> dict[str, Any]:
+        """The table `rerank` of the results' settings."""
+        return {
+            "learned_from": list(self.learned_from),
+            "metadata": self.metadata,
+            "trees": self.choice.trees,
+            "candidates": PER_QUERY,
+            "held_out": {str(trees): one for trees, one in self.choice.held_out.items()},
+            "gains": self.trees.gains(),
+            "cost_ms": asdict(self.cost),
+        }
+
 
 def rerank_run(
-    run: FinishedRun, *, metadata: bool, precision: Precision, seed: int, report: Report
+    run: FinishedRun,
+    others: Sequence[FinishedRun],
+    *,
+    metadata: bool,
+    precision: Precision,
+    seed: int,
+    report: Report,
 ) -> Reranked:
-    """Learn on the rows that a run holds out, and measure on the test rows.
+    """Learn on the rows that a run and `others` hold out, and measure the run on the test rows.
 
     With `metadata`, trees read the items that queries and labels are linked to as well. Raises
     `InvalidInput` for a run that holds out fewer rows than there are folds, and for metadata that
     the data have not.
     """
-    dataset, rows = run.dataset, len(run.slices.held_out)
-    if rows < FOLDS:
-        raise InvalidInput(f"{run.folder} holds out {rows} rows; trees need {FOLDS} at least")
-    if metadata:
-        require_metadata(dataset, reader="--metadata reads")
-    scoring = open_scoring(
-        str(run.best), dataset, folder=run.best, precision=precision, report=report
-    )
-    held = held_out_of(run, scoring)
-    learned_on = describe(
-        queries_held_out(run, held, scoring), scoring, items_held_out(run) if metadata else None
-    )
-    choice = choose_trees(learned_on, held, seed=seed, report=report)
-    everything = np.arange(len(learned_on.candidates))
-    trees = learn(learned_on, everything, trees=choice.trees, seed=seed)
+    dataset = run.dataset
+    _check(run, metadata=metadata)
+    open_ = partial(_scoring, precision=precision, report=report)
+    lessons = [lesson_of(other, open_(other), metadata=metadata) for other in others]
+    scoring = open_(run)
+    lessons = [lesson_of(run, scoring, metadata=metadata), *lessons]
+    choice = choose_trees(lessons, len(dataset.train), seed=seed, report=report)
+    everything = [np.ones(len(lesson.described.candidates), bool) for lesson in lessons]
+    trees = learn(lessons, everything, trees=choice.trees, seed=seed)
     queries, items = queries_of_test(scoring), items_of_test(dataset) if metadata else None
     test, features = timed(lambda: describe(queries, scoring, items))
     scores, ranking = timed(lambda: trees.scores(test.features, trees=choice.trees))
     return Reranked(
         trees=trees,
         choice=choice,
-        candidates=PER_QUERY,
+        learned_from=tuple(str(one.folder) for one in (run, *others)),
+        metadata=metadata,
         results=_results(dataset, test, scores, choice),
         cost=RerankCost(features=features / len(queries), trees=ranking / len(queries)),
     )
 
 
 def choose_trees(
-    described: Described, held: HeldOutRetrieval, *, seed: int, report: Report
+    lessons: Sequence[Lesson], rows: int, *, seed: int, report: Report
 ) -> RerankChoice:
     """The number of trees with the best mean of metrics, of equal ones the fewest.
 
-    Each row is ranked by trees that learned without it.
+    Each of the training rows, `rows` in number, is ranked by trees that learned without it, in
+    every lesson.
     """
-    candidates, count = described.candidates, len(described.queries)
-    fold_of = np.random.default_rng([seed, 21]).permutation(count) % FOLDS
-    scores = {trees: np.zeros(len(candidates)) for trees in TREES if trees}
+    fold_of = np.random.default_rng([seed, 21]).permutation(rows) % FOLDS
+    scores = [
+        {trees: np.zeros(len(lesson.described.candidates)) for trees in TREES if trees}
+        for lesson in lessons
+    ]
     for fold in range(FOLDS):
-        inside = fold_of[candidates.queries] == fold
-        learned = learn(described, np.nonzero(~inside)[0], trees=max(TREES), seed=seed)
-        for trees, out in scores.items():
-            out[inside] = learned.scores(described.features[inside], trees=trees)
+        inside = [lesson.within(fold_of, fold) for lesson in lessons]
+        learned = learn(lessons, [~one for one in inside], trees=max(TREES), seed=seed)
+        for lesson, places, of_lesson in zip(lessons, inside, scores, strict=True):
+            features = lesson.described.features[places]
+            for trees, out in of_lesson.items():
+                out[places] = learned.scores(features, trees=trees)
         report("choose the number of trees", fold + 1, FOLDS)
-    scores = {0: candidates.scores, **scores}
-    found = {trees: _criterion(described, held, of) for trees, of in scores.items()}
+    found = {
+        trees: float(
+            np.mean([lesson.score(of) for lesson, of in zip(lessons, column, strict=True)])
+        )
+        for trees, column in _columns(lessons, scores)
+    }
     return RerankChoice(
-        trees=max(found, key=lambda trees: found[trees]), held_out=found, rows=count
+        trees=max(found, key=lambda trees: found[trees]),
+        held_out=found,
+        rows=sum(len(lesson.rows) for lesson in lessons),
     )
 
 
-def learn(described: Described, places: Rows, *, trees: int, seed: int) -> Trees:
-    """Learn from the candidates at ascending `places`; those that are filtered do not count."""
-    queries = described.queries
-    filtered = entries(queries.filtered != 0, described.candidates.only(places)) != 0
-    places = places[~filtered]
-    candidates = described.candidates.only(places)
-    return learn_trees(
-        described.features[places],
-        entries(queries.positives != 0, candidates) != 0,
-        candidates.counts.tolist(),
-        names=described.names,
-        trees=max(trees, 1),
-        seed=seed,
-    )
+def _score(lessons: Sequence[Lesson], scores: Sequence[Doubles]) -> float:
+    """The mean over the lessons, each with its scores [m]."""
+    of_each = [lesson.score(one) for lesson, one in zip(lessons, scores, strict=True)]
+    return float(np.mean(of_each))
 
 
-def _criterion(described: Described, held: HeldOutRetrieval, scores: Doubles) -> float:
-    table = evaluate(
-        described.ranked_by(scores),
-        held.positives,
-        inverse_propensities=held.inverse_propensities,
-        filtered=held.filtered,
+def _columns(
+    lessons: Sequence[Lesson], scores: Sequence[Mapping[int, Doubles]]
+) -> Iterator[tuple[int, list[Doubles]]]:
+    """By number of trees, the scores in each lesson."""
+    yield 0, [lesson.described.candidates.scores for lesson in lessons]
+    for trees in scores[0]:
+        yield trees, [of_lesson[trees] for of_lesson in scores]
+
+
+def _check(run: FinishedRun, *, metadata: bool) -> None:
+    rows = len(run.slices.held_out)
+    if rows < FOLDS:
+        raise InvalidInput(f"{run.folder} holds out {rows} rows; trees need {FOLDS} at least")
+    if metadata:
+        require_metadata(run.dataset, reader="--metadata reads")
+
+
+def _scoring(run: FinishedRun, *, precision: Precision, report: Report) -> Scoring:
+    return open_scoring(
+        str(run.best), run.dataset, folder=run.best, precision=precision, report=report
     )
-    return criterion({0.0: table}, ValidationSettings().metrics)
 
 
 def _results(

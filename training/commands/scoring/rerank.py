@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from cyclopts import Parameter
 from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable
-from training.commands.options import ScoringPrecision
+from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.evaluation import results
@@ -34,6 +33,7 @@ def rerank(
     run: Path,
     data: Path,
     out: Path,
+    also: Annotated[tuple[Path, ...], MANY] = (),
     name: str | None = None,
     metadata: Annotated[bool, Parameter(negative=())] = False,
     seed: int = 0,
@@ -54,6 +54,9 @@ def rerank(
         The data set's folder.
     out
         The folder for the results.
+    also
+        Other runs of the same recipe, such as those of `compare --seeds`: the rows that they hold
+        out, ranked by themselves, teach as well.
     name
         The name in the report. Default: the run's, reranked.
     metadata
@@ -61,8 +64,7 @@ def rerank(
     seed
         Draws the folds and what each tree sees.
     """
-    if out.resolve() == run.resolve():
-        raise InvalidInput("--out must be another folder than that of the run")
+    _check_folders(run, also, out)
     check_seed(seed)
     refuse_unwritable(out)
     dataset = lf_xmc.read(data)
@@ -73,22 +75,28 @@ def rerank(
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     opened = open_run(run, dataset)
+    others = [open_run(other, dataset) for other in also]
     console = open_console()
     say(f"reranking {opened.name}")
     with stages(console) as report:
         reranked = rerank_run(
-            opened, metadata=metadata, precision=precision, seed=seed, report=report
+            opened, others, metadata=metadata, precision=precision, seed=seed, report=report
         )
-    name = name or f"{opened.name}, reranked"
-    results.write(_results(name, opened, reranked, precision, metadata=metadata), out)
+    results.write(_results(name or f"{opened.name}, reranked", opened, reranked, precision), out)
     if reranked.choice.trees:
         reranked.trees.write(out / TREES_FILE)
     console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
 
 
-def _results(
-    name: str, run: FinishedRun, reranked: Reranked, precision: Precision, *, metadata: bool
-) -> Results:
+def _check_folders(run: Path, also: Sequence[Path], out: Path) -> None:
+    runs = [folder.resolve() for folder in (run, *also)]
+    if out.resolve() in runs:
+        raise InvalidInput("--out must be another folder than that of the run")
+    if len(set(runs)) < len(runs):
+        raise InvalidInput("--run and --also: each run may be given once")
+
+
+def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precision) -> Results:
     propensity = run.dataset.propensity
     return Results(
         name=name,
@@ -97,17 +105,7 @@ def _results(
         propensity={"a": propensity.a, "b": propensity.b},
         results=tuple(result for result, _ in reranked.results),
         training_seconds=run.seconds,
-        settings={
-            "rerank": {
-                "run": run.name,
-                "metadata": metadata,
-                "trees": reranked.choice.trees,
-                "candidates": reranked.candidates,
-                "held_out": {str(trees): one for trees, one in reranked.choice.held_out.items()},
-                "gains": reranked.trees.gains(),
-                "cost_ms": asdict(reranked.cost),
-            }
-        },
+        settings={"rerank": reranked.as_settings()},
         hardware=run.facts.get("hardware", {}),
         precision=precision,
         held_out_rows=reranked.choice.rows,

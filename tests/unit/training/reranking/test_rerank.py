@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightgbm
 import numpy as np
@@ -11,6 +12,8 @@ from service.command_line import run
 from tests.support.tiny.training import train_tiny
 from training.__main__ import app
 from training.evaluation import results
+from training.reranking.candidates import Candidates
+from training.reranking.lessons import Lesson
 from training.reranking.trees import learn_trees
 
 
@@ -55,6 +58,33 @@ def test_the_memorys_order_is_that_of_score(two_runs: Path, tmp_path: Path) -> N
         if result.depth == deepest and result.memorization == swept[0].memorization
     ]
     assert memory.metrics == pytest.approx(expected[-1].metrics)
+
+
+def test_other_runs_teach_as_well(
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--run", str(two_runs / "rae"), "--data", str(two_runs / "data")]
+    also = ["--also", str(two_runs / "supcon"), "--out", str(tmp_path / "again")]
+    assert run(app, ["rerank", *places, *also]) == 0
+    assert "chosen on 16 held-out rows" in capsys.readouterr().out
+    learned_from = results.read(tmp_path / "again").settings["rerank"]["learned_from"]
+    assert learned_from == [str(two_runs / name) for name in ("rae", "supcon")]
+
+    twice = ["--also", str(two_runs / "rae"), "--out", str(tmp_path / "twice")]
+    assert run(app, ["rerank", *places, *twice]) == 2
+    assert "each run may be given once" in capsys.readouterr().err
+
+
+def test_a_row_is_ranked_by_trees_that_learned_without_it() -> None:
+    rows = np.array([4, 1])
+    candidates = Candidates(
+        queries=np.array([0, 0, 1]), labels=np.arange(3), scores=np.ones(3), count=2
+    )
+    described = SimpleNamespace(candidates=candidates)
+    lesson = Lesson(rows=rows, described=described, held_out=SimpleNamespace())  # type: ignore[arg-type]
+    fold_of = np.array([0, 1, 2, 3, 4])
+    assert lesson.within(fold_of, 4).tolist() == [True, True, False]
+    assert lesson.within(fold_of, 1).tolist() == [False, False, True]
 
 
 def test_too_few_held_out_rows_are_refused(
