@@ -65,7 +65,8 @@ NOVEL_INTRODUCTION = """\
 
 A share of the labels is hidden in training ({fraction:.0%}) and posted afterwards: without a query
 (zero-shot) or with one (one-shot). The candidates are the novel labels alone, or all labels. Among
-all labels, label keys alone are searched unless the row names the memory or instance rows.
+all labels, label keys alone are searched unless the row names the memory or instance rows. Columns
+that name UniDEC are of its encoder; the combiner is then one over its classifiers.
 [notes.md](notes.md#novel-keywords) has the commands.
 
 {counts}.
