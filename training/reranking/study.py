@@ -133,12 +133,7 @@ def choose_trees(
             for trees, out in of_lesson.items():
                 out[places] = learned.scores(features, trees=trees)
         report("choose the number of trees", fold + 1, FOLDS)
-    found = {
-        trees: float(
-            np.mean([lesson.score(of) for lesson, of in zip(lessons, column, strict=True)])
-        )
-        for trees, column in _columns(lessons, scores)
-    }
+    found = {trees: _score(lessons, column) for trees, column in _columns(lessons, scores)}
     return RerankChoice(
         trees=max(found, key=lambda trees: found[trees]),
         held_out=found,

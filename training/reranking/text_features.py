@@ -93,5 +93,9 @@ def _terms(
     vectorizer: CountVectorizer, queries: Sequence[str], labels: Sequence[str]
 ) -> tuple[csr_matrix, csr_matrix]:
     """The terms of labels [L, T] and of queries [n, T]; terms that no label has count, too."""
-    both = csr_matrix(vectorizer.fit_transform([*labels, *queries]), dtype=np.float64)
+    texts = [*labels, *queries]
+    try:
+        both = csr_matrix(vectorizer.fit_transform(texts), dtype=np.float64)
+    except ValueError:  # no text has a term, such as a word where all are punctuation
+        both = csr_matrix((len(texts), 1))
     return both[: len(labels)], both[len(labels) :]

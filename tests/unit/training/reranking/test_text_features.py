@@ -45,6 +45,15 @@ def test_first_words(features: dict[str, np.ndarray]) -> None:
     assert features["common beginning, share of the query's first word"][0] == pytest.approx(2 / 7)
 
 
+def test_texts_without_words_overlap_in_nothing() -> None:
+    candidates = Candidates(
+        queries=np.zeros(1, np.int64), labels=np.zeros(1, np.int64), scores=np.ones(1), count=1
+    )
+    features = text_features(["!"], ["?"], candidates)
+    assert features["words, inverse frequency"].tolist() == [0.0]
+    assert all(np.isfinite(values).all() for values in features.values())
+
+
 def test_words_at_the_beginning() -> None:
     assert [first_word(text) for text in ("Ab: c", "", "  (x) y")] == ["ab", "", "x"]
     assert common_beginning("abc", "abd") == 2 and common_beginning("ab", "abc") == 2
