@@ -16,8 +16,8 @@ from typing import Any
 
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.types import Role
-from training.combining.held_out import held_out_of
 from training.combining.processor_time import timed
+from training.combining.run_scoring import held_out_of, scoring_of
 from training.combining.runs import FinishedRun
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
@@ -26,7 +26,7 @@ from training.evaluation.metrics import evaluate, labels_to_rank
 from training.evaluation.mixed_scores import NORMALIZATIONS, Candidates, rank_mixed, union_of
 from training.evaluation.prediction import OfflineMemory, RetrievedKeys, predict
 from training.evaluation.results import measured
-from training.experiments.sweeps import Measured, Scoring, open_scoring
+from training.experiments.sweeps import Measured, Scoring
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 from training.progress import Report
@@ -187,9 +187,7 @@ def weightings(runs: int) -> list[tuple[float, ...]]:
 
 def _ranked(run: FinishedRun, *, precision: Precision, report: Report) -> _RankedRun:
     """Encode the data by a run, and rank its held-out and test rows as it chose."""
-    scoring = open_scoring(
-        str(run.best), run.dataset, folder=run.best, precision=precision, report=report
-    )
+    scoring = scoring_of(run, precision=precision, report=report)
     queries = len(scoring.queries)
     retrieved, search = timed(lambda: scoring.retrieved)
     test, rank = timed(lambda: _predicted(scoring, scoring.memory, retrieved))

@@ -13,6 +13,7 @@ from service.command_line import open_console
 from service.core.errors import MissingExtra
 from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.scoring.figures import SHOWN
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.reduction import METHODS, budget_rows, check_method
@@ -20,8 +21,6 @@ from training.reduction import METHODS, budget_rows, check_method
 if TYPE_CHECKING:
     from training.experiments.cost_curve import Cost
     from training.experiments.study import Study
-
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
 
 def budget(

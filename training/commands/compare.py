@@ -94,11 +94,11 @@ def commands(
     if seed != FIRST_SEED and not entry.is_seeded:
         return
 
-    def of(name: str) -> Path:
+    def folder_of(name: str) -> Path:
         with_seeds = comparison.named(name).is_seeded
         return folder_of_seed(out / name, seed if with_seeds else FIRST_SEED)
 
-    folder, on_data = of(entry.name), ("--data", str(data))
+    folder, on_data = folder_of(entry.name), ("--data", str(data))
     if (folder / results.FILE).exists():
         return
     places = (*on_data, "--out", str(folder))
@@ -106,17 +106,17 @@ def commands(
     if entry.peer is not None:
         yield ("peer", entry.peer, *places, *_settings(entry.set))
     elif entry.mixes is not None:
-        yield ("mix", "--run", *(str(of(name)) for name in entry.mixes), *places, *scoring)
+        yield ("mix", "--run", *(str(folder_of(name)) for name in entry.mixes), *places, *scoring)
     elif entry.reranks is not None:
-        yield ("rerank", "--run", str(of(entry.reranks)), *places, *scoring)
+        yield ("rerank", "--run", str(folder_of(entry.reranks)), *places, *scoring)
     elif entry.scores is not None:
         share = ("--head-share", f"{entry.head_share:g}")
-        yield ("score", "--run", str(of(entry.scores)), *places, *share, *scoring)
+        yield ("score", "--run", str(folder_of(entry.scores)), *places, *share, *scoring)
     elif entry.encoder is not None:
         yield ("score", "--encoder", entry.encoder, *places, *scoring)
     else:
         if not (folder / RUN).exists():
-            oracle = None if entry.guided_by is None else of(entry.guided_by)
+            oracle = None if entry.guided_by is None else folder_of(entry.guided_by)
             resume = ("--resume",) if entry.recipe and can_resume(folder) else ()
             yield _training(entry, comparison, (*places, *resume), seed=seed, oracle=oracle)
         yield ("score", "--run", str(folder), *on_data, *scoring)

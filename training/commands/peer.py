@@ -13,14 +13,13 @@ from service.core.config import parse, toml_value
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from training.commands.options import MANY
+from training.commands.scoring.figures import figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_overlap import refuse_overlap
 from training.evaluation import results
 from training.peers import PEERS, load
 from training.peers.measure import train_and_measure
-
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 
 
 def peer(
@@ -59,10 +58,10 @@ def peer(
     measured = train_and_measure(name, module, settings, dataset, folder=out, status=console.status)
     results.write(measured, out)
     best = measured.results[0]
-    shown = ", ".join(f"{metric} {best.metrics[metric]:.2f}" for metric in SHOWN)
     seconds = measured.training_seconds
     console.print(
-        f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {shown}", soft_wrap=True
+        f"{out}: {name} by {best.method}, trained in {seconds:,.0f} s: {figures(best.metrics)}",
+        soft_wrap=True,
     )
 
 

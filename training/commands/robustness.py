@@ -13,6 +13,7 @@ from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable, write_file
 from training.checkpoints.run_json import read_run_on
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.scoring.figures import SHOWN
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_links import require_metadata
@@ -22,7 +23,6 @@ from training.evaluation.seeds import check_seeds
 from training.progress import say, stages
 from training.report.robustness_panels import robustness_panels
 
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 PLOT = "robustness.png"
 SEEDS = (13, 14, 15)
 

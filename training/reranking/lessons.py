@@ -1,6 +1,7 @@
 """What trees learn from: candidates of rows that a run did not train on.
 
-Rows that a run trained on find themselves, so its memory says of them what it says of no query.
+The memory of a run has the rows that it trained on as instances. Such a row is its own nearest
+instance, as no query of a service is, so trees must not learn from it.
 
 Shapes: n held-out rows, m candidates, F features.
 """
@@ -13,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.types import Bools, Doubles, Rows
-from training.combining.held_out import held_out_of
+from training.combining.run_scoring import held_out_of
 from training.combining.runs import FinishedRun
-from training.evaluation.metrics import evaluate
 from training.experiments.sweeps import Scoring
 from training.reranking.candidates import entries
 from training.reranking.described import Described, describe, items_held_out, queries_held_out
@@ -38,12 +38,7 @@ class Lesson:
 
     def score(self, scores: Doubles) -> float:
         """The mean of the metrics that choose, with the candidates ranked by scores [m]."""
-        table = evaluate(
-            self.described.ranked_by(scores),
-            self.held_out.positives,
-            inverse_propensities=self.held_out.inverse_propensities,
-            filtered=self.held_out.filtered,
-        )
+        table = self.held_out.measure(self.described.ranked_by(scores))
         return criterion({0.0: table}, ValidationSettings().metrics)
 
 
@@ -60,7 +55,10 @@ def lesson_of(run: FinishedRun, scoring: Scoring, *, metadata: bool) -> Lesson:
 
 
 def learn(lessons: Sequence[Lesson], used: Sequence[Bools], *, trees: int, seed: int) -> Trees:
-    """Learn from the candidates of each lesson that are `used` [m]; filtered ones do not count."""
+    """Learn from the candidates of each lesson that are `used` [m], but not from filtered ones.
+
+    `trees` is their number; at least one is learned.
+    """
     features, positive, counts = [], [], []
     for lesson, use in zip(lessons, used, strict=True):
         queries, candidates = lesson.described.queries, lesson.described.candidates

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from service.core.index.protocol import batches
 from service.core.prediction.many_queries import retriever_distributions
 from service.core.types import Doubles, Rows
 from training.datasets.propensity import label_frequency
@@ -44,8 +45,7 @@ def memory_features(queries: Queries, candidates: Candidates) -> dict[str, Doubl
 def similarities(queries: Queries, candidates: Candidates) -> Doubles:
     """The inner product of each query and its candidate's key, [m]."""
     keys, found = queries.memory.keys[queries.memory.instances :], np.zeros(len(candidates))
-    for start in range(0, len(found), _TOGETHER):
-        part = slice(start, start + _TOGETHER)
+    for part in batches(len(found), _TOGETHER):
         of_labels = keys[candidates.labels[part]].astype(np.float32)
         found[part] = np.einsum(
             "md,md->m", queries.vectors[candidates.queries[part]], of_labels, dtype=np.float64

@@ -7,7 +7,7 @@ Shapes: n rows, m candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +17,12 @@ import numpy as np
 from service.core.errors import InvalidInput
 from service.core.types import Doubles
 from training.combining.processor_time import timed
+from training.combining.run_scoring import scoring_of
 from training.combining.runs import FinishedRun
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import require_metadata
 from training.evaluation.results import measured
-from training.experiments.sweeps import Measured, Scoring, open_scoring
+from training.experiments.sweeps import Measured
 from training.models.precision import Precision
 from training.progress import Report
 from training.reranking.candidates import PER_QUERY
@@ -92,10 +93,12 @@ def rerank_run(
     """
     dataset = run.dataset
     _check(run, metadata=metadata)
-    open_ = partial(_scoring, precision=precision, report=report)
-    lessons = [lesson_of(other, open_(other), metadata=metadata) for other in others]
-    scoring = open_(run)
-    lessons = [lesson_of(run, scoring, metadata=metadata), *lessons]
+    encode = partial(scoring_of, precision=precision, report=report)
+    scoring = encode(run)
+    lessons = [
+        lesson_of(run, scoring, metadata=metadata),
+        *(lesson_of(other, encode(other), metadata=metadata) for other in others),
+    ]
     choice = choose_trees(lessons, len(dataset.train), seed=seed, report=report)
     everything = [np.ones(len(lesson.described.candidates), bool) for lesson in lessons]
     trees = learn(lessons, everything, trees=choice.trees, seed=seed)
@@ -121,39 +124,26 @@ def choose_trees(
     every lesson.
     """
     fold_of = np.random.default_rng([seed, 21]).permutation(rows) % FOLDS
-    scores = [
-        {trees: np.zeros(len(lesson.described.candidates)) for trees in TREES if trees}
-        for lesson in lessons
-    ]
+    # The scores of each lesson's candidates by each number of trees, [T, m]; the first stay.
+    tables = [np.tile(lesson.described.candidates.scores, (len(TREES), 1)) for lesson in lessons]
     for fold in range(FOLDS):
         inside = [lesson.within(fold_of, fold) for lesson in lessons]
         learned = learn(lessons, [~one for one in inside], trees=max(TREES), seed=seed)
-        for lesson, places, of_lesson in zip(lessons, inside, scores, strict=True):
+        for lesson, places, table in zip(lessons, inside, tables, strict=True):
             features = lesson.described.features[places]
-            for trees, out in of_lesson.items():
-                out[places] = learned.scores(features, trees=trees)
+            for place, trees in enumerate(TREES[1:], start=1):
+                table[place, places] = learned.scores(features, trees=trees)
         report("choose the number of trees", fold + 1, FOLDS)
-    found = {trees: _score(lessons, column) for trees, column in _columns(lessons, scores)}
+    of_lessons = [
+        [lesson.score(scores) for scores in table]
+        for lesson, table in zip(lessons, tables, strict=True)
+    ]  # [lessons, T]
+    found = dict(zip(TREES, np.mean(of_lessons, axis=0).tolist(), strict=True))
     return RerankChoice(
         trees=max(found, key=lambda trees: found[trees]),
         held_out=found,
         rows=sum(len(lesson.rows) for lesson in lessons),
     )
-
-
-def _score(lessons: Sequence[Lesson], scores: Sequence[Doubles]) -> float:
-    """The mean over the lessons, each with its scores [m]."""
-    of_each = [lesson.score(one) for lesson, one in zip(lessons, scores, strict=True)]
-    return float(np.mean(of_each))
-
-
-def _columns(
-    lessons: Sequence[Lesson], scores: Sequence[Mapping[int, Doubles]]
-) -> Iterator[tuple[int, list[Doubles]]]:
-    """By number of trees, the scores in each lesson."""
-    yield 0, [lesson.described.candidates.scores for lesson in lessons]
-    for trees in scores[0]:
-        yield trees, [of_lesson[trees] for of_lesson in scores]
 
 
 def _check(run: FinishedRun, *, metadata: bool) -> None:
@@ -162,12 +152,6 @@ def _check(run: FinishedRun, *, metadata: bool) -> None:
         raise InvalidInput(f"{run.folder} holds out {rows} rows; trees need {FOLDS} at least")
     if metadata:
         require_metadata(run.dataset, reader="--metadata reads")
-
-
-def _scoring(run: FinishedRun, *, precision: Precision, report: Report) -> Scoring:
-    return open_scoring(
-        str(run.best), run.dataset, folder=run.best, precision=precision, report=report
-    )
 
 
 def _results(

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from service.core.index.protocol import batches
 from service.core.types import Doubles
+from training.datasets.propensity import label_frequency
 from training.reranking.candidates import Candidates
 
 _TOGETHER = 65_536  # pairs whose terms are compared at a time
@@ -18,17 +20,16 @@ _TOGETHER = 65_536  # pairs whose terms are compared at a time
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Terms:
-    """Which terms each query and each label has, with a weight for each term."""
+    """How much each query and each label has of each term (0 or 1, or less), and its weight."""
 
-    queries: csr_matrix  # [n, T] of 0 and 1
+    queries: csr_matrix  # [n, T]
     labels: csr_matrix  # [L, T]
     weights: Doubles  # [T]
 
     def overlap(self, candidates: Candidates) -> tuple[Doubles, Doubles, Doubles]:
         """The weight of the common terms of each pair, of the query's and of the label's, [m]."""
         common = np.zeros(len(candidates))
-        for start in range(0, len(common), _TOGETHER):
-            part = slice(start, start + _TOGETHER)
+        for part in batches(len(common), _TOGETHER):
             ours = self.queries[candidates.queries[part]]
             common[part] = ours.multiply(self.labels[candidates.labels[part]]) @ self.weights
         of_queries, of_labels = self.queries @ self.weights, self.labels @ self.weights
@@ -37,6 +38,5 @@ class Terms:
 
 def inverse_frequency(labels: csr_matrix) -> Doubles:
     """The logarithm of each term's inverse frequency among labels [L, T], [T]."""
-    having = np.bincount(labels.indices, minlength=labels.shape[1])
-    weights: Doubles = np.log((1.0 + labels.shape[0]) / (1.0 + having))
+    weights: Doubles = np.log((1.0 + labels.shape[0]) / (1.0 + label_frequency(labels)))
     return weights

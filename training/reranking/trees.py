@@ -1,6 +1,6 @@
 """Gradient-boosted trees that order the candidates of a query (LambdaMART; Burges, 2010).
 
-Shapes: m candidates, F features, t trees.
+Shapes: m candidates, F features.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ class Trees:
     """A trained ensemble."""
 
     booster: lightgbm.Booster
-
-    @property
-    def count(self) -> int:
-        """t."""
-        return int(self.booster.num_trees())
 
     def scores(self, features: Features, *, trees: int) -> Doubles:
         """The sum of the first `trees` trees for each candidate, [m]."""

@@ -134,8 +134,12 @@ class HeldOutRetrieval:
 
     def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
         """Metrics in percent; `depth` is at most what was retrieved."""
+        return self.measure(self._ranked(tau=tau, memorization=memorization, depth=depth))
+
+    def measure(self, ranked: Ranked) -> dict[str, float]:
+        """Metrics in percent of these labels [n, k], however they were ranked."""
         return evaluate(
-            self._ranked(tau=tau, memorization=memorization, depth=depth),
+            ranked,
             self.positives,
             inverse_propensities=self.inverse_propensities,
             filtered=self.filtered,

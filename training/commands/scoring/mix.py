@@ -10,6 +10,7 @@ from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.scoring.figures import figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.evaluation import results
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from training.combining.runs import FinishedRun
     from training.combining.score_mix import MixedScores
 
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 SYSTEM = "mix"
 
 
@@ -118,5 +118,4 @@ def _said(scores: MixedScores, out: Path) -> Iterator[str]:
             f" rank {cost.rank:.2f} ms"
         )
     for result, _ in scores.results:
-        shown = ", ".join(f"{name} {result.metrics[name]:.2f}" for name in SHOWN)
-        yield f"{out}: {result.method}: {shown}"
+        yield f"{out}: {result.method}: {figures(result.metrics)}"

@@ -12,6 +12,7 @@ from service.command_line import open_console
 from service.core.errors import InvalidInput, MissingExtra
 from service.core.files.atomic import refuse_unwritable
 from training.commands.options import MANY, ScoringPrecision
+from training.commands.scoring.figures import figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.evaluation import results
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from training.combining.runs import FinishedRun
     from training.reranking.study import Reranked
 
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 TREES_FILE = "trees.txt"
 
 
@@ -128,5 +128,4 @@ def _said(reranked: Reranked, out: Path) -> Iterator[str]:
         f" {cost.trees:.2f} ms for the trees, in batches, beside the run's own"
     )
     for result, _ in reranked.results:
-        shown = ", ".join(f"{metric} {result.metrics[metric]:.2f}" for metric in SHOWN)
-        yield f"{out}: {result.method}: {shown}"
+        yield f"{out}: {result.method}: {figures(result.metrics)}"

@@ -16,6 +16,7 @@ from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.commands.options import ScoringPrecision
+from training.commands.scoring.figures import SHOWN, figures
 from training.commands.scoring.target import ItemsOption, target_of
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
@@ -34,7 +35,6 @@ from training.progress import say, stages
 if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
 
-SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
 NO_CLASSIFIERS = (
     "the run kept the labels' texts as label keys, because its classifiers were no better on"
     " held-out rows: the classifiers' head is compared with itself over the labels' texts"
@@ -244,7 +244,7 @@ def _chosen(measured: Results, target: Path) -> Iterator[str]:
     for result in measured.results:
         if result.chosen:
             names = (*SHOWN, *(name for name in SHOWN_WEIGHTED if name in result.metrics))
-            shown = ", ".join(f"{name} {result.metrics[name]:.2f}" for name in names)
+            shown = figures(result.metrics, names)
             yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
 
 

@@ -25,12 +25,12 @@ def average(folder: Path, out: Path, *names: str, way: str = "greedy") -> int:
 
 
 @pytest.fixture(scope="module")
-def more(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def more(two_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two further runs of RAE-XMC and two of UniDEC, one of these with other dimensions."""
     folder = tmp_path_factory.mktemp("more")
     for name in ("rae", "supcon", "data"):
-        shutil.copytree(runs / name, folder / name)
-    shutil.copy(runs / "ngrams.toml", folder)
+        shutil.copytree(two_runs / name, folder / name)
+    shutil.copy(two_runs / "ngrams.toml", folder)
     frozen = "encoder.frozen=true"
     for name, *changes in (
         ("faster", "optimizer.learning_rate=0.01"),

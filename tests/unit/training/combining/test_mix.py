@@ -24,9 +24,9 @@ def mix(folder: Path, out: Path, *names: str, data: Path | None = None) -> int:
 
 
 def test_a_mix_is_chosen_and_measured(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert mix(runs, tmp_path / "mixed", "rae", "supcon") == 0
+    assert mix(two_runs, tmp_path / "mixed", "rae", "supcon") == 0
 
     said = capsys.readouterr().out
     assert "ms of processor time" in said and "chosen on held-out rows: rae" in said
@@ -41,15 +41,15 @@ def test_a_mix_is_chosen_and_measured(
     assert chosen["held_out"] >= max(chosen["held_out_alone"]), "each run alone competes"
     assert chosen["encodings_per_query"] == np.count_nonzero(chosen["weights"])
     assert chosen["processor_ms_per_query"] > 0.0
-    trained = [orjson.loads((runs / n / "run.json").read_bytes()) for n in ("rae", "supcon")]
+    trained = [orjson.loads((two_runs / n / "run.json").read_bytes()) for n in ("rae", "supcon")]
     seconds = sum(facts["progress"]["seconds"] for facts in trained)
     assert measured.training_seconds == pytest.approx(seconds)
 
 
-def test_a_run_by_itself_has_the_figures_of_its_score(runs: Path, tmp_path: Path) -> None:
-    assert mix(runs, tmp_path / "mixed", "rae", "supcon") == 0
-    shutil.copytree(runs / "rae", tmp_path / "rae")
-    places = ["--run", str(tmp_path / "rae"), "--data", str(runs / "data")]
+def test_a_run_by_itself_has_the_figures_of_its_score(two_runs: Path, tmp_path: Path) -> None:
+    assert mix(two_runs, tmp_path / "mixed", "rae", "supcon") == 0
+    shutil.copytree(two_runs / "rae", tmp_path / "rae")
+    places = ["--run", str(tmp_path / "rae"), "--data", str(two_runs / "data")]
     assert run(app, ["score", *places, "--name", "rae"]) == 0
 
     alone = results.read(tmp_path / "mixed").results[1]
@@ -70,11 +70,11 @@ def test_weights_are_all_tenths_that_sum_to_one() -> None:
 
 
 def test_runs_that_hold_out_other_rows_are_refused(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("ngrams.toml", "rae", "data"):
-        copy = shutil.copytree if (runs / name).is_dir() else shutil.copy
-        copy(runs / name, tmp_path / name)
+        copy = shutil.copytree if (two_runs / name).is_dir() else shutil.copy
+        copy(two_runs / name, tmp_path / name)
     for name, setting in (("other", "seed=1"), ("none", "validation.rows=0")):
         assert train_tiny(tmp_path, name, setting, recipe="ngrams") == 0
     capsys.readouterr()
@@ -95,19 +95,19 @@ def test_runs_that_hold_out_other_rows_are_refused(
     ],
 )
 def test_wrong_arguments_are_one_line(
-    names: list[str], out: str, message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+    names: list[str], out: str, message: str, two_runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert mix(runs, runs / out, *names) == 2
+    assert mix(two_runs, two_runs / out, *names) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_data_of_the_same_name_are_refused(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset, data = tiny_dataset(seed=1), tmp_path / "data"
     lf_xmc.write(dataset, data)
-    assert mix(runs, tmp_path / "out", "rae", "supcon", data=data) == 2
+    assert mix(two_runs, tmp_path / "out", "rae", "supcon", data=data) == 2
     assert "was trained on other texts" in " ".join(capsys.readouterr().err.split())
     lf_xmc.write(replace(dataset, name="shapes"), tmp_path / "shapes")
-    assert mix(runs, tmp_path / "out", "rae", "supcon", data=tmp_path / "shapes") == 2
+    assert mix(two_runs, tmp_path / "out", "rae", "supcon", data=tmp_path / "shapes") == 2
     assert "was trained on 'colours'" in " ".join(capsys.readouterr().err.split())

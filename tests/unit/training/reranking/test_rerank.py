@@ -125,4 +125,4 @@ def test_trees_learn_what_tells_right_from_wrong() -> None:
     scores = learned.scores(features, trees=20)
     assert scores[positive].min() > np.median(scores[~positive])
     assert next(iter(learned.gains())) == "signal"
-    assert learned.count == 20
+    assert learned.booster.num_trees() == 20
