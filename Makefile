@@ -71,7 +71,7 @@ $(DATA): | $(VENV)/.serve
 # One stamp a set of extras; what the installation reads or compiles, once changed, installs anew.
 # Python compiles what it imports by itself; compiling all that was installed would take longer than
 # the rest.
-INSTALLED := pyproject.toml hatch_build.py service/core/prediction/votes.c
+INSTALLED := pyproject.toml hatch_build.py $(shell find service -name '*.c')
 $(VENV)/.serve: EXTRAS := cpu,demo
 $(VENV)/.load: EXTRAS := cpu,demo,load
 $(VENV)/.test: EXTRAS := cpu,postgres,export,training,demo,load,benchmark,dev

@@ -15,40 +15,45 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("service/core/prediction/votes.c")
-LIBRARY = SOURCE.with_name("libvotes.so")
+PREDICTION = Path("service/core/prediction")
+LIBRARIES = {
+    PREDICTION / "libvotes.so": PREDICTION / "votes.c",
+    PREDICTION / "reranking/libtexts.so": PREDICTION / "reranking/texts.c",
+}
 ZIG = "ziglang>=0.14,<0.18"
 # No fused multiply-add: it would round once where numpy rounds twice.
 FLAGS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")
 
 
-class CompiledVotes(BuildHookInterface):
-    """Builds `libvotes.so` beside `votes.c`."""
+class CompiledLibraries(BuildHookInterface):
+    """Builds each of `LIBRARIES` beside its source."""
 
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
         """What the installation needs besides `build-system.requires`."""
-        return [] if self._compiler_at_hand() or not self._source.exists() else [ZIG]
+        return [ZIG] if self._sources_are_here() and not self._compiler_at_hand() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; a build without the sources, as in a layer of an image, has nothing to do."""
-        if self.target_name != "wheel" or not self._source.exists():
+        if self.target_name != "wheel" or not self._sources_are_here():
             return
         command = self._compiler_at_hand() or [sys.executable, "-m", "ziglang", "cc"]
-        library = Path(self.root) / LIBRARY
-        unfinished = library.with_suffix(".tmp")
-        subprocess.run([*command, *FLAGS, "-o", unfinished, self._source], check=True)
-        unfinished.replace(library)  # a running service keeps the old file
-        build_data["artifacts"].append(f"/{LIBRARY}")
-        # Of this platform, but of any Python: the library does not use its headers.
+        for name, source in LIBRARIES.items():
+            library = Path(self.root) / name
+            unfinished = library.with_suffix(".tmp")
+            subprocess.run(
+                [*command, *FLAGS, "-o", unfinished, Path(self.root) / source], check=True
+            )
+            unfinished.replace(library)  # a running service keeps the old file
+            build_data["artifacts"].append(f"/{name}")
+        # Of this platform, but of any Python: the libraries do not use its headers.
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
 
-    @property
-    def _source(self) -> Path:
-        return Path(self.root) / SOURCE
+    def _sources_are_here(self) -> bool:
+        return all((Path(self.root) / source).exists() for source in LIBRARIES.values())
 
     def _compiler_at_hand(self) -> list[str]:
         compiler = shutil.which("cc")

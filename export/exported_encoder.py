@@ -9,6 +9,7 @@
 | `label_keys.npy`     | optional: Z, fp16 [L, d], if the system learned label keys of their own |
 | `novel/*`            | optional: IRENE's combiner and classifiers, see `irene_files`           |
 | `items/*`            | optional: OAK's fusion and memory bank, see `export.item_files`          |
+| `reranker*`          | optional: a second ranking, `training.checkpoints.second_ranking`       |
 | `README.md`          | the model card                                                          |
 """
 

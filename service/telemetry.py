@@ -40,7 +40,8 @@ SECONDS_BUCKETS = tuple(50e-6 * 2**step for step in range(18))
 # From a tenth of a second to 14 minutes: a segment's graph is built over many rows at once.
 SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
-STAGES = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "log_commit", "publish")
+READING_STAGES = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
+STAGES = (*READING_STAGES, "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
 ITEM_KINDS = ("base", "sealed", "live", "tombstone")
 REJECTIONS = (

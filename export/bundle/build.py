@@ -18,6 +18,7 @@ from export.bundle.items import fused_instances, fused_queries, item_files
 from export.exported_encoder import ExportedEncoder
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.manifest import PredictorFacts
+from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
@@ -41,10 +42,12 @@ class BundleOptions:
 
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
     and all label keys. `relevance` is the scale of the weights of its votes. `recall` replaces the
-    index's `ef` by the smallest that reaches it; None: keep `ef`.
+    index's `ef` by the smallest that reaches it; None: keep `ef`. `reranker` is the second ranking
+    that the bundle gets, None for none.
     """
 
     predictor: PredictorFacts
+    reranker: RerankerFiles | None = None
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
     reduction: str = "random"
@@ -56,6 +59,7 @@ class BundleOptions:
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
     """Raise `InvalidInput` for anything that would fail later, before long work begins."""
     check_method(options.reduction)
+    _check_reranker(options)
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
     refuse_unwritable(target)
@@ -67,6 +71,20 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
         raise InvalidInput(
             f"data set {dataset.name} has no test queries to measure recall with: give --ef"
         )
+
+
+def _check_reranker(options: BundleOptions) -> None:
+    """Raise `InvalidInput` for a second ranking that was learned from another memory's answers."""
+    if options.reranker is None or options.reranker.facts.predictor == options.predictor:
+        return
+    learned, used = (
+        f"lambda {facts.memorization:g}, b {facts.depth} and tau {facts.tau:g}"
+        for facts in (options.reranker.facts.predictor, options.predictor)
+    )
+    raise InvalidInput(
+        f"the second ranking was learned at {learned}, and the bundle is to have {used}: give the"
+        " one of this encoder's run without other settings, or --reranker none"
+    )
 
 
 def work_folder(target: Path) -> Path:
@@ -183,6 +201,7 @@ def _content(
         novel=encoder.novel(dataset),
         query_encoder=encoder.query_encoder,
         learned=dataset.learned,
+        reranker=options.reranker,
     )
 
 

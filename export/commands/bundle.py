@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,11 @@ from service.core.files.atomic import refuse_existing, refuse_unwritable
 if TYPE_CHECKING:
     from export.bundle.build import BundleOptions
     from export.exported_encoder import ExportedEncoder, PredictorDefaults
+    from service.core.bundle.reranker_files import RerankerFiles
     from service.core.index.libraries import IndexParameters
     from training.datasets.dataset import Dataset
+
+NO_RERANKER = "none"
 
 
 # Longer than 40 lines because its docstring is the help of the command.
@@ -30,6 +34,7 @@ def bundle(
     index: Annotated[IndexOptions, FLAT] = IndexOptions(),  # noqa: B008
     predictor: Annotated[PredictorOptions, FLAT] = PredictorOptions(),  # noqa: B008
     memory: Annotated[MemoryOptions, FLAT] = MemoryOptions(),  # noqa: B008
+    reranker: str | None = None,
 ) -> None:
     """Encode a data set, index it, and write one bundle.
 
@@ -46,6 +51,9 @@ def bundle(
         The data set's folder, as `python -m training data` writes it or in the LF-XMC layout.
     out
         The bundle's folder; it must not exist yet.
+    reranker
+        A folder that `python -m training rerank` wrote for the encoder's run: the bundle gets its
+        second ranking. Default: the encoder's own, if it has one; none: no second ranking.
     """
     refuse_existing(out)
     refuse_unwritable(out)
@@ -61,7 +69,10 @@ def bundle(
     if exported is not None:
         checkpoint.refuse_given()
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
-    options = _options(parameters, index.recall, predictor, memory, defaults)
+    options = replace(
+        _options(parameters, index.recall, predictor, memory, defaults),
+        reranker=_second_ranking(reranker, folder),
+    )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
     for line in _relevance_lines(options, defaults, dataset):
@@ -72,6 +83,15 @@ def bundle(
         )
     export_bundle(exported, dataset, out, options=options, console=console)
     console.print(_summary(out, exported), soft_wrap=True)
+
+
+def _second_ranking(given: str | None, encoder: Path) -> RerankerFiles | None:
+    """The second ranking in the folder that is given, otherwise the encoder's own."""
+    from training.checkpoints import second_ranking
+
+    if given == NO_RERANKER or (given is None and not second_ranking.is_second_ranking(encoder)):
+        return None
+    return second_ranking.read(encoder if given is None else Path(given))
 
 
 def _options(
@@ -118,7 +138,9 @@ def _relevance_lines(
 
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:
-    memory = manifest.read(folder).memory
+    facts = manifest.read(folder)
+    memory, second = facts.memory, facts.reranker
     return (
         f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement}"
+        + ("" if second is None else f"; a second ranking of {second.candidates} candidates")
     )

@@ -42,6 +42,7 @@ from service.core.encoding.graph_inputs import Tokens
 from service.core.errors import InvalidInput
 from service.core.files.atomic import new_folder, refuse_existing
 from service.core.types import Role
+from training.checkpoints import second_ranking
 from training.checkpoints.choices import UNCHOSEN
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.datasets.dataset import Dataset
@@ -109,6 +110,7 @@ def export_encoder(
         items = None
         if options.checkpoint is not None:
             items = export_items(options.checkpoint, dataset, folder, dimension=encoder.dimension)
+            second_ranking.copy(options.checkpoint, folder)
         _describe(encoder, folder, options, metrics, labels, items)
     return exported_encoder.open_exported(target)
 

@@ -78,8 +78,9 @@ def _rankings(
     vectors = predictor.encode([query.text for query in distinct], Stopwatch())
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
         searched, items = _fused(predictor, view, distinct[batch], vectors[batch], options)
-        retrieved = predictor.retrieve(view, searched, options)
-        rankings = predictor.vote(view, retrieved, options)
+        texts = [query.text for query in distinct[batch]]
+        found = predictor.search(view, texts, searched, options)
+        rankings = predictor.rank(view, found, options, Stopwatch())
         yield from zip(distinct[batch], rankings, items, strict=True)
 
 

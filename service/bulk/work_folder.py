@@ -35,6 +35,7 @@ class Job:
     depth: int
     memorization: float
     explain: bool
+    candidates: int
     part_rows: int
     version: int = 0
 

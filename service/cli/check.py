@@ -9,6 +9,7 @@ from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder, open_query_encoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import PredictOptions
 
 
@@ -23,11 +24,8 @@ def check(*, bundle: Path) -> int:
     opened = open_bundle(bundle)
     facts = opened.manifest
     encoder = open_query_encoder(opened, OnnxEncoder(bundle, facts.encoder))
-    predictor = Predictor(encoder, tau=facts.predictor.tau)
-    query = opened.label_texts[0]
-    options = PredictOptions(
-        top_k=1, memorization=facts.predictor.memorization, depth=facts.predictor.depth
-    )
+    predictor = Predictor(encoder, tau=facts.predictor.tau, reranker=open_reranker(opened))
+    query, options = opened.label_texts[0], facts.options(PredictOptions(top_k=1))
     answer = predictor.predict(KnowledgeMemory(opened).view, [query], options)
     keywords = answer.predictions[0].keywords
     open_console().print(

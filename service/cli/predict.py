@@ -24,6 +24,9 @@ from service.http.request_models import RequestModels
 from service.settings import STATE_VARIABLE, EngineSettings, Limits, load_settings
 
 _Explain = Annotated[bool, Parameter(help="Add metadata and evidence to each keyword; for .jsonl.")]
+_Rerank = Annotated[
+    bool | None, Parameter(help="Rank the best keywords a second time; default: as the bundle can.")
+]
 _Delimiter = Annotated[
     DelimiterOption | None,
     Parameter(help="What parts the fields of a .csv file; default: whichever fits its header."),
@@ -55,6 +58,7 @@ def predict(
     top_k: int = 10,
     depth: int | None = None,
     memorization: float | None = None,
+    rerank: _Rerank = None,
     explain: _Explain = False,
     delimiter: _Delimiter = None,
     on_bad_row: _OnBadRow = "stop",
@@ -90,7 +94,7 @@ def predict(
     """
     settings, facts = load_settings(config, {}), manifest.read(bundle)
     base = PredictOptions(top_k=top_k, explain=explain)
-    options = facts.predictor.options(base, depth=depth, memorization=memorization)
+    options = facts.options(base, depth=depth, memorization=memorization, rerank=rerank)
     _require_allowed(options, settings.limits)
     form = format_of(out, explain=explain)
     queries = QueryFile(
@@ -165,6 +169,7 @@ def _job(bundle: Path, log: LogPlace | None, survey: Survey, options: PredictOpt
         depth=options.depth,
         memorization=options.memorization,
         explain=options.explain,
+        candidates=options.candidates,
         part_rows=rows_of_part(options.top_k, explain=options.explain),
         version=0 if log is None else log.newest,
     )

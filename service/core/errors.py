@@ -8,7 +8,7 @@
     │   ├── InvalidData         in a data file; names file, line and field
     │   ├── UnknownLabel        the memory holds no label with this id
     │   ├── UnknownItem         the item memory holds no item with this id
-    │   ├── NoItemMemory        the bundle has no item memory
+    │   ├── NotInBundle         the bundle has no item memory, or no second ranking
     │   └── InvalidFields       several fields of one request are wrong
     │       └── UnknownLabels   the memory holds no label for these ids
     ├── KeyReused               an idempotency key was used before for a different request
@@ -114,12 +114,12 @@ class UnknownItem(InvalidInput):
     """The item memory holds no item with this id: it never did, or the item was deleted."""
 
 
-class NoItemMemory(InvalidInput):
-    """The bundle has no item memory, so it has no items and takes none."""
+class NotInBundle(InvalidInput):
+    """The bundle lacks a part that the request needs: an item memory, or a second ranking."""
 
-    def __init__(self) -> None:
-        """Say so in one sentence."""
-        super().__init__("the bundle that is served has no item memory", field="items")
+    def __init__(self, part: str, *, field: str) -> None:
+        """Name the part, and the field that needs it."""
+        super().__init__(f"the bundle that is served has no {part}", field=field)
 
 
 class InvalidFields(InvalidInput):

@@ -52,7 +52,8 @@ class PredictOptions:
     number of retrieved keys; `exact` scans all keys in place of searching the graphs (for
     evaluation); `explain` adds the evidence to each keyword, and to each query the items that it
     attended to. `items` are ids or texts of the metadata items that all queries attend to, in place
-    of the predicted ones (None).
+    of the predicted ones (None). The memory's best `candidates` are ranked a second time; at 0 its
+    own ranking is the answer.
     """
 
     top_k: int = 10
@@ -61,11 +62,12 @@ class PredictOptions:
     explain: bool = False
     exact: bool = False
     items: tuple[str, ...] | None = None
+    candidates: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A row that voted for a keyword; the weights of its rows add up to the keyword's score."""
+    """A row that voted for a keyword; the weights of its rows add up to the keyword's votes."""
 
     kind: RowKind
     text: str
@@ -75,11 +77,16 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keyword:
-    """A predicted label; `novel` labels were not in the bundle's training data."""
+    """A predicted label; `novel` labels were not in the bundle's training data.
+
+    `votes` is the memory's score (Eq. 7). It is the `score` as well, unless there was a second
+    ranking: then the score is the probability that the label is relevant.
+    """
 
     id: str
     text: str
     score: float
+    votes: float
     novel: bool
     metadata: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()

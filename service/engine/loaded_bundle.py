@@ -27,6 +27,7 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.query_cache import QueryCache
+from service.core.prediction.reranking.reranker import open_reranker
 from service.core.replay import replayed
 from service.core.types import DeviceName, Event, PredictOptions
 from service.engine.log_references import LogReferences
@@ -55,8 +56,8 @@ class LoadedBundle:
         return self.bundle.manifest.name
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
-        """`base` with the requested lambda and b, or the bundle's defaults where they are None."""
-        return self.bundle.manifest.predictor.options(base, **requested)
+        """`base` with what is requested, or the bundle's defaults; see `Manifest.options`."""
+        return self.bundle.manifest.options(base, **requested)
 
     def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
         """Apply events of the label log; returns the last request to serve another bundle, if any.
@@ -130,6 +131,7 @@ def load_bundle(
             open_query_encoder(bundle, encoder, device=name),
             tau=facts.predictor.tau,
             cache=cache,
+            reranker=open_reranker(bundle),
         ),
         memory=KnowledgeMemory(
             bundle,

@@ -43,23 +43,27 @@ class EvidenceAnswer(TypedDict):
     similarity: Similarity  # of the row and the query
     weight: Annotated[
         float,
-        Field(description="The row's part of the score; the weights of all rows sum to it."),
+        Field(description="The row's part of the votes; the weights of all rows sum to them."),
     ]
 
 
 class KeywordAnswer(TypedDict):
-    """A predicted label. `metadata` and `evidence` are present only with `explain`."""
+    """A predicted label. `votes`, `metadata` and `evidence` are present only with `explain`."""
 
     id: str
     text: str
     score: Annotated[
         float,
         Field(
-            description="0 to 1, or more where votes have weights; keywords are sorted by it, then"
-            " by id."
+            description="The sum of the votes, 0 to 1, or more where votes have weights; with a"
+            " second ranking, the probability that the keyword is relevant. Keywords are sorted by"
+            " it, then by id."
         ),
     ]
     novel: Novel
+    votes: NotRequired[
+        Annotated[float, Field(description="The sum of the votes of the retrieved keys.")]
+    ]
     metadata: NotRequired[Metadata]
     evidence: NotRequired[
         Annotated[list[EvidenceAnswer], Field(description="Sorted by weight, largest first.")]
@@ -100,7 +104,7 @@ class TimingAnswer(TypedDict):
     queue: Annotated[float, Field(description="Waiting for a free thread.")]
     encode: Annotated[float, Field(description="Queries to vectors; 0 for cached queries.")]
     retrieve: Annotated[float, Field(description="Searching the nearest keys.")]
-    score: Annotated[float, Field(description="Votes of the retrieved keys to ranked labels.")]
+    score: Annotated[float, Field(description="Votes to ranked labels, and a second ranking.")]
 
 
 class PredictAnswer(TypedDict):

@@ -255,6 +255,7 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
         "novel": keyword.novel,
     }
     if explain:
+        document["votes"] = keyword.votes
         document["metadata"] = dict(keyword.metadata)
         document["evidence"] = [
             rows.get(id(row)) or rows.setdefault(id(row), _evidence(row))
@@ -273,11 +274,11 @@ def _evidence(row: Evidence) -> EvidenceAnswer:
 
 
 def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
-    """Milliseconds by the four documented stages; tokenizing and fusing count as encoding."""
+    """Milliseconds by the four documented stages, of which two are made of several."""
     get = seconds.get
     return {
         "queue": round(1000 * get("queue", 0.0), 3),
         "encode": round(1000 * sum(get(stage, 0.0) for stage in ("tokenize", "encode", "fuse")), 3),
         "retrieve": round(1000 * get("retrieve", 0.0), 3),
-        "score": round(1000 * get("score", 0.0), 3),
+        "score": round(1000 * sum(get(stage, 0.0) for stage in ("score", "rerank")), 3),
     }

@@ -76,7 +76,7 @@ def test_the_readme_names_every_limit_that_is_shown() -> None:
 
 
 def test_label_values_come_from_the_contracts_sets() -> None:
-    reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score")
+    reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
     assert STAGES == (*reading, "log_commit", "publish")
     assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
     assert ITEM_KINDS == ("base", "sealed", "live", "tombstone")

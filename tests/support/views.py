@@ -55,6 +55,13 @@ def vote_weights(view: View) -> dict[tuple[str, str], float]:
     }
 
 
+def label_frequencies(view: View) -> Rows:
+    """How many alive instance rows vote for each column of V."""
+    rows = alive_rows(view)
+    columns, _ = view.votes(rows[view.is_instance(rows)])
+    return np.bincount(columns, minlength=view.labels.columns)
+
+
 def row_counts(view: View) -> Counter[Row]:
     """How many alive rows have each description, whatever their order."""
     return Counter(described_rows(view))

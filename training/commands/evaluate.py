@@ -35,6 +35,7 @@ def evaluate(
     exact: bool = False,
     weighted: Annotated[bool, Parameter(negative=())] = False,
     items: Items = "predicted",
+    rerank: bool | None = None,
     json: Path | None = None,
 ) -> None:
     """Measure a bundle on a data set's test rows, with the scoring and ranking of the service.
@@ -56,6 +57,8 @@ def evaluate(
     items
         For a bundle of OAK: a test row attends to the items that it is predicted, as it is served
         by default, or to all that the data link it to, as a request that names them.
+    rerank
+        Rank the best labels a second time, or do not; default: as the bundle can.
     json
         Also write the figures, in percent, to this file.
     """
@@ -78,13 +81,20 @@ def evaluate(
             threads=os.cpu_count() or 1,
             report=report,
             items=items,
+            rerank=rerank,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
-    console.print(_table(rows, dataset, exact=exact, items=items))
+    again = evaluation.reranker is not None
+    console.print(_table(rows, dataset, exact=exact, items=items, again=again))
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
     if json is not None:
-        facts = {"bundle": opened.manifest.name, "exact": exact, "items": items}
+        facts = {
+            "bundle": opened.manifest.name,
+            "exact": exact,
+            "items": items,
+            "reranked": again,
+        }
         _write_json(json, rows, dataset, facts)
 
 
@@ -107,10 +117,13 @@ def _write_json(
     write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _table(rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool, items: Items) -> Table:
+def _table(
+    rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool, items: Items, again: bool
+) -> Table:
     """One row for each metric and one column for each lambda, so that it fits a narrow terminal."""
     search = "exact search" if exact else "HNSW"
     given = "" if items == "predicted" else f", {items} items"
+    given += ", ranked a second time" if again else ""
     table = Table(
         title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth}{given},\n"
         f"propensity A={dataset.propensity.a} B={dataset.propensity.b}",

@@ -18,6 +18,8 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.predictor import voting_kind
+from service.core.prediction.reranking.many_queries import candidates_of, rerank_labels
+from service.core.prediction.reranking.reranker import Reranker, open_reranker
 from service.core.types import Floats, PredictOptions, Role, RowKind
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
@@ -53,6 +55,7 @@ class Evaluation:
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
+    reranker: Reranker | None = None  # of a bundle that ranks a second time
     weighted: bool = False  # add the metrics in which a more relevant label counts more
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
@@ -94,12 +97,24 @@ class Evaluation:
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The labels of all test rows, [n, k]."""
-        return predict(
+        top_k, reranker = self.options.top_k, self.reranker
+        ranked = predict(
             self.view,
             retrieved,
             tau=self.tau,
             memorization=memorization,
-            top_k=self.options.top_k,
+            top_k=top_k if reranker is None else max(top_k, reranker.facts.candidates),
+            order=self.order,
+        )
+        if reranker is None:
+            return ranked
+        texts = self.dataset.test.instances.texts
+        return rerank_labels(
+            reranker,
+            reranker.labels_of(self.view),
+            candidates_of(texts, self.vectors, retrieved, ranked),
+            ranked=ranked,
+            top_k=top_k,
             order=self.order,
         )
 
@@ -120,13 +135,21 @@ def open_evaluation(
     threads: int,
     report: Report,
     items: Items = "predicted",
+    rerank: bool | None = None,
 ) -> Evaluation:
     """Encode the test rows for a bundle; `exact` scans every key in place of the graph.
 
+    `rerank` is as in a request: None for a second ranking where the bundle has one.
+
     With an item memory they attend to the items that are predicted, or to those that the data link
-    them to. Raises `InvalidInput` when the bundle was made from other labels, and as
-    `linked_places`.
+    them to. Raises `InvalidInput` when the bundle was made from other labels, as `linked_places`,
+    and `NotInBundle` where `rerank` asks for what the bundle has not.
     """
+    options = bundle.manifest.options(
+        PredictOptions(top_k=labels_to_rank(dataset.test.filtered), exact=exact),
+        depth=depth,
+        rerank=rerank,
+    )
     if list(bundle.label_ids) != list(dataset.labels.uids):
         raise InvalidInput(
             f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r};"
@@ -148,8 +171,7 @@ def open_evaluation(
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
         vectors=view.fused(vectors, given).vectors,  # as the service does with an item memory
-        options=PredictOptions(
-            top_k=labels_to_rank(dataset.test.filtered), depth=depth, exact=exact
-        ),
+        options=options,
         report=report,
+        reranker=open_reranker(bundle) if options.candidates else None,
     )

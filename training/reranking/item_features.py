@@ -12,7 +12,9 @@ from scipy.sparse import csr_matrix
 from sklearn.preprocessing import normalize
 
 from service.core.types import Doubles
-from training.reranking.candidates import Candidates
+from training.combining.runs import FinishedRun
+from training.datasets.dataset import Dataset
+from training.reranking.pairs import Pairs
 from training.reranking.terms import Terms, inverse_frequency
 
 
@@ -25,9 +27,7 @@ class Items:
     instances: csr_matrix  # [N, M]
 
 
-def item_features(
-    items: Items, labels_of: csr_matrix, candidates: Candidates
-) -> dict[str, Doubles]:
+def item_features(items: Items, labels_of: csr_matrix, candidates: Pairs) -> dict[str, Doubles]:
     """Features by name, [m] each; labels_of [N, L] has the labels of the memory's rows."""
     ours, theirs = (
         csr_matrix(table != 0, dtype=np.float64) for table in (items.queries, items.labels)
@@ -50,3 +50,23 @@ def item_features(
         "items of the query": of_query,
         "items of the label's rows": cosine,
     }
+
+
+def items_held_out(run: FinishedRun) -> Items:
+    """The items of the held-out rows, of labels, and of the rows of their memory."""
+    of_rows, slices = run.dataset.train.metadata_of, run.slices
+    assert of_rows is not None
+    return Items(
+        queries=of_rows[slices.held_out],
+        labels=run.dataset.label_metadata,
+        instances=of_rows[slices.kept],
+    )
+
+
+def items_of_test(dataset: Dataset) -> Items:
+    """The items of the test rows, of labels, and of all training rows."""
+    return Items(
+        queries=dataset.test.metadata_of,
+        labels=dataset.label_metadata,
+        instances=dataset.train.metadata_of,
+    )

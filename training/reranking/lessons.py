@@ -13,13 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Bools, Doubles, Rows
 from training.combining.run_scoring import held_out_of
 from training.combining.runs import FinishedRun
+from training.evaluation.prediction import Ranked
 from training.experiments.sweeps import Scoring
-from training.reranking.candidates import entries
-from training.reranking.described import Described, describe, items_held_out, queries_held_out
-from training.reranking.trees import Trees, learn_trees
+from training.reranking.described import Described, describe
+from training.reranking.item_features import items_held_out
+from training.reranking.pairs import entries
+from training.reranking.queries import queries_held_out
+from training.reranking.trees import LearnedTrees, learn_trees
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
 
 
@@ -30,48 +34,57 @@ class Lesson:
     rows: Rows  # [n], their numbers in the training split
     described: Described
     held_out: HeldOutRetrieval
+    positive: Bools  # [m], whether a candidate is relevant
+    counted: Bools  # [m], whether it counts: it is not filtered
 
     def within(self, fold_of: Rows, fold: int) -> Bools:
         """Which candidates [m] are those of rows in a fold; fold_of has that of every row."""
         inside: Bools = fold_of[self.rows][self.described.candidates.queries] == fold
         return inside
 
-    def score(self, scores: Doubles) -> float:
-        """The mean of the metrics that choose, with the candidates ranked by scores [m]."""
-        table = self.held_out.measure(self.described.ranked_by(scores))
+    def score(self, ranked: Ranked) -> float:
+        """The mean of the metrics that choose."""
+        table = self.held_out.measure(ranked)
         return criterion({0.0: table}, ValidationSettings().metrics)
 
+    def score_by(self, sums: Doubles) -> float:
+        """The same with the candidates ranked by the sums of trees [m]."""
+        return self.score(self.described.ranked_by(sums))
 
-def lesson_of(run: FinishedRun, scoring: Scoring, *, metadata: bool) -> Lesson:
+
+def lesson_of(
+    run: FinishedRun, scoring: Scoring, rarity: WordRarity, *, candidates: int, metadata: bool
+) -> Lesson:
     """The lesson of a run whose data are encoded already."""
     held_out = held_out_of(run, scoring)
     queries = queries_held_out(run, held_out, scoring)
     items = items_held_out(run) if metadata else None
+    described = describe(queries, rarity, candidates=candidates, items=items)
+    pairs = described.candidates
     return Lesson(
         rows=run.slices.held_out,
-        described=describe(queries, scoring, items),
+        described=described,
         held_out=held_out,
+        positive=entries(queries.positives != 0, pairs) != 0,
+        counted=entries(queries.filtered != 0, pairs) == 0,
     )
 
 
-def learn(lessons: Sequence[Lesson], used: Sequence[Bools], *, trees: int, seed: int) -> Trees:
-    """Learn from the candidates of each lesson that are `used` [m], but not from filtered ones.
-
-    `trees` is their number; at least one is learned.
-    """
-    features, positive, counts = [], [], []
+def learn(
+    lessons: Sequence[Lesson], used: Sequence[Bools], *, trees: int, seed: int
+) -> LearnedTrees:
+    """Learn so many trees from the candidates of each lesson that are `used` [m] and count."""
+    features, positive, sizes = [], [], []
     for lesson, use in zip(lessons, used, strict=True):
-        queries, candidates = lesson.described.queries, lesson.described.candidates
-        places = np.nonzero(use & (entries(queries.filtered != 0, candidates) == 0))[0]
-        candidates = candidates.only(places)
+        places = np.nonzero(use & lesson.counted)[0]
         features.append(lesson.described.features[places])
-        positive.append(entries(queries.positives != 0, candidates) != 0)
-        counts += candidates.counts.tolist()
+        positive.append(lesson.positive[places])
+        sizes += lesson.described.candidates.only(places).counts.tolist()
     return learn_trees(
         np.concatenate(features),
         np.concatenate(positive),
-        counts,
+        sizes,
         names=lessons[0].described.names,
-        trees=max(trees, 1),
+        trees=trees,
         seed=seed,
     )

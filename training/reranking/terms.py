@@ -1,4 +1,4 @@
-"""Terms that a query and a candidate have in common: trigrams, words, metadata items.
+"""Terms that a query and a candidate have in common, such as metadata items.
 
 Shapes: n queries, m candidates, L labels, T different terms.
 """
@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from service.core.index.protocol import batches
 from service.core.types import Doubles
 from training.datasets.propensity import label_frequency
-from training.reranking.candidates import Candidates
+from training.reranking.pairs import Pairs
 
 _TOGETHER = 65_536  # pairs whose terms are compared at a time
 
@@ -26,7 +26,7 @@ class Terms:
     labels: csr_matrix  # [L, T]
     weights: Doubles  # [T]
 
-    def overlap(self, candidates: Candidates) -> tuple[Doubles, Doubles, Doubles]:
+    def overlap(self, candidates: Pairs) -> tuple[Doubles, Doubles, Doubles]:
         """The weight of the common terms of each pair, of the query's and of the label's, [m]."""
         common = np.zeros(len(candidates))
         for part in batches(len(common), _TOGETHER):

@@ -21,8 +21,8 @@ Features = NDArray[np.float32]  # [m, F]
 PARAMETERS: dict[str, Any] = {
     "objective": "lambdarank",
     "lambdarank_truncation_level": 20,
-    "learning_rate": 0.05,
-    "num_leaves": 15,
+    "learning_rate": 0.08,
+    "num_leaves": 7,
     "min_data_in_leaf": 100,
     "feature_fraction": 0.5,
     "bagging_fraction": 0.7,
@@ -34,10 +34,20 @@ PARAMETERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trees:
+class LearnedTrees:
     """A trained ensemble."""
 
     booster: lightgbm.Booster
+
+    @property
+    def count(self) -> int:
+        """How many trees there are: fewer than were asked for where nothing is left to split."""
+        return int(self.booster.num_trees())
+
+    @property
+    def features(self) -> int:
+        """F."""
+        return int(self.booster.num_feature())
 
     def scores(self, features: Features, *, trees: int) -> Doubles:
         """The sum of the first `trees` trees for each candidate, [m]."""
@@ -66,7 +76,7 @@ def learn_trees(
     names: Sequence[str],
     trees: int,
     seed: int,
-) -> Trees:
+) -> LearnedTrees:
     """Learn to rank positive candidates [m] first; the candidates of a query lie together."""
     data = lightgbm.Dataset(
         features,
@@ -75,7 +85,7 @@ def learn_trees(
         feature_name=[_plain(name) for name in names],
     )
     parameters = PARAMETERS | {"seed": seed}
-    return Trees(booster=lightgbm.train(parameters, data, num_boost_round=trees))
+    return LearnedTrees(booster=lightgbm.train(parameters, data, num_boost_round=trees))
 
 
 def _plain(name: str) -> str:

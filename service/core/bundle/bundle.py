@@ -22,6 +22,7 @@
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
 | `items/*`                       | optional: items that queries attend to, `item_files`       |
+| `reranker/*`                    | optional: the trees of a second ranking, `reranker_files`  |
 
 `content.write_bundle` writes it. Opening a bundle verifies the checksum of every file and maps the
 large ones. Nothing is pickled.
@@ -35,11 +36,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.bundle import irene_files, item_files, manifest
+from service.core.bundle import irene_files, item_files, manifest, reranker_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.label_details import LabelDetails
 from service.core.bundle.manifest import EncoderFacts, Manifest
+from service.core.bundle.reranker_files import RerankerFiles
 from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.checksums import verify_files
@@ -83,6 +85,7 @@ class Bundle:
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
+    reranker: RerankerFiles | None = None
     device: ScanDevice | None = None  # that searches the keys and live rows; None: the processor
 
     @property
@@ -142,6 +145,7 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         items=None
         if facts.items is None
         else item_files.read(folder, facts.items, dimension=facts.encoder.dimension),
+        reranker=None if facts.reranker is None else reranker_files.read(folder, facts.reranker),
         device=device,
     )
     _check_shapes(bundle)

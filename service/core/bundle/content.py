@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.bundle import irene_files, item_files, manifest
+from service.core.bundle import irene_files, item_files, manifest, reranker_files
 from service.core.bundle.bundle import (
     BASE_SEGMENT,
     CLICKS,
@@ -30,6 +30,7 @@ from service.core.bundle.bundle import (
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.manifest import EncoderFacts, LearnedFacts, Manifest, PredictorFacts
+from service.core.bundle.reranker_files import RerankerFiles
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
 from service.core.files.checksums import file_facts
@@ -71,6 +72,7 @@ class BundleContent:
     items: ItemFiles | None = None
     query_encoder: QueryEncoder | None = None
     learned: LearnedFacts | None = None
+    reranker: RerankerFiles | None = None
 
     @classmethod
     def like(
@@ -109,6 +111,7 @@ class BundleContent:
             items=bundle.items,
             query_encoder=bundle.query_encoder,
             learned=facts.learned,
+            reranker=bundle.reranker,
         )
 
 
@@ -149,6 +152,8 @@ def write_bundle(
             content = replace(
                 content, items=_written_items(content, content.items, folder, progress)
             )
+        if content.reranker is not None:
+            reranker_files.write(content.reranker, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
         library, rows = load_library(content.index.library), len(content.keys)
         library.build(content.keys, content.index, folder / BASE_SEGMENT, progress)
@@ -204,6 +209,7 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
         items=None if content.items is None else content.items.facts,
         query_encoder=content.query_encoder.facts if content.query_encoder else None,
         learned=content.learned,
+        reranker=None if content.reranker is None else content.reranker.facts,
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
-from service.core.errors import BundleAltered, BundleMissing
+from service.core.errors import BundleAltered, BundleMissing, NotInBundle
 from service.core.files.checksums import FileFacts
 from service.core.files.versioned_json import checked, read_document
 from service.core.index.libraries import IndexParameters
@@ -169,6 +169,26 @@ class ItemFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class RerankerFacts:
+    """The second ranking: what its trees read, and what a sum of them says.
+
+    Trees rank the best `candidates` of the memory once more. They were learned from what it
+    retrieves at the settings `predictor`. The sum s of all trees becomes the probability that the
+    label is relevant: 1 / (1 + exp(-(slope s + intercept))). `unknown_rarity` is that of a word
+    that no label had. `fingerprint` is the SHA-256 over all this, the trees and the words.
+    """
+
+    candidates: Annotated[int, Field(ge=1)]
+    features: list[str]  # the columns that the trees read, in their order
+    trees: Annotated[int, Field(ge=1)]
+    slope: Annotated[float, Field(gt=0.0)]
+    intercept: float
+    unknown_rarity: float
+    predictor: PredictorFacts
+    fingerprint: str = ""
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class LearnedFacts:
     """What the training data holds of a label log already: the events of `log` up to `version`.
 
@@ -201,6 +221,20 @@ class Manifest:
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
     items: ItemFacts | None = None  # None: queries are not fused with items
     learned: LearnedFacts | None = None  # None: the training data has nothing of a label log
+    reranker: RerankerFacts | None = None  # None: the memory's ranking is the only one
+
+    def options(
+        self, base: PredictOptions, *, rerank: bool | None = None, **requested: Any
+    ) -> PredictOptions:
+        """Return `base` with the requested lambda, b and second ranking.
+
+        Where they are None, with the bundle's: it ranks a second time if it can. Raises
+        `NotInBundle` where that is requested of a bundle that cannot.
+        """
+        if rerank and self.reranker is None:
+            raise NotInBundle("second ranking", field="rerank")
+        candidates = 0 if self.reranker is None or rerank is False else self.reranker.candidates
+        return self.predictor.options(replace(base, candidates=candidates), **requested)
 
 
 _ADAPTER = TypeAdapter(Manifest)

@@ -102,6 +102,11 @@ class LabelTable:
         details = self.base_details.at(column)
         return self.base_ids[column], self.base_texts[column], details.novel, details.metadata
 
+    def text_at(self, column: int) -> str:
+        """Return the text of a column's label."""
+        label = self.live.get(column)
+        return self.base_texts[column] if label is None else label.text
+
     def id_at(self, column: int) -> str:
         """Return the label id of a column."""
         label = self.live.get(column)

@@ -8,13 +8,11 @@ from itertools import islice
 import numpy as np
 
 from service.core.memory.view import View
+from service.core.prediction.places import places
 from service.core.prediction.ranking import Ranking
 from service.core.types import Evidence, Indices, RowKind, Rows
 
 EVIDENCE_ROWS = 10  # the most that one keyword's explanation lists
-# A table over all columns is filled in less time than so many votes are searched for; a search
-# among sorted columns is quicker where a large bundle has few votes.
-TABLE_ENTRIES_A_VOTE = 32
 
 
 def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
@@ -63,7 +61,7 @@ def _first_votes(labels: Indices, *, columns: Sequence[int]) -> tuple[Rows, list
     `labels` [v] are the columns that are voted for. Votes are places in `labels` [n], those for the
     first column first.
     """
-    column_of_vote = _places(labels, among=columns)  # [v]
+    column_of_vote = places(labels, among=columns)  # [v]
     voted = np.flatnonzero(column_of_vote >= 0)
     # Stable: the votes for one column keep their order.
     small = column_of_vote[voted].astype(np.min_scalar_type(len(columns)))  # sorted by its digits
@@ -72,19 +70,3 @@ def _first_votes(labels: Indices, *, columns: Sequence[int]) -> tuple[Rows, list
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     first = np.arange(len(voted)) - starts < EVIDENCE_ROWS
     return voted[first], np.minimum(counts, EVIDENCE_ROWS).tolist()
-
-
-def _places(labels: Indices, *, among: Sequence[int]) -> Rows:
-    """Where each of `labels` [v] stands `among` columns [k], -1 where it does not."""
-    columns = np.asarray(among, np.int64)
-    if len(columns) == 0 or len(labels) == 0:
-        return np.full(len(labels), -1, np.int64)
-    size = max(int(labels.max()), int(columns.max())) + 1
-    if size <= TABLE_ENTRIES_A_VOTE * len(labels):
-        place_of = np.full(size, -1, np.int64)
-        place_of[columns] = np.arange(len(columns))
-        return place_of[labels]
-    ascending = np.argsort(columns, kind="stable")
-    ordered = columns[ascending]
-    place = np.minimum(np.searchsorted(ordered, labels), len(ordered) - 1)
-    return np.where(ordered[place] == labels, ascending[place], -1)

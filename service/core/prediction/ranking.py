@@ -49,11 +49,13 @@ class Ranking:
     """The best labels of one query, descending by score, ties in order of label id.
 
     `columns` [k] of V with `scores` [k] are plain numbers, as there are few. `rows` [b],
-    `similarities` [b] and `weights` [b] (Eq. 4 applied) are the keys that voted.
+    `similarities` [b] and `weights` [b] (Eq. 4 applied) are the keys that voted. `votes` [k] are
+    what they add up to (Eq. 7): the scores themselves, unless labels were ranked a second time.
     """
 
     columns: Sequence[int]
     scores: Sequence[float]
+    votes: Sequence[float]
     rows: Rows
     similarities: Floats
     weights: Doubles
@@ -111,6 +113,7 @@ class NumpyRanker:
         return Ranking(
             columns=best_columns,
             scores=best_scores,
+            votes=best_scores,
             rows=rows,
             similarities=similarities,
             weights=weights,
@@ -211,6 +214,7 @@ class CompiledRanker:
         return Ranking(
             columns=best_columns,
             scores=best_scores,
+            votes=best_scores,
             rows=rows,
             similarities=similarities,
             weights=np.frombuffer(memoryview(weights), np.float64),

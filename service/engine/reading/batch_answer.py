@@ -9,8 +9,13 @@ from time import monotonic
 import numpy as np
 
 from service.core.errors import KeymatchError
-from service.core.prediction.predictor import AttendedItems, Stopwatch, explained_items
-from service.core.types import Answer, Floats, Prediction, PredictOptions, Rows
+from service.core.prediction.predictor import (
+    AttendedItems,
+    Searched,
+    Stopwatch,
+    explained_items,
+)
+from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading.query_request import QueryRequest, QueryTask
 from service.engine.reading.task_queue import Batch
@@ -108,10 +113,12 @@ def _search(
     vectors = group[0][1] if len(group) == 1 else np.concatenate([rows for _, rows in group])
     options = first.request.options
     fused = loaded.predictor.fuse(first.view, vectors, options, watch)
+    queries = [query for task, _ in group for query in task.queries]
     with watch.stage("retrieve"):
-        retrieved = loaded.predictor.retrieve(first.view, fused.vectors, options)
+        searched = loaded.predictor.search(first.view, queries, fused.vectors, options)
     with watch.stage("score"):
-        scored = _score(loaded, group, retrieved, explained_items(first.view, fused, options))
+        items = explained_items(first.view, fused, options)
+        scored = _score(loaded, group, searched, items, watch)
     telemetry.observe_stages(watch.seconds)
     outcomes = []
     for task, result in scored:
@@ -132,18 +139,20 @@ def _search(
 def _score(
     loaded: LoadedBundle,
     group: Sequence[Encoded],
-    retrieved: tuple[Floats, Rows],
+    searched: Searched,
     items: Sequence[AttendedItems],
+    watch: Stopwatch,
 ) -> list[tuple[QueryTask, Results | KeymatchError]]:
-    """The results of each task from all keys [B, b] and items [B]; of none that has expired."""
+    """The results of each task of a group with items [B]; of none that has expired."""
     scored: list[tuple[QueryTask, Results | KeymatchError]] = []
     start = 0
     for task, _ in group:
         own = slice(start, start := start + len(task))
-        found = (retrieved[0][own], retrieved[1][own])
         try:
             error = task.request.useless(monotonic())
-            scored.append((task, error or _results(loaded, task, found, items[own])))
+            scored.append(
+                (task, error or _results(loaded, task, searched.part(own), items[own], watch))
+            )
         except KeymatchError as error:  # the answer would be too large
             scored.append((task, error))
     return scored
@@ -152,14 +161,13 @@ def _score(
 def _results(
     loaded: LoadedBundle,
     task: QueryTask,
-    retrieved: tuple[Floats, Rows],
+    searched: Searched,
     items: Sequence[AttendedItems],
+    watch: Stopwatch,
 ) -> Results:
     """The predictions of a task, serialised where its request asks for that."""
     request = task.request
-    predictions = loaded.predictor.predictions(
-        task.view, task.queries, retrieved, request.options, items
-    )
+    predictions = loaded.predictor.predictions(task.view, searched, request.options, items, watch)
     if request.serialize is None:
         return predictions, ()
     return (), tuple(map(request.serialize, predictions))

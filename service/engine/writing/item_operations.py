@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from service.core.changes import Item
 from service.core.encoding.representer import EncodedItem
-from service.core.errors import NoItemMemory, UnknownItem, echoed
+from service.core.errors import NotInBundle, UnknownItem, echoed
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.draft import Draft
 from service.core.types import NewItem
@@ -27,7 +27,7 @@ class PutItems:
         return self.new_items
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Add the items that are not there as posted; raises `NoItemMemory` or `MemoryFull`."""
+        """Add the items that are not there as posted; raises `NotInBundle` or `MemoryFull`."""
         _required(commit.draft)
         commit.require_room(self.new_items)
         written = []
@@ -51,7 +51,7 @@ class RemoveItem:
     items: Sequence[Item] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Delete the item; raises `NoItemMemory` or `UnknownItem`."""
+        """Delete the item; raises `NotInBundle` or `UnknownItem`."""
         if _required(commit.draft).find(self.id) is None:
             raise UnknownItem(f"no item has the id {echoed(self.id)}", field="id")
         commit.delete_item(self.id)
@@ -60,5 +60,5 @@ class RemoveItem:
 
 def _required(draft: Draft) -> ItemMemory:
     if draft.items is None:
-        raise NoItemMemory
+        raise NotInBundle("item memory", field="items")
     return draft.items

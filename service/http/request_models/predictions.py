@@ -34,6 +34,12 @@ class PredictBody(StrictModel):
         description="Answer from this memory version or a later one: pass the `version` of a write"
         " to be sure to see it. The request waits for it, at most until its deadline.",
     )
+    rerank: bool | None = Field(
+        None,
+        description="Whether the best keywords are ranked a second time; false for the memory's own"
+        " ranking, whose scores are its votes. Default: yes, where the bundle has a second"
+        " ranking; true for another bundle is an error.",
+    )
     deadline_ms: int | None
     items: list[str] | None
 

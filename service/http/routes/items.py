@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from service.core.errors import NoItemMemory, UnknownItem, echoed
+from service.core.errors import NotInBundle, UnknownItem, echoed
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
 from service.engine.writing.item_operations import PutItems, RemoveItem
@@ -154,7 +154,7 @@ class ItemRoutes:
 
 def _items_of(view: View) -> ItemMemory:
     if view.items is None:
-        raise NoItemMemory
+        raise NotInBundle("item memory", field="items")
     return view.items
 
 

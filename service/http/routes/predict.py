@@ -88,6 +88,7 @@ class PredictRoutes:
                 serialize=serialize,
                 memorization=body.memorization,
                 depth=body.depth,
+                rerank=body.rerank,
             )
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
@@ -99,7 +100,7 @@ class PredictRoutes:
         """What one plain query gets, and a share for each further one that the request costs."""
         limits = self._limits
         options = self._engine.loaded.options(
-            base, memorization=body.memorization, depth=body.depth
+            base, memorization=body.memorization, depth=body.depth, rerank=body.rerank
         )
         further = len(body.queries) * query_cost(options) - 1
         return min(

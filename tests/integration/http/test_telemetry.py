@@ -71,7 +71,8 @@ def test_a_write_moves_its_counters(service: LocalService) -> None:
 def test_an_idle_service_shows_every_fixed_label_value(service: LocalService) -> None:
     stages = {key[1] for key in samples(service) if key[0] == "keymatch_stage_seconds_count"}
     assert stages == {
-        "queue", "tokenize", "encode", "fuse", "retrieve", "score", "log_commit", "publish"
+        "queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank",
+        "log_commit", "publish",
     }  # fmt: skip
     rows = {key[1] for key in samples(service) if key[0] == "keymatch_memory_rows"}
     assert rows == {"base", "sealed", "live", "tombstone"}

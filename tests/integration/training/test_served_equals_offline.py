@@ -22,11 +22,15 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from export.__main__ import app as export_app
+from export.exported_encoder import PredictorDefaults, open_exported
+from service.core.bundle import reranker_files
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.manifest import PredictorFacts
 from service.core.prediction.many_queries import RankedLabels
 from service.core.prediction.predictor import voting_kind
 from tests.support.commands import run, status_of
 from tests.support.serving import ServerProcess, server_process
+from tests.support.tiny.reranker import tiny_reranker
 from tests.support.tiny.training import (
     tiny_dataset,
     train_tiny,
@@ -34,6 +38,7 @@ from tests.support.tiny.training import (
     write_recipe,
     write_tiny_checkpoint,
 )
+from training.checkpoints import second_ranking
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation.evaluation import Evaluation, Items, open_evaluation
@@ -51,7 +56,24 @@ Ranking = list[tuple[str, float]]  # ids and scores, best first
 def compare(
     bundle: Path, dataset: Dataset, tmp_path: Path, *, depth: int, items: Items = "predicted"
 ) -> None:
-    """Assert that the service and both ways offline rank all test rows alike."""
+    """Assert that the service and both ways offline rank all test rows alike.
+
+    A bundle with a second ranking is compared with both rankings; `score` knows the first alone.
+    """
+    for rerank in (False, True) if open_bundle(bundle).reranker is not None else (None,):
+        place = tmp_path / f"rerank-{rerank}"
+        _compare(bundle, dataset, place, depth=depth, items=items, rerank=rerank)
+
+
+def _compare(
+    bundle: Path,
+    dataset: Dataset,
+    tmp_path: Path,
+    *,
+    depth: int,
+    items: Items,
+    rerank: bool | None,
+) -> None:
     offline = open_evaluation(
         open_bundle(bundle),
         dataset,
@@ -60,11 +82,17 @@ def compare(
         threads=2,
         report=lambda stage, done, total: None,
         items=items,
+        rerank=rerank,
     )
-    tmp_path.mkdir(exist_ok=True)
+    tmp_path.mkdir(parents=True, exist_ok=True)
     with server_process(bundle, tmp_path / "state", tmp_path / "log") as server:
         for memorization in MEMORIZATIONS:
-            options = {"top_k": TOP_K, "memorization": memorization, "depth": depth}
+            options = {
+                "top_k": TOP_K,
+                "memorization": memorization,
+                "depth": depth,
+                "rerank": rerank,
+            }
             if items == "linked":
                 served = list(answers_to_linked(server, dataset, options))
             else:
@@ -72,8 +100,9 @@ def compare(
             retrieved = offline.retrieve(voting_kind(memorization))
             evaluated = offline.ranked(retrieved, memorization)
             assert served == rankings(evaluated, dataset)
-            scored = as_scored(offline, retrieved, memorization)
-            assert served == rankings(scored, dataset)
+            if not rerank:
+                scored = as_scored(offline, retrieved, memorization)
+                assert served == rankings(scored, dataset)
             assert any(served)
 
 
@@ -133,17 +162,35 @@ def rankings(ranked: RankedLabels, dataset: Dataset) -> list[Ranking]:
     ]
 
 
-def export(data: Path, bundle: Path, *, seconds: int) -> None:
+def with_second_ranking(dataset: Dataset, folder: Path) -> Path:
+    """A folder as `rerank` writes it, with trees of a made-up taste, for the demo's encoder."""
+    folder.mkdir()
+    predictor = manifest_facts(open_exported(ENCODER).description.predictor)
+    files = tiny_reranker(folder, list(dataset.labels.texts), predictor, candidates=10)
+    reranker_files.write(files, folder)
+    second_ranking.write(files, folder)
+    return folder
+
+
+def manifest_facts(defaults: PredictorDefaults) -> PredictorFacts:
+    return PredictorFacts(
+        tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
+    )
+
+
+def export(data: Path, bundle: Path, *options: str | Path, seconds: int) -> None:
     source = ("--encoder", ENCODER, "--data", data)
-    ended = run("export", "bundle", *source, "--out", bundle, seconds=seconds)
+    ended = run("export", "bundle", *source, *options, "--out", bundle, seconds=seconds)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_all_rows_of_a_tiny_data_set(tmp_path: Path) -> None:
     data, bundle = tmp_path / "colours", tmp_path / "bundle"
     lf_xmc.write(tiny_dataset(), data)
-    export(data, bundle, seconds=120)
-    compare(bundle, lf_xmc.read(data), tmp_path, depth=20)
+    dataset = lf_xmc.read(data)
+    second = with_second_ranking(dataset, tmp_path / "second")
+    export(data, bundle, "--reranker", second, seconds=120)
+    compare(bundle, dataset, tmp_path, depth=20)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
@@ -177,6 +224,7 @@ def test_all_test_rows_of_debian_seealso(tmp_path: Path) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"the data set {DATA.name} is absent")
         pytest.skip(f"SERVED ANSWERS NOT COMPARED: the data set {DATA.name} is absent")
-    bundle = tmp_path / "bundle"
-    export(DATA, bundle, seconds=1200)
-    compare(bundle, lf_xmc.read(DATA), tmp_path, depth=100)
+    bundle, dataset = tmp_path / "bundle", lf_xmc.read(DATA)
+    second = with_second_ranking(dataset, tmp_path / "second")
+    export(DATA, bundle, "--reranker", second, seconds=1200)
+    compare(bundle, dataset, tmp_path, depth=100)

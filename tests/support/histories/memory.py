@@ -21,6 +21,10 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.reranking.candidate_labels import (
+    LabelsOfView,
+    trained_frequencies,
+)
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.oracle import Oracle
@@ -29,6 +33,7 @@ from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.views import (
     Row,
     alive_rows,
+    label_frequencies,
     labels_by_id,
     plan_values,
     row_counts,
@@ -221,6 +226,17 @@ class Histories(RuleBasedStateMachine):
         view, expected, weights = self.kept[-1]
         assert row_counts(view) == expected
         assert vote_weights(view) == weights
+
+    @invariant()
+    def a_second_ranking_reads_what_the_labels_are(self) -> None:
+        view = self.memory.view
+        labels = LabelsOfView(view=view, trained=trained_frequencies(view.bundle))
+        of_memory = labels_by_id(view).values()
+        columns = np.array([label.index for label in of_memory], np.int64)
+        assert labels.texts_of(columns) == [label.text for label in of_memory]
+        assert labels.frequencies_of(columns).tolist() == label_frequencies(view)[columns].tolist()
+        expected = encode(ENCODER, [label.text for label in of_memory], role=Role.LABEL)
+        assert labels.keys_of(columns) == pytest.approx(expected, abs=1e-3)
 
     @invariant()
     def dead_and_alive_rows_are_all_rows(self) -> None:

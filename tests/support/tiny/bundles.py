@@ -14,6 +14,7 @@ from service.core.bundle.bundle import QueryEncoder
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
+from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.files.checksums import file_facts
 from service.core.index.libraries import IndexParameters
@@ -70,13 +71,15 @@ def make_bundle(
     novel: int | None = None,
     query_encoder: int | None = None,
     items: Mapping[str, str] | None = None,
+    reranked: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
 
     `novel` is a seed: the bundle then has IRENE's files, with classifiers of all labels but the
     last. `query_encoder` is a seed, too: queries then have a graph of their own.
-    `items` are texts by id: the bundle then has an item memory.
+    `items` are texts by id: the bundle then has an item memory. With `reranked` so many candidates
+    are ranked a second time.
     """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
@@ -99,6 +102,8 @@ def make_bundle(
         if query_encoder is not None:
             queries = _query_encoder(Path(source) / "queries", facts, seed=query_encoder)
             content = replace(content, query_encoder=queries)
+        if reranked is not None:
+            content = replace(content, reranker=_reranker(content, Path(source), reranked))
         write_bundle(content, target, progress=lambda done: None)
     return target
 
@@ -107,6 +112,13 @@ def _novel(content: BundleContent, source: Path, *, seed: int) -> NovelFiles:
     columns = np.arange(len(content.label_ids) - 1)
     keys = content.keys[len(content.instance_texts) + columns]
     return tiny_novel(source, keys, columns, seed=seed)
+
+
+def _reranker(content: BundleContent, source: Path, candidates: int) -> RerankerFiles:
+    from tests.support.tiny.reranker import tiny_reranker  # needs the extra `training`
+
+    texts = list(content.label_texts)
+    return tiny_reranker(source, texts, content.predictor, candidates=candidates)
 
 
 def _as_floats(weights: Sequence[float] | None) -> Floats | None:

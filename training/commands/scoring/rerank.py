@@ -23,9 +23,9 @@ from training.progress import say, stages
 
 if TYPE_CHECKING:
     from training.combining.runs import FinishedRun
-    from training.reranking.study import Reranked
+    from training.reranking.measuring import Reranked
 
-TREES_FILE = "trees.txt"
+MOST_CANDIDATES = 1_000
 
 
 def rerank(
@@ -35,6 +35,7 @@ def rerank(
     out: Path,
     also: Annotated[tuple[Path, ...], MANY] = (),
     name: str | None = None,
+    candidates: int = 100,
     metadata: Annotated[bool, Parameter(negative=())] = False,
     seed: int = 0,
     precision: ScoringPrecision = "fp32",
@@ -44,7 +45,8 @@ def rerank(
     Gradient-boosted trees read what the memory says of each candidate (votes, similarities,
     frequency) and how its text overlaps the query's. They learn on the rows that the run holds out,
     and their number is chosen by cross-validation over these, where none at all competes. Writes
-    results.json and rows.npz, and the trees as trees.txt, LightGBM's own format.
+    results.json and rows.npz, the trees in LightGBM's own format (trees.txt), and reranker.json
+    and reranker/, which `python -m export bundle --reranker OUT` puts into a bundle.
 
     Parameters
     ----------
@@ -59,19 +61,26 @@ def rerank(
         out, ranked by themselves, teach as well.
     name
         The name in the report. Default: the run's, reranked.
+    candidates
+        How many of each query's best labels are ranked again, 1 to 1000.
     metadata
-        Trees also read the metadata items that queries and labels are linked to in the data.
+        Trees also read the metadata items that queries and labels are linked to in the data. A
+        service knows none of a query, so such trees are measured and not served.
     seed
         Draws the folds and what each tree sees.
     """
     _check_folders(run, also, out)
     check_seed(seed)
+    if not 1 <= candidates <= MOST_CANDIDATES:
+        raise InvalidInput(f"candidates must lie in 1..{MOST_CANDIDATES}")
     refuse_unwritable(out)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     try:
         from training.combining.runs import open_run
-        from training.reranking.study import rerank_run
+        from training.reranking.learning import RerankSettings, learn_second_ranking
+        from training.reranking.measuring import measure_second_ranking
+        from training.reranking.written import write
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     opened = open_run(run, dataset)
@@ -79,12 +88,11 @@ def rerank(
     console = open_console()
     say(f"reranking {opened.name}")
     with stages(console) as report:
-        reranked = rerank_run(
-            opened, others, metadata=metadata, precision=precision, seed=seed, report=report
-        )
+        settings = RerankSettings(candidates=candidates, metadata=metadata, seed=seed)
+        second = learn_second_ranking(opened, others, settings, precision=precision, report=report)
+        reranked = measure_second_ranking(second)
     results.write(_results(name or f"{opened.name}, reranked", opened, reranked, precision), out)
-    if reranked.choice.trees:
-        reranked.trees.write(out / TREES_FILE)
+    write(second, out)
     console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
 
 
@@ -108,24 +116,26 @@ def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precisi
         settings={"rerank": reranked.as_settings()},
         hardware=run.facts.get("hardware", {}),
         precision=precision,
-        held_out_rows=reranked.choice.rows,
+        held_out_rows=reranked.second.choice.rows,
         rows=rows_of_chosen(reranked.results),
     )
 
 
 def _said(reranked: Reranked, out: Path) -> Iterator[str]:
     """What was chosen, what it costs, and the figures of both orders."""
-    choice, cost = reranked.choice, reranked.cost
+    choice, cost = reranked.second.choice, reranked.cost
     tried = ", ".join(f"{trees}: {one:.2f}" for trees, one in choice.held_out.items())
     yield (
         f"{choice.trees} trees, chosen on {choice.rows:,} held-out rows; mean of the metrics by"
         f" the number of trees: {tried}"
     )
-    if not choice.trees:
+    if choice.trees:
+        yield (
+            f"a query costs {cost.features:.2f} ms of processor time for its features and"
+            f" {cost.trees:.2f} ms for the trees, beside the run's own; probabilities are"
+            f" {100 * reranked.calibration_error:.2f} points off on average"
+        )
+    else:
         yield "no trees are better than the memory's own order, which is kept"
-    yield (
-        f"a query costs {cost.features:.2f} ms of processor time for its features and"
-        f" {cost.trees:.2f} ms for the trees, in batches, beside the run's own"
-    )
     for result, _ in reranked.results:
         yield f"{out}: {result.method}: {figures(result.metrics)}"

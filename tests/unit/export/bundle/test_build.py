@@ -21,9 +21,11 @@ from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import TinyReference, tiny_dataset
+from tests.support.tiny.reranker import tiny_reranker
 from training.datasets.dataset import Dataset, Texts
 from training.datasets.pair_weights import Relevance
 from training.reduction import METHODS
@@ -54,6 +56,22 @@ def encoder(reference: TinyReference, tmp_path_factory: pytest.TempPathFactory) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoders, "trace", lambda encoder, target: encoder.trace_to(target))
         return export_encoder(reference, tiny_dataset(), target, options=options, console=QUIET)
+
+
+def test_a_second_ranking_goes_into_the_bundle(
+    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
+) -> None:
+    trees = tiny_reranker(tmp_path, list(dataset.labels.texts), OPTIONS.predictor, candidates=3)
+    options = replace(OPTIONS, reranker=trees)
+    export_bundle(encoder, dataset, tmp_path / "bundle", options=options, console=QUIET)
+    opened = open_bundle(tmp_path / "bundle")
+    assert opened.reranker is not None and opened.reranker.facts == trees.facts
+    assert open_reranker(opened) is not None
+
+    other = replace(options, predictor=replace(OPTIONS.predictor, memorization=0.2))
+    with pytest.raises(InvalidInput, match=r"lambda 0\.5, .*is to have lambda 0\.2"):
+        export_bundle(encoder, dataset, tmp_path / "other", options=other, console=QUIET)
+    assert not (tmp_path / "other").exists()
 
 
 def entries(folder: Path) -> set[str]:

@@ -16,6 +16,7 @@ MADE = Job(
     top_k=10,
     depth=100,
     memorization=0.5,
+    candidates=0,
     explain=False,
     part_rows=2,
     version=7,

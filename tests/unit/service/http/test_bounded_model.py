@@ -80,7 +80,7 @@ def test_a_valid_document_gives_the_same_value() -> None:
             {"queries": ["a"], "topk": 3},
             "topk",
             "'topk' is unknown; known are queries, top_k, memorization, depth, explain,"
-            " min_version, deadline_ms, items; did you mean top_k?",
+            " min_version, rerank, deadline_ms, items; did you mean top_k?",
         ),
         (
             MODELS.labels,

@@ -39,6 +39,7 @@ def answer(*, keywords: int, metadata: dict[str, str]) -> Answer:
             id=f"tent-{number}",
             text=f"camping tent {number}",
             score=1 / (number + 1),
+            votes=1 / (number + 1),
             novel=False,
             metadata=metadata,
             evidence=(ROW,) * 10,

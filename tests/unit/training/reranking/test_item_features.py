@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from training.reranking.candidates import Candidates
 from training.reranking.item_features import Items, item_features
+from training.reranking.pairs import Pairs
 
 
 def test_rare_items_weigh_more_and_rows_tell_of_their_labels() -> None:
@@ -15,8 +15,8 @@ def test_rare_items_weigh_more_and_rows_tell_of_their_labels() -> None:
         instances=csr_matrix([[1, 1, 0], [0, 0, 1]]),
     )
     labels_of = csr_matrix([[1, 0, 1], [0, 1, 0]])  # two rows, three labels
-    candidates = Candidates(
-        queries=np.zeros(3, np.int64), labels=np.arange(3), scores=np.ones(3), count=1
+    candidates = Pairs(
+        queries=np.zeros(3, np.int64), labels=np.arange(3), votes=np.ones(3), count=1
     )
     features = item_features(items, labels_of, candidates)
     both, one = np.log(4 / 3), np.log(4 / 2)

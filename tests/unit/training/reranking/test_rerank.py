@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from service.command_line import run
+from service.core.errors import BundleAltered, BundleMissing
 from tests.support.tiny.training import train_tiny
 from training.__main__ import app
+from training.checkpoints.second_ranking import is_second_ranking, read
 from training.evaluation import results
-from training.reranking.candidates import Candidates
 from training.reranking.lessons import Lesson
+from training.reranking.pairs import Pairs
 from training.reranking.trees import learn_trees
 
 
@@ -28,19 +30,62 @@ def test_what_was_chosen_is_measured(
     assert rerank(two_runs / "rae", two_runs / "data", tmp_path / "again") == 0
 
     said = capsys.readouterr().out
-    assert "chosen on 8 held-out rows" in said and "ms of processor time" in said
+    assert "chosen on 8 held-out rows" in said
     measured = results.read(tmp_path / "again")
     assert (measured.name, measured.system) == ("rae, reranked", "rerank")
     assert measured.held_out_rows == 8 and measured.rows.shape == (16, 3)
     chosen = measured.settings["rerank"]
     assert chosen["held_out"][str(chosen["trees"])] == max(chosen["held_out"].values())
-    first, other = measured.results
-    assert first.chosen and {first.method, other.method} == {"reranked", "memory"}
-    assert (first.method == "memory") is (chosen["trees"] == 0)
-    written = tmp_path / "again" / "trees.txt"
-    assert written.exists() is (chosen["trees"] > 0)
-    if chosen["trees"]:
-        assert lightgbm.Booster(model_file=written).num_trees() == chosen["trees"]
+    # The memory is perfect on these data, so no tree is better.
+    assert chosen["trees"] == 0 and "which is kept" in said
+    [memory] = measured.results
+    assert memory.chosen and memory.method == "memory"
+    assert not (tmp_path / "again" / "trees.txt").exists()
+    with pytest.raises(BundleMissing, match="the memory's own order is better"):
+        read(tmp_path / "again")
+
+
+def test_trees_that_are_better_are_written(
+    two_runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Lesson, "score_by", lambda lesson, sums: 200.0)
+    assert rerank(two_runs / "rae", two_runs / "data", tmp_path / "again") == 0
+    assert "ms of processor time" in capsys.readouterr().out
+    measured = results.read(tmp_path / "again")
+    assert [result.method for result in measured.results] == ["reranked", "memory"]
+    assert measured.results[0].chosen and not measured.results[1].chosen
+    chosen = measured.settings["rerank"]
+    assert chosen["trees"] == 50 and set(chosen["gains"]) and chosen["cost_ms"]["trees"] > 0.0
+    trees = lightgbm.Booster(model_file=tmp_path / "again" / "trees.txt")
+    facts = read(tmp_path / "again").facts
+    assert facts.trees == trees.num_trees()
+    assert facts.candidates == 100 and facts.slope == chosen["calibration"]["slope"]
+
+    # What is written is a whole, and a later call replaces it.
+    (tmp_path / "again" / "reranker" / "rarity.npy").unlink()
+    with pytest.raises(BundleAltered, match=r"rarity\.npy is missing"):
+        read(tmp_path / "again")
+    assert rerank(two_runs / "rae", two_runs / "data", tmp_path / "again") == 0
+    words = tmp_path / "again" / "reranker" / "words.npy"
+    np.save(words, np.load(words) + np.uint64(1))
+    with pytest.raises(BundleAltered, match=r"are not those of reranker\.json"):
+        read(tmp_path / "again")
+    monkeypatch.undo()
+    assert rerank(two_runs / "rae", two_runs / "data", tmp_path / "again") == 0
+    assert not is_second_ranking(tmp_path / "again") and not words.exists()
+
+
+def test_candidates_in_range(
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--run", str(two_runs / "rae"), "--data", str(two_runs / "data")]
+    for candidates in ("0", "1001"):
+        out = ["--out", str(tmp_path / "again"), "--candidates", candidates]
+        assert run(app, ["rerank", *places, *out]) == 2
+        assert "candidates must lie in 1..1000" in capsys.readouterr().err
 
 
 def test_the_memorys_order_is_that_of_score(two_runs: Path, tmp_path: Path) -> None:
@@ -51,13 +96,7 @@ def test_the_memorys_order_is_that_of_score(two_runs: Path, tmp_path: Path) -> N
     again = results.read(tmp_path / "again").results
     [memory] = [result for result in again if result.method == "memory"]
     swept = results.read(tmp_path / "rae").results
-    deepest = max(r.depth or 0 for r in swept)
-    expected = [
-        result
-        for result in swept
-        if result.depth == deepest and result.memorization == swept[0].memorization
-    ]
-    assert memory.metrics == pytest.approx(expected[-1].metrics)
+    assert memory.metrics == pytest.approx(swept[0].metrics)
 
 
 def test_other_runs_teach_as_well(
@@ -77,11 +116,14 @@ def test_other_runs_teach_as_well(
 
 def test_a_row_is_ranked_by_trees_that_learned_without_it() -> None:
     rows = np.array([4, 1])
-    candidates = Candidates(
-        queries=np.array([0, 0, 1]), labels=np.arange(3), scores=np.ones(3), count=2
+    candidates = Pairs(queries=np.array([0, 0, 1]), labels=np.arange(3), votes=np.ones(3), count=2)
+    lesson = Lesson(
+        rows=rows,
+        described=SimpleNamespace(candidates=candidates),  # type: ignore[arg-type]
+        held_out=SimpleNamespace(),  # type: ignore[arg-type]
+        positive=np.zeros(3, bool),
+        counted=np.ones(3, bool),
     )
-    described = SimpleNamespace(candidates=candidates)
-    lesson = Lesson(rows=rows, described=described, held_out=SimpleNamespace())  # type: ignore[arg-type]
     fold_of = np.array([0, 1, 2, 3, 4])
     assert lesson.within(fold_of, 4).tolist() == [True, True, False]
     assert lesson.within(fold_of, 1).tolist() == [False, False, True]

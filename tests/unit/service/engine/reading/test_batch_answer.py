@@ -16,7 +16,7 @@ from service.core.errors import (
     KeymatchError,
 )
 from service.core.items.fused_queries import FusedQueries
-from service.core.prediction.predictor import AttendedItems, Stopwatch
+from service.core.prediction.predictor import AttendedItems, Searched, Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions
 from service.engine.reading import batch_answer
 from service.engine.reading.batch_answer import Outcome, answer_batch, failure
@@ -51,23 +51,25 @@ class FakePredictor:
     ) -> FusedQueries:
         return FusedQueries(vectors=vectors)
 
-    def retrieve(
-        self, _view: Any, vectors: Floats, _options: PredictOptions
-    ) -> tuple[Floats, Floats]:
+    def search(
+        self, _view: Any, queries: Sequence[str], vectors: Floats, _options: PredictOptions
+    ) -> Searched:
         self.searched.append(vectors[:, 0].tolist())
         self.search_ends()
-        return vectors, vectors
+        rows = np.zeros(vectors.shape, np.int64)
+        return Searched(queries=queries, vectors=vectors, similarities=vectors, rows=rows)
 
     def predictions(
         self,
         _view: Any,
-        queries: Sequence[str],
-        retrieved: tuple[Floats, Floats],
+        searched: Searched,
         _options: PredictOptions,
         items: Sequence[AttendedItems],
+        _watch: Stopwatch,
     ) -> tuple[Prediction, ...]:
+        queries = searched.queries
         assert items == [None] * len(queries)
-        assert [len(query) for query in queries] == retrieved[0][:, 0].tolist()
+        assert [len(query) for query in queries] == searched.vectors[:, 0].tolist()
         self.scored += queries
         return tuple(Prediction(query=query, keywords=()) for query in queries)
 

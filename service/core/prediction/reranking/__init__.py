@@ -1,0 +1,1 @@
+"""The second ranking: trees order the labels that the memory ranks first once more."""

@@ -1,0 +1,81 @@
+"""The second ranking over HTTP: by default where the bundle has one, on request, and live."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.http.problems import assert_problem
+from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import make_bundle
+
+ASKED = {"queries": ["warm boots for the trail", "a tent for two"], "top_k": 6}
+KAYAK = {"id": "kayak", "text": "kayak for a trail of water", "queries": ["paddle"]}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return make_bundle(tmp_path / "reranked", reranked=4)
+
+
+@pytest.fixture
+def reranked(bundle: Path, tmp_path: Path) -> Iterator[LocalService]:
+    with local_service(bundle, tmp_path / "state") as service:
+        yield service
+
+
+def keywords(service: LocalService, **how: Any) -> list[list[dict[str, Any]]]:
+    answer = service.post("/predict", {**ASKED, **how})
+    assert answer.status_code == 200, answer.text
+    return [result["keywords"] for result in answer.json()["results"]]
+
+
+def test_a_bundle_with_trees_ranks_a_second_time_unless_told_otherwise(
+    reranked: LocalService,
+) -> None:
+    again, votes = keywords(reranked), keywords(reranked, rerank=False)
+    assert again == keywords(reranked, rerank=True) == keywords(reranked, rerank=None)
+    assert [[k["id"] for k in one] for one in again] != [[k["id"] for k in one] for one in votes]
+    for one in (*again, *votes):
+        assert [k["score"] for k in one] == sorted((k["score"] for k in one), reverse=True)
+
+
+def test_explained_keywords_have_their_votes(reranked: LocalService) -> None:
+    explained, first = keywords(reranked, explain=True), keywords(reranked, rerank=False)
+    for one, by_votes in zip(explained, first, strict=True):
+        votes = {keyword["id"]: keyword["score"] for keyword in by_votes}
+        for keyword in one:
+            weights = sum(row["weight"] for row in keyword["evidence"])
+            assert weights == pytest.approx(keyword["votes"]) == votes[keyword["id"]]
+    assert all("votes" not in keyword for one in keywords(reranked) for keyword in one)
+
+
+def test_a_bundle_without_trees_says_so(service: LocalService) -> None:
+    assert keywords(service) == keywords(service, rerank=False)
+    problem = assert_problem(service.post("/predict", {**ASKED, "rerank": True}), 422)
+    assert "no second ranking" in problem["detail"]
+    assert problem["errors"][0]["field"] == "rerank"
+    assert_problem(service.post("/predict", {**ASKED, "rerank": "yes"}), 422)
+
+
+def test_info_and_metrics_show_it(reranked: LocalService) -> None:
+    facts = reranked.get("/info").json()["bundle"]["reranker"]
+    assert facts["candidates"] == 4 and "label frequency" in facts["features"]
+    timing = reranked.post("/predict", ASKED).json()["timing_ms"]
+    assert set(timing) == {"queue", "encode", "retrieve", "score"}
+    counted = 'keymatch_stage_seconds_count{stage="rerank"}'
+    [line] = [line for line in reranked.get("/metrics").text.splitlines() if counted in line]
+    assert float(line.split()[-1]) >= 1
+
+
+def test_posted_labels_are_ranked_at_once_and_after_a_restart(bundle: Path, tmp_path: Path) -> None:
+    with local_service(bundle, tmp_path / "other-state") as service:
+        before = keywords(service)
+        assert service.post("/labels", {"labels": [KAYAK]}).status_code == 200
+        click = {"query": "trail of water", "labels": ["kayak"]}
+        assert service.post("/instances", {"instances": [click]}).status_code == 200
+        after = keywords(service)
+        assert after != before and any(k["id"] == "kayak" for one in after for k in one)
+    with local_service(bundle, tmp_path / "other-state") as restarted:
+        assert keywords(restarted) == after

@@ -1,0 +1,125 @@
+"""Overlaps of texts, computed by hand; compiled code gives the bits that Python does."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.prediction.reranking import text_overlap
+from service.core.prediction.reranking.text_overlap import (
+    LIBRARY,
+    CompiledCompare,
+    TextOverlap,
+    WordRarity,
+    common_beginning,
+    compare_in_python,
+    first_word,
+    normalized,
+    open_compare,
+    trigrams_of,
+    words_of,
+)
+
+compiled_only = pytest.mark.skipif(
+    not LIBRARY.exists(), reason="libtexts.so was not built: pip install --editable ."
+)
+QUERY = "ab-data:  the Game's data"
+LABELS = ["Ab: the game", "xy: the sound", ""]
+RARITY = WordRarity.among(LABELS)
+
+characters = st.sampled_from("aAb_-'.( )1éÉßİ日本😀\t\u00a0\u2028\x00")
+texts = st.one_of(st.text(characters, max_size=40), st.text(max_size=20).filter(str.isprintable))
+
+
+@pytest.fixture(scope="module")
+def overlap() -> TextOverlap:
+    return open_compare()(QUERY, LABELS, RARITY)
+
+
+def test_trigrams_of_words_with_a_space_at_both_ends(overlap: TextOverlap) -> None:
+    def grams(text: str) -> set[str]:
+        return {f" {w} "[i : i + 3] for w in text.lower().split() for i in range(len(w))}
+
+    ours, theirs = grams(QUERY), grams(LABELS[0])
+    assert overlap.common_trigrams[0] == len(ours & theirs)
+    assert overlap.query_trigrams.tolist() == [len(ours)] * 3
+    assert overlap.label_trigrams.tolist() == [len(theirs), len(grams(LABELS[1])), 0]
+    assert list(trigrams_of("a bc")) == [" a ", " bc", "bc "]
+
+
+def test_rare_words_weigh_more(overlap: TextOverlap) -> None:
+    the, rare, unknown = np.log(4 / 3), np.log(4 / 2), np.log(4)
+    assert overlap.common_words == pytest.approx([rare + the + rare, the, 0.0])
+    assert overlap.label_words == pytest.approx([rare + the + rare, rare + the + rare, 0.0])
+    # ab, data (once), the, game, s
+    assert overlap.query_words == pytest.approx([rare + unknown + the + rare + unknown] * 3)
+
+
+def test_first_words(overlap: TextOverlap) -> None:
+    assert overlap.common_beginning.tolist() == [2.0, 0.0, 0.0]
+    assert overlap.query_first_word.tolist() == [7.0] * 3
+    assert overlap.label_first_word.tolist() == [2.0, 2.0, 0.0]
+    assert [first_word(text) for text in ("ab: c", "", "(x) y", "...")] == ["ab", "", "x", ""]
+    assert common_beginning("abc", "abd") == 2 and common_beginning("ab", "abc") == 2
+
+
+def test_words_are_runs_of_letters_and_digits() -> None:
+    def same(one: str, other: str) -> bool:
+        return list(words_of(one)) == list(words_of(other))
+
+    assert same("lib_a1-b.c", "lib_a1 b c") and not same("a", "b")
+    assert list(words_of(" -.( ")) == []
+    assert len(list(words_of("naïve 日本語"))) == 2
+
+
+def test_white_space_and_case_do_not_count() -> None:
+    assert normalized("  A\tb \u2028 C ") == "a b c"
+    assert normalized("") == ""
+
+
+def test_no_labels_and_a_query_without_words() -> None:
+    for compare in (compare_in_python, open_compare()):
+        assert [len(values) for values in compare("a", [], RARITY)] == [0] * 9
+        nothing = compare("!", ["?"], WordRarity.among([]))
+        assert nothing.common_words.tolist() == [0.0] and nothing.query_words.tolist() == [0.0]
+
+
+@compiled_only
+@given(query=texts, labels=st.lists(texts, max_size=6), known=st.lists(texts, max_size=6))
+def test_compiled_code_gives_the_bits_of_python(
+    query: str, labels: list[str], known: list[str]
+) -> None:
+    rarity = WordRarity.among(known)
+    expected = compare_in_python(query, labels, rarity)
+    found = CompiledCompare()(query, labels, rarity)
+    for name, values in expected._asdict().items():
+        assert getattr(found, name).tolist() == values.tolist(), name
+
+
+@compiled_only
+def test_long_texts() -> None:
+    labels = ["word " * 1_000, "x" * 5_000, " ".join(f"w{n}" for n in range(2_000))]
+    query = " ".join(f"w{n}" for n in range(0, 2_000, 3))
+    expected, found = (
+        compare(query, labels, RARITY) for compare in (compare_in_python, CompiledCompare())
+    )
+    for one, other in zip(expected, found, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("library", ["missing.so", "other"])
+def test_without_the_library_python_compares_and_the_log_says_so(
+    library: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    path = Path(orjson.orjson.__file__) if library == "other" else tmp_path / library
+    monkeypatch.setattr(text_overlap, "LIBRARY", path)
+    with caplog.at_level(logging.WARNING, "keymatch"):
+        assert open_compare() is compare_in_python
+    assert "install the package again" in caplog.text

@@ -1,0 +1,78 @@
+"""A learned second ranking on disk, as `rerank` writes it and `export bundle` reads it.
+
+| file            | content                                                              |
+|-----------------|----------------------------------------------------------------------|
+| `reranker.json` | format, version, and the facts of a bundle's second ranking          |
+| `reranker/*`    | the trees and the words, as a bundle has them: `reranker_files`      |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from service.core.bundle import reranker_files
+from service.core.bundle.manifest import RerankerFacts
+from service.core.bundle.reranker_files import RerankerFiles
+from service.core.config import STRICT
+from service.core.errors import BundleAltered, BundleMissing
+from service.core.files.atomic import write_file
+from service.core.files.versioned_json import checked, read_document
+
+FORMAT = "keymatch-reranker"
+VERSION = 1
+FILE = "reranker.json"
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class Description:
+    """The content of `reranker.json`."""
+
+    format: str
+    version: int
+    facts: RerankerFacts
+
+
+_ADAPTER = TypeAdapter(Description)
+
+
+def write(files: RerankerFiles, folder: Path) -> None:
+    """Write the description beside files that lie below `folder` already."""
+    description = Description(format=FORMAT, version=VERSION, facts=files.facts)
+    document = _ADAPTER.dump_python(description, mode="json")
+    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def copy(source: Path, folder: Path) -> None:
+    """Copy the second ranking in `source` to another folder, if there is one."""
+    if is_second_ranking(source):
+        files = read(source)
+        reranker_files.write(files, folder)
+        write(files, folder)
+
+
+def is_second_ranking(folder: Path) -> bool:
+    """Whether a folder holds a second ranking."""
+    return (folder / FILE).is_file()
+
+
+def read(folder: Path) -> RerankerFiles:
+    """Read a second ranking.
+
+    Raises `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`,
+    naming the file.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise BundleMissing(
+            f"{path} is missing: no second ranking was written there (`python -m training rerank`"
+            " writes none where the memory's own order is better)"
+        )
+    document = read_document(path, format_name=FORMAT, version=VERSION)
+    files = reranker_files.read(folder, checked(_ADAPTER, document, path=path).facts)
+    if reranker_files.with_fingerprint(files).facts != files.facts:
+        raise BundleAltered(f"{folder}: trees or words are not those of {path.name}")
+    return files
