@@ -36,6 +36,7 @@ from training.evaluation.weighted_metrics import weighted_table
 
 FILE, ROWS = "results.json", "rows.npz"
 FORMAT, VERSION = "keymatch-results", 1
+RERANKED = "reranked"  # the method of a second ranking, see training/reranking
 PER_ROW = ("P@1", "P@5", "R@100")  # the columns of each array of rows.npz
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ from rich.console import Console
 from service.command_line import Interrupted
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
+from training.fitting import second_ranking
 from training.fitting.candidate import Candidate
 from training.fitting.candidates import CANDIDATES
 from training.fitting.facts import DataFacts, data_facts, hardware_line
@@ -28,7 +29,8 @@ from training.loop.interruption import Interruption
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.two_heads import heads_of
 from training.models.vector_cache import vectors_kept_in
-from training.progress import status
+from training.progress import stages, status
+from training.reranking.learning import SecondRanking
 
 TRIED, VECTORS = "tried", "vectors"  # folders of the candidates' runs, while `fit` runs
 
@@ -46,17 +48,19 @@ class Fitting:
     interruption: Interruption = field(default_factory=Interruption)
     started: float = field(default_factory=perf_counter)
     trials: list[Trial] = field(default_factory=list)
+    second: SecondRanking | None = None  # of the trial that is kept, if it was tried
     interrupted: Interrupted | None = None  # the signal that ended the trials early
 
     def run(self) -> Trial:
         """Try everything that the time allows; returns the trial that is kept in `folder`."""
-        facts = data_facts(self.dataset, self.encoder)
+        given, facts = self.dataset, data_facts(self.dataset, self.encoder)
         for line in (*facts.lines(), hardware_line(free_bytes())):
             self.say(line)
         with vectors_kept_in(self.folder / TRIED / VECTORS):  # of the encoder as it is
             cost = self._measure_untrained(facts)
             try:
                 self._try_candidates(facts, cost)
+                self._rank_again(given, facts, cost)
             except Interrupted as end:
                 self.interrupted = end
                 self.say(f"{end}: what was being tried is dropped; the best of the others is kept")
@@ -67,6 +71,25 @@ class Fitting:
         for candidate, seconds in self._candidates(facts, cost):
             self.say(f"{candidate.name}: {candidate.summary}, {seconds:,.0f} s of training")
             self.add(self._trial(candidate, facts, seconds))
+
+    def _rank_again(self, given: Dataset, facts: DataFacts, cost: Cost) -> None:
+        """Learn a second ranking of what the best trial's memory ranks, if there is time.
+
+        `given` is the data set with the weights of its pairs as they were given.
+        """
+        if not self._reserved(facts, cost):
+            self.say("a second ranking: no time is left for it")
+            return
+        self.say("a second ranking: trees learn on the held-out rows")
+        with stages(self.console) as report:
+            kept = best_of(self.trials)
+            self.second = second_ranking.learn(kept, given, seed=self.seed, report=report)
+        for line in second_ranking.lines(self.second):
+            self.say(line)
+
+    def _reserved(self, facts: DataFacts, cost: Cost) -> float:
+        """Seconds that candidates leave to the second ranking, 0 where it is left out."""
+        return second_ranking.seconds_needed(facts, cost, of=self.seconds)
 
     def _measure_untrained(self, facts: DataFacts) -> Cost:
         """Measure the encoder as it is; after a signal meanwhile nothing is left behind."""
@@ -111,7 +134,8 @@ class Fitting:
             candidate = propose(situation)
             if candidate is None:
                 continue
-            left = TimeLeft(seconds=self.left / facts.splits, cost=cost)
+            seconds = self.left - self._reserved(facts, cost)
+            left = TimeLeft(seconds=seconds / facts.splits, cost=cost)
             seconds = left.of(candidate)
             if not seconds:
                 self.say(f"{candidate.name}: no time is left for it")
@@ -154,7 +178,9 @@ class Fitting:
         kept = best_of(self.trials)
         self.console.print(table_of(self.trials, kept=kept))
         self.say(verdict(self.trials, kept))
-        facts: Mapping[str, object] = {"fit": as_facts(self.trials, kept=kept)}
+        facts: dict[str, object] = {"fit": as_facts(self.trials, kept=kept)}
+        if self.second is not None:
+            facts["second_ranking"] = second_ranking.as_facts(self.second)
         keep(kept, self.folder, untrained=self.trials[0], facts=facts)
         shutil.rmtree(self.folder / TRIED, ignore_errors=True)
         return kept

@@ -5,7 +5,6 @@ Shapes: n held-out rows with a label that counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from service.core.types import Rows
 from training.checkpoints.choices import Choices
+from training.selection.gain import Gain, gain_of_rows
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
 
 METRICS = ValidationSettings().metrics  # their mean decides
@@ -59,27 +59,9 @@ class Trial:
         return criterion({self.choices.memorization: self.metrics}, METRICS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """A difference of two scores in points, and its standard error over the held-out rows."""
-
-    points: float
-    error: float
-
-    @property
-    def counts(self) -> bool:
-        """Whether the difference is positive and larger than its standard error."""
-        return self.points > self.error
-
-
 def gain(trial: Trial, over: Trial) -> Gain:
-    """What `trial` gains over another, measured on the same rows.
-
-    PSP@5 is not a mean over rows: the error is that of the other three metrics' mean.
-    """
-    differences = 100.0 * (trial.rows - over.rows).mean(axis=1)  # [n]
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    return Gain(points=trial.score - over.score, error=error)
+    """What `trial` gains over another, measured on the same rows."""
+    return gain_of_rows(trial.score - over.score, trial.rows, over.rows)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from service.core.errors import InvalidData, InvalidInput
 from training.evaluation import results
 from training.evaluation.examples import Examples, read_examples
-from training.evaluation.results import PER_ROW, Result, Results, place_of_chosen
+from training.evaluation.results import PER_ROW, RERANKED, Result, Results, place_of_chosen
 
 SEPARATE = "separate"  # the method of Eq. 11, see training/experiments/sweeps.py
 
@@ -101,7 +101,7 @@ class Run:
         return (
             result
             for result in self.results.results
-            if result.memorization is not None and result.method != SEPARATE
+            if result.memorization is not None and result.method not in (SEPARATE, RERANKED)
         )
 
 

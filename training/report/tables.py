@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from training.evaluation.metrics import SEGMENTS
-from training.evaluation.results import PER_ROW, Result
+from training.evaluation.results import PER_ROW, RERANKED, Result
 from training.report.runs import Run
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "coverage@5")
@@ -152,6 +152,7 @@ def way_of(run: Run, one: Result) -> str:
     if one.memorization == 0.0:
         return f"{run.labels_are}, λ 0"
     method = "instances only" if one.memorization == 1.0 else "memory"
+    method = RERANKED if one.method == RERANKED else method
     return f"{method}, λ {one.memorization:g}, b {one.depth}"
 
 

@@ -25,6 +25,7 @@ from training.progress import Report
 from training.reranking.calibration import Calibration, calibrate
 from training.reranking.lessons import Lesson, learn, lesson_of
 from training.reranking.trees import LearnedTrees
+from training.selection.gain import Gain, gain_of_rows
 
 CANDIDATES = 100
 FOLDS = 5
@@ -42,9 +43,14 @@ class RerankSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RerankChoice:
-    """The number of trees, and the held-out score of each that competed."""
+    """The number of trees, and the held-out score of each that competed.
+
+    `gain` is that of the best number over the memory's own order. Where it does not exceed its
+    standard error, that order is chosen: no trees.
+    """
 
     trees: int
+    gain: Gain
     held_out: dict[int, float]  # the mean of the metrics that choose, by number of trees
     rows: int  # on which trees learned and were chosen
 
@@ -103,10 +109,10 @@ def learn_second_ranking(
 def choose_trees(
     lessons: Sequence[Lesson], rows: int, *, seed: int, report: Report
 ) -> tuple[RerankChoice, list[Doubles]]:
-    """The number of trees with the best mean of metrics, of equal ones the fewest.
+    """The number of trees with the best mean of metrics; none where they gain too little.
 
     Each of the training rows, `rows` in number, is ranked by trees that learned without it, in
-    every lesson. Returns these sums of the chosen number as well, [m] for each lesson.
+    every lesson. Returns these sums of the best number as well, [m] for each lesson.
     """
     fold_of = np.random.default_rng([seed, 21]).permutation(rows) % FOLDS
     tables = [np.zeros((len(TREES), len(lesson.positive))) for lesson in lessons]  # [T, m]
@@ -126,10 +132,16 @@ def choose_trees(
         for lesson, table in zip(lessons, tables, strict=True)
     ]  # [lessons, T]
     found = dict(zip(TREES, np.mean(of_lessons, axis=0).tolist(), strict=True))
-    trees = max(found, key=lambda trees: found[trees])
+    best = max(TREES[1:], key=lambda trees: found[trees])
+    sums = [table[TREES.index(best)] for table in tables]
+    gain = gain_of_rows(
+        found[best] - found[0],
+        np.concatenate([lesson.rows_by(of) for lesson, of in zip(lessons, sums, strict=True)]),
+        np.concatenate([lesson.rows_by(None) for lesson in lessons]),
+    )
     rows_used = sum(len(lesson.rows) for lesson in lessons)
-    choice = RerankChoice(trees=trees, held_out=found, rows=rows_used)
-    return choice, [table[TREES.index(trees)] for table in tables]
+    trees = best if gain.counts else 0
+    return RerankChoice(trees=trees, gain=gain, held_out=found, rows=rows_used), sums
 
 
 def _check(run: FinishedRun, settings: RerankSettings) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Bools, Doubles, Rows
@@ -50,6 +51,12 @@ class Lesson:
     def score_by(self, sums: Doubles) -> float:
         """The same with the candidates ranked by the sums of trees [m]."""
         return self.score(self.described.ranked_by(sums))
+
+    def rows_by(self, sums: Doubles | None) -> NDArray[np.float64]:
+        """P@1, P@5 and R@100 of each row with a label that counts, [., 3]; None: by votes."""
+        described = self.described
+        ranked = described.ranked_by_votes() if sums is None else described.ranked_by(sums)
+        return self.held_out.rows_of(ranked)
 
 
 def lesson_of(

@@ -10,7 +10,7 @@ from typing import Any
 
 from service.core.types import Doubles
 from training.combining.processor_time import timed
-from training.evaluation.results import measured
+from training.evaluation.results import RERANKED, measured
 from training.experiments.sweeps import Measured
 from training.reranking.calibration import calibration_error
 from training.reranking.described import Described, describe
@@ -20,7 +20,7 @@ from training.reranking.pairs import entries
 from training.reranking.queries import queries_of_test
 from training.reranking.written import onnx_trees
 
-RERANKED, MEMORY = "reranked", "memory"
+MEMORY = "memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class Reranked:
             "metadata": second.settings.metadata,
             "candidates": second.settings.candidates,
             "trees": choice.trees,
+            "gain": asdict(choice.gain),
             "held_out": {str(trees): one for trees, one in choice.held_out.items()},
             "gains": {} if second.trees is None else second.trees.gains(),
             "calibration": {**asdict(second.calibration), "error": self.calibration_error},

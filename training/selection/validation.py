@@ -147,7 +147,10 @@ class HeldOutRetrieval:
 
     def rows(self, *, tau: float, memorization: float, depth: int) -> NDArray[np.float64]:
         """P@1, P@5 and R@100 in [0, 1] of each row with a label that counts, [m, 3]."""
-        ranked = self._ranked(tau=tau, memorization=memorization, depth=depth)
+        return self.rows_of(self._ranked(tau=tau, memorization=memorization, depth=depth))
+
+    def rows_of(self, ranked: Ranked) -> NDArray[np.float64]:
+        """The same of these labels [n, k], however they were ranked."""
         return row_metrics(ranking_outcome(ranked, self.positives, filtered=self.filtered))
 
     def counted(self) -> Rows:

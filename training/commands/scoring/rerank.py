@@ -125,9 +125,10 @@ def _said(reranked: Reranked, out: Path) -> Iterator[str]:
     """What was chosen, what it costs, and the figures of both orders."""
     choice, cost = reranked.second.choice, reranked.cost
     tried = ", ".join(f"{trees}: {one:.2f}" for trees, one in choice.held_out.items())
+    yield f"mean of the metrics on {choice.rows:,} held-out rows by number of trees: {tried}"
     yield (
-        f"{choice.trees} trees, chosen on {choice.rows:,} held-out rows; mean of the metrics by"
-        f" the number of trees: {tried}"
+        f"{choice.trees or 'no'} trees are kept: the best number gains {choice.gain.points:.1f} ±"
+        f" {choice.gain.error:.1f} points over the memory's own order"
     )
     if choice.trees:
         yield (
@@ -135,7 +136,5 @@ def _said(reranked: Reranked, out: Path) -> Iterator[str]:
             f" {cost.trees:.2f} ms for the trees, beside the run's own; probabilities are"
             f" {100 * reranked.calibration_error:.2f} points off on average"
         )
-    else:
-        yield "no trees are better than the memory's own order, which is kept"
     for result, _ in reranked.results:
         yield f"{out}: {result.method}: {figures(result.metrics)}"

@@ -58,7 +58,8 @@ def score(
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
     Every key is scanned, in fp16 as served. The result with lambda and b chosen on held-out rows is
-    marked; all others are sweeps. Writes results.json, rows.npz and examples.json (fifty queries).
+    marked, with the second ranking where `fit` has learned one; all others are sweeps. Writes
+    results.json, rows.npz and examples.json (fifty queries).
 
     Parameters
     ----------
@@ -144,6 +145,12 @@ class _Options:
         return "" if self.items == "predicted" else f", {self.items} items"
 
     @property
+    def as_trained(self) -> bool:
+        """Whether the run is measured as its bundle would answer."""
+        overruled = (self.relevance, self.head_share)
+        return self.items == "predicted" and all(value is None for value in overruled)
+
+    @property
     def base(self) -> str | None:
         """The encoder that the run began with, where its answers are to be measured, too."""
         return self.settings["encoder"]["name"] if self.untrained else None
@@ -157,6 +164,7 @@ def _scores(
     try:
         from training.experiments.sweeps import EncoderScores, open_scoring
         from training.experiments.untrained import answers_beside
+        from training.reranking.scored import with_second_ranking
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
     folder = run / BEST if run is not None else None
@@ -172,9 +180,12 @@ def _scores(
         )
         scoring = replace(scoring.attending(options.items), weighted=options.weighted)
         console.print(_described(scoring.choices, folder, options), soft_wrap=True)
+        measured = list(scoring.results())
+        if folder is not None and options.as_trained:
+            measured = with_second_ranking(measured, scoring, folder)
         scores = EncoderScores(
             choices=scoring.choices,
-            results=list(scoring.results()),
+            results=measured,
             held_out_rows=scoring.held_out_rows,
         )
         untrained = None

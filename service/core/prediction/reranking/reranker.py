@@ -14,6 +14,7 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.manifest import RerankerFacts
+from service.core.bundle.reranker_files import RerankerFiles
 from service.core.errors import BundleUnsupported
 from service.core.memory.view import View
 from service.core.prediction.ranking import Ranking, in_order
@@ -117,9 +118,13 @@ def open_reranker(bundle: Bundle) -> Reranker | None:
 
     Raises `BundleAltered` or `BundleUnsupported` for one that does not fit.
     """
-    files = bundle.reranker
-    if files is None:
+    if bundle.reranker is None:
         return None
+    return reranker_of(bundle.reranker, trained=trained_frequencies(bundle))
+
+
+def reranker_of(files: RerankerFiles, *, trained: Indices) -> Reranker:
+    """The second ranking of files over labels of these frequencies [L]; raises the same."""
     return Reranker(
         files.facts,
         trees=OnnxTrees(files.trees, features=len(FEATURES)),
@@ -128,5 +133,5 @@ def open_reranker(bundle: Bundle) -> Reranker | None:
             rarity=np.asarray(files.rarity),
             unknown=files.facts.unknown_rarity,
         ),
-        trained=trained_frequencies(bundle),
+        trained=trained,
     )

@@ -30,14 +30,14 @@ def test_what_was_chosen_is_measured(
     assert rerank(two_runs / "rae", two_runs / "data", tmp_path / "again") == 0
 
     said = capsys.readouterr().out
-    assert "chosen on 8 held-out rows" in said
+    assert "on 8 held-out rows by number of trees" in said
     measured = results.read(tmp_path / "again")
     assert (measured.name, measured.system) == ("rae, reranked", "rerank")
     assert measured.held_out_rows == 8 and measured.rows.shape == (16, 3)
     chosen = measured.settings["rerank"]
     assert chosen["held_out"][str(chosen["trees"])] == max(chosen["held_out"].values())
     # The memory is perfect on these data, so no tree is better.
-    assert chosen["trees"] == 0 and "which is kept" in said
+    assert chosen["trees"] == 0 and "no trees are kept" in said
     [memory] = measured.results
     assert memory.chosen and memory.method == "memory"
     assert not (tmp_path / "again" / "trees.txt").exists()
@@ -105,7 +105,7 @@ def test_other_runs_teach_as_well(
     places = ["--run", str(two_runs / "rae"), "--data", str(two_runs / "data")]
     also = ["--also", str(two_runs / "supcon"), "--out", str(tmp_path / "again")]
     assert run(app, ["rerank", *places, *also]) == 0
-    assert "chosen on 16 held-out rows" in capsys.readouterr().out
+    assert "on 16 held-out rows by number of trees" in capsys.readouterr().out
     learned_from = results.read(tmp_path / "again").settings["rerank"]["learned_from"]
     assert learned_from == [str(two_runs / name) for name in ("rae", "supcon")]
 
