@@ -190,6 +190,7 @@ def test_overload_reports_every_kind_of_overload(tiny_bundle_folder: Path, tmp_p
         "parts.index_libraries",
         "parts.items",
         "parts.item_search",
+        "parts.reranking",
     ],
 )
 def test_a_missing_bundle_is_one_line(command: str, tmp_path: Path) -> None:
