@@ -55,15 +55,12 @@ class KeywordAnswer(TypedDict):
     score: Annotated[
         float,
         Field(
-            description="The sum of the votes, 0 to 1, or more where votes have weights; with a"
-            " second ranking, the probability that the keyword is relevant. Keywords are sorted by"
-            " it, then by id."
+            description="The sum of the votes, 0 to 1 or, with weights, more; with a second ranking"
+            " the probability that the keyword is relevant. Keywords are sorted by it, then by id."
         ),
     ]
     novel: Novel
-    votes: NotRequired[
-        Annotated[float, Field(description="The sum of the votes of the retrieved keys.")]
-    ]
+    votes: NotRequired[Annotated[float, Field(description="The sum of the retrieved keys' votes.")]]
     metadata: NotRequired[Metadata]
     evidence: NotRequired[
         Annotated[list[EvidenceAnswer], Field(description="Sorted by weight, largest first.")]

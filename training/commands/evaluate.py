@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +13,15 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from service.command_line import open_console
-from service.core.bundle.bundle import open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
-from training.evaluation.evaluation import EvaluationRow, Items, open_evaluation
+from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
-from training.progress import stages
+from training.progress import Report, stages
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
 
@@ -64,38 +64,47 @@ def evaluate(
     """
     if json is not None:
         refuse_unwritable(json.parent)
-    opened = open_bundle(bundle)
-    dataset = lf_xmc.read(data)
+    opened, dataset = open_bundle(bundle), lf_xmc.read(data)
     require_test_rows(dataset)
     defaults = opened.manifest.predictor
     chosen = memorization or (defaults.memorization,)
     depth = defaults.depth if depth is None else depth
     _check_ranges(chosen, depth)
-    console = open_console()
+    console, how = open_console(), _How(exact=exact, items=items, rerank=rerank, weighted=weighted)
     with stages(console) as report:
-        evaluation = open_evaluation(
-            opened,
-            dataset,
-            depth=depth,
-            exact=exact,
-            threads=os.cpu_count() or 1,
-            report=report,
-            items=items,
-            rerank=rerank,
-        )
-        rows = list(replace(evaluation, weighted=weighted).rows(chosen))
+        evaluation = _opened(opened, dataset, depth, how, report)
+        rows = list(evaluation.rows(chosen))
     again = evaluation.reranker is not None
-    console.print(_table(rows, dataset, exact=exact, items=items, again=again))
+    console.print(_table(rows, dataset, how, again=again))
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
     if json is not None:
-        facts = {
-            "bundle": opened.manifest.name,
-            "exact": exact,
-            "items": items,
-            "reranked": again,
-        }
+        facts = {"bundle": opened.manifest.name, "exact": exact, "items": items, "reranked": again}
         _write_json(json, rows, dataset, facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """How the test rows are answered and measured, as the options say."""
+
+    exact: bool
+    items: Items
+    rerank: bool | None
+    weighted: bool
+
+
+def _opened(bundle: Bundle, dataset: Dataset, depth: int, how: _How, report: Report) -> Evaluation:
+    evaluation = open_evaluation(
+        bundle,
+        dataset,
+        depth=depth,
+        exact=how.exact,
+        threads=os.cpu_count() or 1,
+        report=report,
+        items=how.items,
+        rerank=how.rerank,
+    )
+    return replace(evaluation, weighted=how.weighted)
 
 
 def _check_ranges(memorizations: Sequence[float], depth: int) -> None:
@@ -117,12 +126,10 @@ def _write_json(
     write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _table(
-    rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool, items: Items, again: bool
-) -> Table:
+def _table(rows: Sequence[EvaluationRow], dataset: Dataset, how: _How, *, again: bool) -> Table:
     """One row for each metric and one column for each lambda, so that it fits a narrow terminal."""
-    search = "exact search" if exact else "HNSW"
-    given = "" if items == "predicted" else f", {items} items"
+    search = "exact search" if how.exact else "HNSW"
+    given = "" if how.items == "predicted" else f", {how.items} items"
     given += ", ranked a second time" if again else ""
     table = Table(
         title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth}{given},\n"

@@ -155,16 +155,9 @@ def open_evaluation(
             f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r};"
             f" its labels are not those of {dataset.name!r}"
         )
-    texts = dataset.test.instances.texts
     view = KnowledgeMemory(bundle).view
     given = linked_places(view.items, dataset) if items == "linked" else None
-    vectors = encode_all(
-        open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
-        texts,
-        role=Role.QUERY,
-        threads=threads,
-        progress=lambda done: report("encode", done, len(texts)),
-    )
+    vectors = _encoded(bundle, dataset.test.instances.texts, threads=threads, report=report)
     return Evaluation(
         view=view,
         tau=bundle.manifest.predictor.tau,
@@ -174,4 +167,15 @@ def open_evaluation(
         options=options,
         report=report,
         reranker=open_reranker(bundle) if options.candidates else None,
+    )
+
+
+def _encoded(bundle: Bundle, queries: Sequence[str], *, threads: int, report: Report) -> Floats:
+    """The vectors [n, d] of queries."""
+    return encode_all(
+        open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
+        queries,
+        role=Role.QUERY,
+        threads=threads,
+        progress=lambda done: report("encode", done, len(queries)),
     )

@@ -16,7 +16,7 @@ _KEYWORD = 0.0035  # named in the answer
 _EXPLAINED_KEY = 0.002
 _EXPLAINED_KEYWORD = 0.01
 _GIVEN_ITEM = 0.025  # found by its text, fused, and named in the answer
-_CANDIDATE = 0.006  # ranked a second time
+_CANDIDATE = 0.007  # ranked a second time
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 

@@ -97,15 +97,26 @@ def make_bundle(
             vote_weights=_as_floats(vote_weights),
             items=items and tiny_items(Path(source), encoder, items),
         )
-        if novel is not None:
-            content = replace(content, novel=_novel(content, Path(source), seed=novel))
-        if query_encoder is not None:
-            queries = _query_encoder(Path(source) / "queries", facts, seed=query_encoder)
-            content = replace(content, query_encoder=queries)
-        if reranked is not None:
-            content = replace(content, reranker=_reranker(content, Path(source), reranked))
+        content = _with_options(content, Path(source), novel, query_encoder, reranked)
         write_bundle(content, target, progress=lambda done: None)
     return target
+
+
+def _with_options(
+    content: BundleContent,
+    source: Path,
+    novel: int | None,
+    query_encoder: int | None,
+    reranked: int | None,
+) -> BundleContent:
+    if novel is not None:
+        content = replace(content, novel=_novel(content, source, seed=novel))
+    if query_encoder is not None:
+        queries = _query_encoder(source / "queries", content.encoder, seed=query_encoder)
+        content = replace(content, query_encoder=queries)
+    if reranked is not None:
+        content = replace(content, reranker=_reranker(content, source, reranked))
+    return content
 
 
 def _novel(content: BundleContent, source: Path, *, seed: int) -> NovelFiles:

@@ -42,11 +42,10 @@ def rerank(
 ) -> None:
     """Learn to order a run's best labels again, and measure it on the test rows of a data set.
 
-    Gradient-boosted trees read what the memory says of each candidate (votes, similarities,
-    frequency) and how its text overlaps the query's. They learn on the rows that the run holds out,
-    and their number is chosen by cross-validation over these, where none at all competes. Writes
-    results.json and rows.npz, the trees in LightGBM's own format (trees.txt), and reranker.json
-    and reranker/, which `python -m export bundle --reranker OUT` puts into a bundle.
+    Gradient-boosted trees read what the memory says of each candidate, and how its text overlaps
+    the query's. They learn on the rows that the run holds out; their number is chosen by
+    cross-validation over these. Writes results.json and rows.npz, the trees in LightGBM's own
+    format (trees.txt), and what `python -m export bundle --reranker OUT` puts into a bundle.
 
     Parameters
     ----------
@@ -57,23 +56,19 @@ def rerank(
     out
         The folder for the results.
     also
-        Other runs of the same recipe, such as those of `compare --seeds`: the rows that they hold
-        out, ranked by themselves, teach as well.
+        Other runs of the same recipe, such as those of `compare --seeds`, whose rows teach as well.
     name
         The name in the report. Default: the run's, reranked.
     candidates
         How many of each query's best labels are ranked again, 1 to 1000.
     metadata
-        Trees also read the metadata items that queries and labels are linked to in the data. A
-        service knows none of a query, so such trees are measured and not served.
+        Trees also read the metadata items of queries and labels. A service knows none of a query,
+        so such trees are measured and not served.
     seed
         Draws the folds and what each tree sees.
     """
-    _check_folders(run, also, out)
+    _check(run, also, out, candidates)
     check_seed(seed)
-    if not 1 <= candidates <= MOST_CANDIDATES:
-        raise InvalidInput(f"candidates must lie in 1..{MOST_CANDIDATES}")
-    refuse_unwritable(out)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
     try:
@@ -83,12 +78,11 @@ def rerank(
         from training.reranking.written import write
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
-    opened = open_run(run, dataset)
-    others = [open_run(other, dataset) for other in also]
+    opened, *others = (open_run(folder, dataset) for folder in (run, *also))
+    settings = RerankSettings(candidates=candidates, metadata=metadata, seed=seed)
     console = open_console()
     say(f"reranking {opened.name}")
     with stages(console) as report:
-        settings = RerankSettings(candidates=candidates, metadata=metadata, seed=seed)
         second = learn_second_ranking(opened, others, settings, precision=precision, report=report)
         reranked = measure_second_ranking(second)
     results.write(_results(name or f"{opened.name}, reranked", opened, reranked, precision), out)
@@ -96,12 +90,15 @@ def rerank(
     console.print(*_said(reranked, out), sep="\n", soft_wrap=True)
 
 
-def _check_folders(run: Path, also: Sequence[Path], out: Path) -> None:
+def _check(run: Path, also: Sequence[Path], out: Path, candidates: int) -> None:
+    if not 1 <= candidates <= MOST_CANDIDATES:
+        raise InvalidInput(f"candidates must lie in 1..{MOST_CANDIDATES}")
     runs = [folder.resolve() for folder in (run, *also)]
     if out.resolve() in runs:
         raise InvalidInput("--out must be another folder than that of the run")
     if len(set(runs)) < len(runs):
         raise InvalidInput("--run and --also: each run may be given once")
+    refuse_unwritable(out)
 
 
 def _results(name: str, run: FinishedRun, reranked: Reranked, precision: Precision) -> Results:

@@ -23,14 +23,14 @@ from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
-from training.evaluation.answers import drawn_rows
+from training.evaluation.answers import Answers, drawn_rows
 from training.evaluation.evaluation import Items
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Results, rows_of_chosen
 from training.evaluation.run_facts import facts_of_run
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.precision import Precision
-from training.progress import say, stages
+from training.progress import Report, say, stages
 
 if TYPE_CHECKING:
     from training.experiments.sweeps import EncoderScores
@@ -57,9 +57,8 @@ def score(
 ) -> None:
     """Measure a run's best checkpoint, or any encoder, on the test rows of a data set.
 
-    Every key is scanned, in fp16 as served. The result with lambda and b chosen on held-out rows is
-    marked, with the second ranking where `fit` has learned one; all others are sweeps. Writes
-    results.json, rows.npz and examples.json (fifty queries).
+    Every key is scanned, in fp16 as served. The result of the chosen lambda and b, and of `fit`'s
+    second ranking, is marked; all others are sweeps. Fifty queries are written as examples.json.
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ def score(
     encoder
         In place of a run: an encoder as `export bundle` takes it.
     out
-        The folder for the results of `--encoder`, `--head-share` or `--items linked`.
+        The folder for results of `--encoder`, `--head-share` or `--items linked`.
     untrained
         Measure the encoder that the run began with, too, if the run has not kept its answers.
     relevance
@@ -163,7 +162,6 @@ def _scores(
     say(f"opening the encoder {encoder or run}")
     try:
         from training.experiments.sweeps import EncoderScores, open_scoring
-        from training.experiments.untrained import answers_beside
         from training.reranking.scored import with_second_ranking
     except ImportError as error:
         raise MissingExtra(error.name or "a package", extra="training") from error
@@ -184,23 +182,30 @@ def _scores(
         if folder is not None and options.as_trained:
             measured = with_second_ranking(measured, scoring, folder)
         scores = EncoderScores(
-            choices=scoring.choices,
-            results=measured,
-            held_out_rows=scoring.held_out_rows,
+            choices=scoring.choices, results=measured, held_out_rows=scoring.held_out_rows
         )
-        untrained = None
-        if run is not None:
-            untrained = answers_beside(
-                run,
-                dataset,
-                options.base,
-                seed=options.seed,
-                precision=options.precision,
-                report=report,
-            )
+        untrained = _untrained(run, dataset, options, report)
         rows = drawn_rows(dataset.test, seed=options.seed) if untrained is None else untrained.rows
         answers = scoring.answers(rows, encoder=str(folder or encoder))
         return scores, examples_of(answers, untrained, dataset, seed=options.seed)
+
+
+def _untrained(
+    run: Path | None, dataset: Dataset, options: _Options, report: Report
+) -> Answers | None:
+    """What the memory of the encoder answers with which a run began, if that is known."""
+    from training.experiments.untrained import answers_beside
+
+    if run is None:
+        return None
+    return answers_beside(
+        run,
+        dataset,
+        options.base,
+        seed=options.seed,
+        precision=options.precision,
+        report=report,
+    )
 
 
 def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[str, Any]:
