@@ -67,7 +67,7 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A row that voted for a keyword; the weights of its rows add up to the keyword's votes."""
+    """A row that voted for a keyword; the weights of its rows add up to the sum of its votes."""
 
     kind: RowKind
     text: str
@@ -79,17 +79,17 @@ class Evidence:
 class Keyword:
     """A predicted label; `novel` labels were not in the bundle's training data.
 
-    `votes` is the memory's score (Eq. 7). It is the `score` as well, unless there was a second
-    ranking: then the score is the probability that the label is relevant.
+    `score` is the sum of its votes (Eq. 7). After a second ranking it is the probability that the
+    label is relevant, and `votes` is that sum; None without one.
     """
 
     id: str
     text: str
     score: float
-    votes: float
     novel: bool
     metadata: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
+    votes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

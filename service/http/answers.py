@@ -48,7 +48,7 @@ class EvidenceAnswer(TypedDict):
 
 
 class KeywordAnswer(TypedDict):
-    """A predicted label. `votes`, `metadata` and `evidence` are present only with `explain`."""
+    """A predicted label. `metadata` and `evidence` are present only with `explain`."""
 
     id: str
     text: str
@@ -60,7 +60,7 @@ class KeywordAnswer(TypedDict):
         ),
     ]
     novel: Novel
-    votes: NotRequired[Annotated[float, Field(description="The sum of the retrieved keys' votes.")]]
+    votes: NotRequired[Annotated[float, Field(description="Their sum, after a second ranking.")]]
     metadata: NotRequired[Metadata]
     evidence: NotRequired[
         Annotated[list[EvidenceAnswer], Field(description="Sorted by weight, largest first.")]

@@ -255,7 +255,8 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
         "novel": keyword.novel,
     }
     if explain:
-        document["votes"] = keyword.votes
+        if keyword.votes is not None:
+            document["votes"] = keyword.votes
         document["metadata"] = dict(keyword.metadata)
         document["evidence"] = [
             rows.get(id(row)) or rows.setdefault(id(row), _evidence(row))

@@ -6,7 +6,7 @@ second ranking, the best labels are ranked again by trees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -225,8 +225,9 @@ class Predictor:
         """The labels of a ranking with what an answer shows of them."""
         explanations = evidence(view, ranking) if options.explain else repeat(())
         keywords = []
+        all_votes: Iterable[float | None] = ranking.votes or repeat(None)
         for column, score, votes, explanation in zip(
-            ranking.columns, ranking.scores, ranking.votes, explanations, strict=False
+            ranking.columns, ranking.scores, all_votes, explanations, strict=False
         ):
             label_id, text, novel, metadata = view.labels.shown_at(column)
             keywords.append(
@@ -234,10 +235,10 @@ class Predictor:
                     id=label_id,
                     text=text,
                     score=score,
-                    votes=votes,
                     novel=novel,
                     metadata=metadata,
                     evidence=explanation,
+                    votes=votes,
                 )
             )
         return tuple(keywords)

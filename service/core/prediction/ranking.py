@@ -49,16 +49,16 @@ class Ranking:
     """The best labels of one query, descending by score, ties in order of label id.
 
     `columns` [k] of V with `scores` [k] are plain numbers, as there are few. `rows` [b],
-    `similarities` [b] and `weights` [b] (Eq. 4 applied) are the keys that voted. `votes` [k] are
-    what they add up to (Eq. 7): the scores themselves, unless labels were ranked a second time.
+    `similarities` [b] and `weights` [b] (Eq. 4 applied) are the keys that voted. Scores are sums of
+    votes (Eq. 7); where labels were ranked a second time, `votes` [k] are these sums.
     """
 
     columns: Sequence[int]
     scores: Sequence[float]
-    votes: Sequence[float]
     rows: Rows
     similarities: Floats
     weights: Doubles
+    votes: Sequence[float] | None = None
 
 
 class Ranker(Protocol):
@@ -113,7 +113,6 @@ class NumpyRanker:
         return Ranking(
             columns=best_columns,
             scores=best_scores,
-            votes=best_scores,
             rows=rows,
             similarities=similarities,
             weights=weights,
@@ -214,7 +213,6 @@ class CompiledRanker:
         return Ranking(
             columns=best_columns,
             scores=best_scores,
-            votes=best_scores,
             rows=rows,
             similarities=similarities,
             weights=np.frombuffer(memoryview(weights), np.float64),

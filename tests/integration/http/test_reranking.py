@@ -48,7 +48,8 @@ def test_explained_keywords_have_their_votes(reranked: LocalService) -> None:
         for keyword in one:
             weights = sum(row["weight"] for row in keyword["evidence"])
             assert weights == pytest.approx(keyword["votes"]) == votes[keyword["id"]]
-    assert all("votes" not in keyword for one in keywords(reranked) for keyword in one)
+    for how in ({}, {"rerank": False, "explain": True}):
+        assert all("votes" not in keyword for one in keywords(reranked, **how) for keyword in one)
 
 
 def test_a_bundle_without_trees_says_so(service: LocalService) -> None:

@@ -67,13 +67,13 @@ class Reranker:
             query=query,
             vector=vector,
             columns=np.array(first.columns, np.int64),
-            scores=np.array(first.votes, np.float64),
+            scores=np.array(first.scores, np.float64),
             rows=first.rows,
             similarities=first.similarities,
         )
         scores = self.scores(candidates, self.labels_of(view))
         columns, best = in_order(first.columns, scores.tolist(), labels=view.labels, top_k=top_k)
-        votes = dict(zip(first.columns, first.votes, strict=True))
+        votes = dict(zip(first.columns, first.scores, strict=True))
         return replace(
             first, columns=columns, scores=best, votes=[votes[column] for column in columns]
         )

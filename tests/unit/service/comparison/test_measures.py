@@ -16,9 +16,7 @@ from service.core.types import Keyword
 
 def ranking(ids: str) -> list[Keyword]:
     """A keyword for each letter; its text is the letter in upper case."""
-    return [
-        Keyword(id=letter, text=letter.upper(), score=0.0, votes=0.0, novel=False) for letter in ids
-    ]
+    return [Keyword(id=letter, text=letter.upper(), score=0.0, novel=False) for letter in ids]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ EVIL = '<script src="https://example.org/x.js">alert("1")</script>'
 
 
 def keywords(*texts: str) -> list[Keyword]:
-    return [Keyword(id=text, text=text, score=0.0, votes=0.0, novel=False) for text in texts]
+    return [Keyword(id=text, text=text, score=0.0, novel=False) for text in texts]
 
 
 def compared(*, labels: bool = True) -> Comparison:

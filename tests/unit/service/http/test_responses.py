@@ -39,7 +39,6 @@ def answer(*, keywords: int, metadata: dict[str, str]) -> Answer:
             id=f"tent-{number}",
             text=f"camping tent {number}",
             score=1 / (number + 1),
-            votes=1 / (number + 1),
             novel=False,
             metadata=metadata,
             evidence=(ROW,) * 10,

@@ -94,8 +94,8 @@ def test_the_order_is_that_of_the_trees(bundle: Bundle) -> None:
         assert scores == sorted(scores, reverse=True) and all(0 <= one <= 1 for one in scores)
         # The candidates are the same labels with the same votes, the others are in their order.
         best, candidates = by_votes.keywords[:CANDIDATES], again.keywords[:CANDIDATES]
-        assert {k.id: k.votes for k in best} == {k.id: k.votes for k in candidates}
-        assert all(keyword.votes == keyword.score for keyword in best)
+        assert {k.id: k.score for k in best} == {k.id: k.votes for k in candidates}
+        assert all(keyword.votes is None for keyword in best)
         assert [k.id for k in by_votes.keywords[CANDIDATES:]] == [
             k.id for k in again.keywords[CANDIDATES:]
         ]
