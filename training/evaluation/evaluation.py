@@ -113,7 +113,6 @@ class Evaluation:
             reranker,
             reranker.labels_of(self.view),
             candidates_of(texts, self.vectors, retrieved, ranked),
-            ranked=ranked,
             top_k=top_k,
             order=self.order,
         )

@@ -47,7 +47,7 @@ def learn(kept: Trial, dataset: Dataset, *, seed: int, report: Report) -> Second
 
 
 def lines(second: SecondRanking) -> Iterator[str]:
-    """What was gained, and what is kept, in sentences."""
+    """Say how much the trees gain, and whether they are kept."""
     choice, gain = second.choice, second.choice.gain
     gained = f"{gain.points:+.1f} ± {gain.error:.1f} points on the held-out rows"
     if not choice.trees:

@@ -6,6 +6,7 @@ Shapes: n queries, M ranked pairs, m of them candidates, F features.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from service.core.prediction.reranking.text_overlap import WordRarity, open_comp
 from service.core.types import Bools, Doubles, Floats
 from training.evaluation.prediction import Ranked
 from training.reranking.item_features import Items, item_features
-from training.reranking.pairs import Pairs, pairs_of
+from training.reranking.pairs import Pairs, entries, pairs_of
 from training.reranking.queries import Queries
 
 
@@ -29,10 +30,22 @@ class Described:
     names: tuple[str, ...]  # [F]
     features: Floats
 
-    @property
+    @cached_property
     def candidates(self) -> Pairs:
         """The pairs that have features."""
         return self.pairs.only(self.is_candidate)
+
+    @cached_property
+    def positive(self) -> Bools:
+        """Whether each candidate is relevant, [m]."""
+        positive: Bools = entries(self.queries.positives != 0, self.candidates) != 0
+        return positive
+
+    @cached_property
+    def counted(self) -> Bools:
+        """Whether each candidate counts, [m]: filtered ones do not."""
+        counted: Bools = entries(self.queries.filtered != 0, self.candidates) == 0
+        return counted
 
     def ranked_by_votes(self) -> Ranked:
         """The memory's own order."""

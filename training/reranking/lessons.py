@@ -22,7 +22,6 @@ from training.evaluation.prediction import Ranked
 from training.experiments.sweeps import Scoring
 from training.reranking.described import Described, describe
 from training.reranking.item_features import items_held_out
-from training.reranking.pairs import entries
 from training.reranking.queries import queries_held_out
 from training.reranking.trees import LearnedTrees, learn_trees
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
@@ -67,13 +66,12 @@ def lesson_of(
     queries = queries_held_out(run, held_out, scoring)
     items = items_held_out(run) if metadata else None
     described = describe(queries, rarity, candidates=candidates, items=items)
-    pairs = described.candidates
     return Lesson(
         rows=run.slices.held_out,
         described=described,
         held_out=held_out,
-        positive=entries(queries.positives != 0, pairs) != 0,
-        counted=entries(queries.filtered != 0, pairs) == 0,
+        positive=described.positive,
+        counted=described.counted,
     )
 
 

@@ -16,7 +16,6 @@ from training.reranking.calibration import calibration_error
 from training.reranking.described import Described, describe
 from training.reranking.item_features import items_of_test
 from training.reranking.learning import SecondRanking
-from training.reranking.pairs import entries
 from training.reranking.queries import queries_of_test
 from training.reranking.written import onnx_trees
 
@@ -68,19 +67,16 @@ def measure_second_ranking(second: SecondRanking) -> Reranked:
     if second.trees is None:
         cost = RerankCost(features=0.0, trees=0.0)
         return Reranked(second=second, results=[memory], cost=cost, calibration_error=0.0)
-    trees = onnx_trees(second)
+    trees = onnx_trees(second.trees)
     sums, ranking = timed(lambda: trees.scores(test.features))
     reranked = measured(dataset, test.ranked_by(sums), method=RERANKED, chosen=True)
     return Reranked(
         second=second,
         results=[reranked, memory],
         cost=RerankCost(features=features / len(queries), trees=ranking / len(queries)),
-        calibration_error=_calibration_error(second, test, sums),
+        calibration_error=_calibration_error(second.calibration.probabilities(sums), test),
     )
 
 
-def _calibration_error(second: SecondRanking, test: Described, sums: Doubles) -> float:
-    pairs = test.candidates
-    counted = entries(test.queries.filtered != 0, pairs) == 0
-    positive = entries(test.queries.positives != 0, pairs) != 0
-    return calibration_error(second.calibration.probabilities(sums)[counted], positive[counted])
+def _calibration_error(probabilities: Doubles, test: Described) -> float:
+    return calibration_error(probabilities[test.counted], test.positive[test.counted])

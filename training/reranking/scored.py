@@ -39,7 +39,6 @@ def _reranked(scoring: Scoring, folder: Path) -> Measured:
         reranker,
         labels,
         candidates_of(queries.texts, queries.vectors, queries.retrieved, ranked),
-        ranked=ranked,
         top_k=queries.top_k,
         order=order,
     )

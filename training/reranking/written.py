@@ -15,6 +15,7 @@ from service.core.prediction.reranking.trees import OnnxTrees
 from training.checkpoints import second_ranking
 from training.reranking.learning import SecondRanking
 from training.reranking.onnx_trees import as_onnx
+from training.reranking.trees import LearnedTrees
 
 TREES_FILE = "trees.txt"  # LightGBM's own format
 
@@ -27,7 +28,10 @@ def remove(folder: Path) -> None:
 
 
 def write(second: SecondRanking, folder: Path) -> None:
-    """Write trees that can be served; those that read metadata are written in LightGBM's format."""
+    """Write the trees in LightGBM's format and, unless they read metadata, as a service runs them.
+
+    Nothing is written where no trees were kept.
+    """
     remove(folder)
     if second.trees is None:
         return
@@ -37,10 +41,10 @@ def write(second: SecondRanking, folder: Path) -> None:
         return
     with TemporaryDirectory() as work:
         trees = Path(work) / "trees.onnx"
-        write_onnx(second, trees)
+        _write_onnx(second.trees, trees)
         files = reranker_files.with_fingerprint(
             RerankerFiles(
-                facts=_facts(second),
+                facts=_facts(second, second.trees),
                 trees=trees,
                 words=second.rarity.hashes,
                 rarity=second.rarity.rarity,
@@ -50,28 +54,24 @@ def write(second: SecondRanking, folder: Path) -> None:
     second_ranking.write(files, folder)
 
 
-def onnx_trees(second: SecondRanking) -> OnnxTrees:
-    """The chosen trees as a service runs them."""
+def onnx_trees(trees: LearnedTrees) -> OnnxTrees:
+    """Trees as a service runs them."""
     with TemporaryDirectory() as work:
-        trees = Path(work) / "trees.onnx"
-        write_onnx(second, trees)
-        assert second.trees is not None
-        return OnnxTrees(trees, features=second.trees.features)
+        path = Path(work) / "trees.onnx"
+        _write_onnx(trees, path)
+        return OnnxTrees(path, features=trees.features)
 
 
-def write_onnx(second: SecondRanking, path: Path) -> None:
-    """Write the chosen trees as an ONNX graph."""
-    assert second.trees is not None
-    path.write_bytes(as_onnx(second.trees.booster, trees=second.choice.trees).SerializeToString())
+def _write_onnx(trees: LearnedTrees, path: Path) -> None:
+    path.write_bytes(as_onnx(trees.booster, trees=trees.count).SerializeToString())
 
 
-def _facts(second: SecondRanking) -> RerankerFacts:
-    assert second.trees is not None
+def _facts(second: SecondRanking, trees: LearnedTrees) -> RerankerFacts:
     choices = second.scoring.choices
     return RerankerFacts(
         candidates=second.settings.candidates,
         features=list(FEATURES),
-        trees=second.trees.count,
+        trees=trees.count,
         unknown_rarity=second.rarity.unknown,
         predictor=PredictorFacts(
             tau=choices.tau, depth=choices.depth, memorization=choices.memorization

@@ -15,7 +15,6 @@ Shapes: b retrieved keys of one query, n votes, k labels.
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from service.core.bundle.bundle import Bundle
 from service.core.memory.label_table import LabelTable
 from service.core.memory.view import View
+from service.core.prediction.compiled import compiled_or
 from service.core.prediction.scoring import (
     best_candidates,
     predictive_scores,
@@ -40,8 +40,6 @@ LIBRARY = Path(__file__).with_name("libvotes.so")
 _ROOM_FOR_TIES = 32  # labels beyond top_k that a first call has room for
 _OUT_OF_MEMORY = -1
 _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
-
-log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,15 +225,8 @@ class CompiledRanker:
 
 def open_ranker() -> Ranker:
     """Return the compiled ranker; without a library, or with an old one, numpy's and a warning."""
-    try:
-        return CompiledRanker()
-    except (OSError, AttributeError) as error:
-        log.warning(
-            "numpy counts the votes, which takes longer; install the package again to compile"
-            " service/core/prediction/votes.c",
-            extra={"cause": str(error)},
-        )
-        return NumpyRanker()
+    in_numpy: Ranker = NumpyRanker()
+    return compiled_or(CompiledRanker, in_numpy, slower="numpy counts the votes", source="votes.c")
 
 
 def in_order(

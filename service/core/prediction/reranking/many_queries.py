@@ -6,7 +6,7 @@ d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from service.core.types import Floats, Rows
 
 def candidates_of(
     queries: Sequence[str], vectors: Floats, retrieved: tuple[Floats, Rows], ranked: RankedLabels
-) -> Iterator[Candidates]:
+) -> list[Candidates]:
     """The ranked labels of each query [n, m], its vector [n, d], and its keys [n, b]."""
     similarities, rows = retrieved
     keys = np.count_nonzero(rows >= 0, axis=1).tolist()  # places without a row are the last
     labels = np.count_nonzero(ranked.labels >= 0, axis=1).tolist()
-    for query, (text, key_count, label_count) in enumerate(zip(queries, keys, labels, strict=True)):
-        yield Candidates(
+    return [
+        Candidates(
             query=text,
             vector=vectors[query],
             columns=ranked.labels[query, :label_count],
@@ -33,19 +33,22 @@ def candidates_of(
             rows=rows[query, :key_count],
             similarities=similarities[query, :key_count],
         )
+        for query, (text, key_count, label_count) in enumerate(
+            zip(queries, keys, labels, strict=True)
+        )
+    ]
 
 
 def rerank_labels(
     reranker: Reranker,
     labels: CandidateLabels,
-    candidates: Iterator[Candidates],
+    candidates: Sequence[Candidates],
     *,
-    ranked: RankedLabels,
     top_k: int,
     order: LabelOrder,
 ) -> RankedLabels:
     """The `top_k` best labels of each query by the second ranking; equal scores by label id."""
-    shape = (len(ranked.labels), top_k)
+    shape = (len(candidates), top_k)
     again = RankedLabels(labels=np.full(shape, -1, np.int64), scores=np.zeros(shape))
     for query, of_query in enumerate(candidates):
         scores = reranker.scores(of_query, labels)

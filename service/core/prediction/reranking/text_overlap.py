@@ -1,7 +1,7 @@
 """How the text of a query and those of its candidates overlap: trigrams, words, first words.
 
 The installation compiles `texts.c` into `libtexts.so` (see `hatch_build.py`); where that was not
-built, Python computes the same, to the last bit, in thirty times the time.
+built, Python computes the same, to the last bit, in twenty times the time.
 
 Shapes: k labels, W words whose rarity is known.
 """
@@ -9,7 +9,6 @@ Shapes: k labels, W words whose rarity is known.
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +18,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.prediction.compiled import compiled_or
 from service.core.types import Doubles
 
 LIBRARY = Path(__file__).with_name("libtexts.so")
@@ -27,8 +27,6 @@ _MARKS = ".,:;()[]\"'"
 _FNV_BASIS, _FNV_PRIME, _64_BITS = 14695981039346656037, 1099511628211, 2**64 - 1
 
 Hashes = NDArray[np.uint64]
-
-log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,15 +157,12 @@ class CompiledCompare:
 
 def open_compare() -> Compare:
     """Return the compiled function; without a library, or with an old one, Python's."""
-    try:
-        return CompiledCompare()
-    except (OSError, AttributeError) as error:
-        log.warning(
-            "Python compares the texts of candidates, which takes longer; install the package"
-            " again to compile service/core/prediction/reranking/texts.c",
-            extra={"cause": str(error)},
-        )
-        return compare_in_python
+    return compiled_or(
+        CompiledCompare,
+        compare_in_python,
+        slower="Python compares the texts of candidates",
+        source="reranking/texts.c",
+    )
 
 
 def normalized(text: str) -> str:

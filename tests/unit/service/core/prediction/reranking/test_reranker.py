@@ -233,7 +233,6 @@ def test_many_queries_are_ranked_as_one_by_one(bundle: Bundle, top_k: int) -> No
         reranker,
         reranker.labels_of(view),
         candidates_of(QUERIES, vectors, retrieved, ranked),
-        ranked=ranked,
         top_k=top_k,
         order=by_id,
     )
