@@ -108,7 +108,11 @@ class LabelFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Description:
-    """The content of `encoder.json`."""
+    """The content of `encoder.json`.
+
+    `weights` is the digest of the checkpoint that was exported (`weights_digest`); None in what
+    earlier versions exported.
+    """
 
     format: str
     version: int
@@ -121,6 +125,7 @@ class Description:
     labels: LabelFacts | None = None
     query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
     items: ItemMemoryFacts | None = None  # None: a query attends to no items
+    weights: str | None = None
 
 
 _ADAPTER = TypeAdapter(Description)
@@ -230,6 +235,7 @@ def describe(
     labels: LabelFacts | None = None,
     query_encoder: EncoderFacts | None = None,
     items: ItemMemoryFacts | None = None,
+    weights: str | None = None,
 ) -> Description:
     """Write `encoder.json` with the checksums of all files that the folder holds already."""
     description = Description(
@@ -244,6 +250,7 @@ def describe(
         labels=labels,
         query_encoder=query_encoder,
         items=items,
+        weights=weights,
     )
     return _write(description, folder)
 

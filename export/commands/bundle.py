@@ -71,7 +71,7 @@ def bundle(
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
     options = replace(
         _options(parameters, index.recall, predictor, memory, defaults),
-        reranker=_second_ranking(reranker, folder),
+        reranker=_second_ranking(reranker, folder, exported),
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
@@ -85,13 +85,20 @@ def bundle(
     console.print(_summary(out, exported), soft_wrap=True)
 
 
-def _second_ranking(given: str | None, encoder: Path) -> RerankerFiles | None:
-    """The second ranking in the folder that is given, otherwise the encoder's own."""
+def _second_ranking(
+    given: str | None, encoder: Path, exported: ExportedEncoder | None
+) -> RerankerFiles | None:
+    """The second ranking in the folder that is given, otherwise the encoder's own.
+
+    Raises `InvalidInput` where it was learned from another checkpoint's answers.
+    """
     from training.checkpoints import second_ranking
+    from training.checkpoints.weights_digest import weights_digest
 
     if given == NO_RERANKER or (given is None and not second_ranking.is_second_ranking(encoder)):
         return None
-    return second_ranking.read(encoder if given is None else Path(given))
+    weights = weights_digest(encoder) if exported is None else exported.description.weights
+    return second_ranking.read(encoder if given is None else Path(given), weights=weights)
 
 
 def _options(

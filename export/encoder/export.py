@@ -45,6 +45,7 @@ from service.core.types import Role
 from training.checkpoints import second_ranking
 from training.checkpoints.choices import UNCHOSEN
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
+from training.checkpoints.weights_digest import weights_digest
 from training.datasets.dataset import Dataset
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder
@@ -252,6 +253,7 @@ def _describe(
         origin=options.origin,
         labels=labels,
         items=items,
+        weights=None if options.checkpoint is None else weights_digest(options.checkpoint),
         query_encoder=None
         if queries is None
         else facts(queries, folder, quantization=options.quantization, graph=QUERY_ENCODER),

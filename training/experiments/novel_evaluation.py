@@ -10,9 +10,11 @@
 | `irene+instance` | C(u) and that row, as it is served                                           |
 | `text+memory`    | E(z_u), together with the instances of training, zero-shot                   |
 | `irene+memory`   | C(u), together with them, as it is served without a query                    |
+| `reranked`       | what is served, ranked a second time by a bundle that does so                |
 
 u is a novel label. `text`, `irene`, `ncm` and ablations (C(u) by another combiner, each under its
-name) rank by label keys alone, the other methods by the memory's votes. Search is exact.
+name) rank by label keys alone, the other methods by the memory's votes. Search is exact. Among all
+labels, `novel_R@k` is the recall of the novel labels alone: the seen labels of a row do not count.
 
 Shapes: q test rows, N instances, S seen and U novel labels, L = S + U, d dimensions.
 """
@@ -33,8 +35,11 @@ from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Rows
 from training.datasets.novel_split import NovelSplit
 from training.datasets.propensity import inverse_propensity
+from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import evaluate, labels_to_rank
 from training.evaluation.prediction import OfflineMemory, predict
+from training.evaluation.results import RERANKED
+from training.experiments.novel_recall import novel_recalls
 from training.models.class_means import class_means
 
 Setting = Literal["zero-shot", "one-shot"]
@@ -51,6 +56,7 @@ METHODS = (
     f"{IRENE}+instance",
     f"{TEXT}+memory",
     f"{IRENE}+memory",
+    RERANKED,
 )
 
 
@@ -103,11 +109,16 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelEvaluation:
-    """Measures every method on a split's vectors."""
+    """Measures every method on a split's vectors.
+
+    `reranked` has the memory to which the novel labels were posted, by setting; it is empty for a
+    bundle that does not rank a second time.
+    """
 
     split: NovelSplit
     vectors: NovelVectors
     predictor: PredictorFacts
+    reranked: Mapping[Setting, Evaluation] = field(default_factory=dict)
 
     def rows(self) -> Iterator[NovelRow]:
         """The metrics of every method in every setting."""
@@ -119,6 +130,13 @@ class NovelEvaluation:
                 metrics = self._measure(method, columns)
                 yield NovelRow(
                     setting=setting, candidates=among, method=method.name, metrics=metrics
+                )
+            if among == "all" and setting in self.reranked:
+                yield NovelRow(
+                    setting=setting,
+                    candidates=among,
+                    method=RERANKED,
+                    metrics=self._measure_reranked(self.reranked[setting]),
                 )
 
     def _methods(self, setting: Setting, among: Candidates) -> Iterator[Method]:
@@ -169,9 +187,8 @@ class NovelEvaluation:
     def _measure(self, method: Method, columns: Rows) -> dict[str, float]:
         """Metrics over the test rows that have one of these labels; only these are ranked."""
         test = self.split.everything.test
-        positives = csr_matrix(test.labels_of[:, columns] != 0)
         filtered = csr_matrix(test.filtered[:, columns])
-        rows = np.flatnonzero(np.diff(positives.indptr))
+        rows = np.flatnonzero(np.diff(csr_matrix(test.labels_of[:, columns] != 0).indptr))
         memory = OfflineMemory(
             keys=np.concatenate([method.instances, method.labels[columns]]).astype(np.float16),
             labels_of=csr_matrix(method.labels_of[:, columns]),
@@ -190,12 +207,31 @@ class NovelEvaluation:
             top_k=top_k,
             order=memory.label_order,
         ).labels
-        return evaluate(
+        return self._metrics(ranked, rows, columns)
+
+    def _measure_reranked(self, evaluation: Evaluation) -> dict[str, float]:
+        """Metrics of the second ranking, among all labels."""
+        memorization, columns = self.predictor.memorization, np.arange(self._labels)
+        retrieved = evaluation.retrieve(voting_kind(memorization))
+        ranked = evaluation.ranked(retrieved, memorization).labels
+        labels_of = csr_matrix(self.split.everything.test.labels_of != 0)
+        rows = np.flatnonzero(np.diff(labels_of.indptr))
+        return self._metrics(ranked[rows], rows, columns)
+
+    def _metrics(self, ranked: Rows, rows: Rows, columns: Rows) -> dict[str, float]:
+        """Metrics of the test rows `rows` [q], whose ranked labels are places among `columns`."""
+        test = self.split.everything.test
+        positives = csr_matrix(test.labels_of[rows][:, columns] != 0)
+        filtered = csr_matrix(test.filtered[rows][:, columns])
+        metrics = evaluate(
             ranked,
-            positives[rows],
+            positives,
             inverse_propensities=self._inverse_propensities[columns],
-            filtered=filtered[rows],
+            filtered=filtered,
         )
+        if len(columns) > self.split.facts.novel:
+            metrics |= novel_recalls(ranked, positives, filtered, seen=self.split.facts.seen)
+        return metrics
 
     @property
     def _labels(self) -> int:

@@ -16,15 +16,22 @@ from service.core.encoding.encoder import Encoder, OnnxEncoder, encode_all, open
 from service.core.encoding.representer import ItemTexts, Representer, open_representer
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.types import Floats, Role
+from service.core.memory.view import View
+from service.core.prediction.many_queries import LabelOrder
+from service.core.prediction.reranking.reranker import open_reranker
+from service.core.types import Floats, PredictOptions, Role
 from training.datasets.novel_split import NovelSplit
+from training.evaluation.evaluation import Evaluation
+from training.evaluation.metrics import labels_to_rank
 from training.experiments.novel_evaluation import (
     IRENE,
     METHODS,
     Combined,
     NovelEvaluation,
     NovelVectors,
+    Setting,
 )
+from training.experiments.posted_labels import view_with_posted_labels
 from training.progress import Report
 
 _CHUNK = 32  # labels that a thread represents at a time
@@ -60,21 +67,51 @@ def open_novel_evaluation(
 
     keys, view = np.asarray(bundle.keys, np.float32), KnowledgeMemory(bundle).view
     novel = split.everything.labels.texts[split.facts.seen :]
+    vectors = NovelVectors(
+        instances=keys[: bundle.instances],
+        clicks=_clicks(bundle),
+        seen=keys[bundle.instances :],
+        texts=encoded("encode novel labels", novel, Role.LABEL),
+        revealed=queries("encode revealed queries", split.revealed()),
+        queries=queries("encode test rows", split.everything.test.instances.texts, query_encoder),
+        combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
+    )
     return NovelEvaluation(
         split=split,
         predictor=bundle.manifest.predictor,
-        vectors=NovelVectors(
-            instances=keys[: bundle.instances],
-            clicks=_clicks(bundle),
-            seen=keys[bundle.instances :],
-            texts=encoded("encode novel labels", novel, Role.LABEL),
-            revealed=queries("encode revealed queries", split.revealed()),
-            queries=queries(
-                "encode test rows", split.everything.test.instances.texts, query_encoder
-            ),
-            combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
-        ),
+        vectors=vectors,
+        reranked=_reranked(bundle, split, vectors, report),
     )
+
+
+def _reranked(
+    bundle: Bundle, split: NovelSplit, vectors: NovelVectors, report: Report
+) -> dict[Setting, Evaluation]:
+    """The memory with the novel labels, by setting; none if the bundle does not rank twice."""
+    reranker, combined = open_reranker(bundle), vectors.combined.get(IRENE)
+    if reranker is None:
+        return {}
+    zero_shot = vectors.texts if combined is None else combined.zero_shot
+    one_shot = vectors.texts if combined is None else combined.one_shot
+    views: dict[Setting, View] = {
+        "zero-shot": view_with_posted_labels(bundle, split, zero_shot, None),
+        "one-shot": view_with_posted_labels(bundle, split, one_shot, vectors.revealed),
+    }
+    test = split.everything.test
+    options = PredictOptions(top_k=labels_to_rank(test.filtered), exact=True)
+    return {
+        setting: Evaluation(
+            view=view,
+            tau=bundle.manifest.predictor.tau,
+            order=LabelOrder.of(split.everything.labels.uids),
+            dataset=split.everything,
+            vectors=vectors.queries,
+            options=bundle.manifest.options(options),
+            report=report,
+            reranker=reranker,
+        )
+        for setting, view in views.items()
+    }
 
 
 def _clicks(bundle: Bundle) -> csr_matrix:

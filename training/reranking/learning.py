@@ -16,6 +16,7 @@ import numpy as np
 from service.core.errors import InvalidInput
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Doubles
+from training.checkpoints.weights_digest import weights_digest
 from training.combining.run_scoring import scoring_of
 from training.combining.runs import FinishedRun
 from training.datasets.metadata_links import require_metadata
@@ -57,9 +58,13 @@ class RerankChoice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SecondRanking:
-    """What was learned and chosen; `trees` is None where the memory's own order is better."""
+    """What was learned and chosen; `trees` is None where the memory's own order is better.
+
+    `weights` is the digest of the run's checkpoint.
+    """
 
     settings: RerankSettings
+    weights: str
     scoring: Scoring  # of the run
     rarity: WordRarity
     choice: RerankChoice
@@ -97,6 +102,7 @@ def learn_second_ranking(
     positive = np.concatenate([lesson.positive for lesson in lessons])
     return SecondRanking(
         settings=settings,
+        weights=weights_digest(run.best),
         scoring=scoring,
         rarity=rarity,
         choice=choice,

@@ -51,7 +51,7 @@ def write(second: SecondRanking, folder: Path) -> None:
             )
         )
         reranker_files.write(files, folder)
-    second_ranking.write(files, folder)
+    second_ranking.write(files, folder, weights=second.weights)
 
 
 def onnx_trees(trees: LearnedTrees) -> OnnxTrees:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,9 +21,16 @@ class FileFacts:
     sha256: str
 
 
-def file_facts(folder: Path) -> dict[str, FileFacts]:
-    """Return size and checksum of every file below `folder`, by its path relative to `folder`."""
-    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+def file_facts(folder: Path, *, suffixes: Collection[str] | None = None) -> dict[str, FileFacts]:
+    """Return size and checksum of every file below `folder`, by its path relative to `folder`.
+
+    `suffixes` leaves out files whose names end otherwise, such as `[".npy"]`.
+    """
+    names = [
+        str(path.relative_to(folder))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and (suffixes is None or path.suffix in suffixes)
+    ]
     return {
         name: FileFacts(bytes=(folder / name).stat().st_size, sha256=digest)
         for name, digest in _digests(folder, names).items()

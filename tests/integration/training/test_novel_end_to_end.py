@@ -9,10 +9,15 @@ import numpy as np
 import orjson
 import pytest
 
+from export.exported_encoder import open_exported
+from service.core.bundle import reranker_files
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.manifest import PredictorFacts
 from tests.support.commands import Refused, run, status_of
 from tests.support.serving import local_service
+from tests.support.tiny.reranker import tiny_reranker
 from training.__main__ import app as training
+from training.checkpoints import second_ranking
 from training.datasets import novel_split
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
@@ -74,9 +79,25 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     encoder = ("--encoder", trained / "best", "--out", folder / "encoder", "--quantize", "none")
     assert run("export", "encoder", *data, *encoder).returncode == 0
     options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "12")
-    ended = run("export", "bundle", *data, *options, "--memorization", "0.5")
+    second = with_second_ranking(folder / "encoder", split, folder / "second")
+    ended = run(
+        "export", "bundle", *data, *options, "--memorization", "0.5", "--reranker", second
+    )
     assert ended.returncode == 0, ended.stderr
     return folder / "bundle"
+
+
+def with_second_ranking(encoder: Path, split: Path, folder: Path) -> Path:
+    """A folder as `rerank` writes it, with trees of a made-up taste, for an exported encoder."""
+    folder.mkdir()
+    facts = open_exported(encoder).description
+    assert facts.weights is not None
+    predictor = PredictorFacts(tau=facts.predictor.tau, depth=12, memorization=0.5)
+    texts = list(novel_split.read(split).seen.labels.texts)
+    files = tiny_reranker(folder, texts, predictor, candidates=8)
+    reranker_files.write(files, folder)
+    second_ranking.write(files, folder, weights=facts.weights)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +128,17 @@ def test_every_setting_has_its_methods(measured: Any) -> None:
     ranked, memory = {"text", "irene"}, {"text+memory", "irene+memory"}
     shown = {"text", "irene", "ncm", "rae-instances", "text+instance", "irene+instance"}
     assert set(figures(measured, ZERO, "novel")) == ranked
-    assert set(figures(measured, ZERO, "all")) == ranked | memory
-    assert set(figures(measured, ONE, "novel")) == set(figures(measured, ONE, "all")) == shown
+    assert set(figures(measured, ZERO, "all")) == ranked | memory | {"reranked"}
+    assert set(figures(measured, ONE, "novel")) == shown
+    assert set(figures(measured, ONE, "all")) == shown | {"reranked"}
     for row in measured["rows"]:
         assert all(0.0 <= row["metrics"][name] <= 100.0 for name in ("P@1", "P@5", "R@30"))
 
 
 @pytest.mark.parametrize("setting", [ZERO, ONE])
+@pytest.mark.parametrize("rerank", [False, True])
 def test_served_answers_are_those_of_the_evaluation(
-    setting: str, measured: Any, bundle: Path, split: Path, tmp_path: Path
+    setting: str, rerank: bool, measured: Any, bundle: Path, split: Path, tmp_path: Path
 ) -> None:
     """The whole novel set is posted; P@1 over all labels, and each label's key, are the same."""
     parts = novel_split.read(split)
@@ -128,7 +151,7 @@ def test_served_answers_are_those_of_the_evaluation(
             label["queries"] = [query]
     with local_service(bundle, tmp_path / "state") as service:
         assert service.post("/labels", {"labels": posted}).status_code == 200
-        body = {"queries": list(test.instances.texts), "top_k": 1}
+        body = {"queries": list(test.instances.texts), "top_k": 1, "rerank": rerank}
         results = service.post("/predict", body).json()["results"]
     column = {uid: place for place, uid in enumerate(labels.uids)}
     best = [column[result["keywords"][0]["id"]] for result in results]
@@ -136,6 +159,7 @@ def test_served_answers_are_those_of_the_evaluation(
     asked = np.flatnonzero(truth.any(axis=1))
     precision = 100 * float(np.mean([truth[row, best[row]] for row in asked]))
     method = "irene+instance" if setting == ONE else "irene+memory"
+    method = "reranked" if rerank else method
     assert precision == pytest.approx(figures(measured, setting, "all")[method]["P@1"], abs=1e-9)
 
 

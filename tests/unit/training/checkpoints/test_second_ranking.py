@@ -6,7 +6,7 @@ import pytest
 
 from service.core.bundle import reranker_files
 from service.core.bundle.manifest import PredictorFacts
-from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
+from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported, InvalidInput
 from tests.support.tiny.reranker import tiny_reranker
 from training.checkpoints import second_ranking
 from training.checkpoints.second_ranking import FILE
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     target = tmp_path / "second"
     target.mkdir()
     reranker_files.write(files, target)
-    second_ranking.write(files, target)
+    second_ranking.write(files, target, weights="those of rae")
     return target
 
 
@@ -33,6 +33,12 @@ def test_what_is_written_is_read_and_copied(folder: Path, tmp_path: Path) -> Non
     second_ranking.copy(tmp_path, tmp_path / "other")  # nothing to copy
 
 
+def test_another_checkpoint_is_refused(folder: Path) -> None:
+    assert second_ranking.read(folder, weights="those of rae").facts.candidates == 7
+    with pytest.raises(InvalidInput, match="second was learned from .* another checkpoint"):
+        second_ranking.read(folder, weights="those of unidec")
+
+
 def test_a_folder_without_one(tmp_path: Path) -> None:
     assert not second_ranking.is_second_ranking(tmp_path)
     with pytest.raises(BundleMissing, match="no second ranking was written there"):
@@ -42,7 +48,7 @@ def test_a_folder_without_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        ('"version": 1', '"version": 9', BundleUnsupported, "version"),
+        ('"version": 2', '"version": 9', BundleUnsupported, "version"),
         ('"candidates": 7', '"candidates": 8', BundleAltered, r"are not those of reranker\.json"),
         ('"candidates": 7', '"candidates": 0', BundleAltered, "candidates"),
         ("{", "[", BundleAltered, FILE),

@@ -64,6 +64,11 @@ def test_trees_lie_beside_the_checkpoint_and_follow_it(
     open_exported(exported)
     assert second_ranking.read(exported).facts == trees
 
+    bundle = ["bundle", "--data", str(data), "--reranker", str(folder / "best")]
+    other = ["--encoder", str(model), "--max-drop", "100", "--out", str(tmp_path / "other")]
+    assert run(export_app, [*bundle, *other]) == 2
+    assert "the answers of another checkpoint" in capsys.readouterr().err
+
 
 def test_what_gains_nothing_is_left_out(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
