@@ -16,7 +16,6 @@ def weights_digest(checkpoint: Path) -> str:
     Settings that are chosen later, such as lambda, do not change it.
     """
     lines = [
-        f"{name} {facts.sha256}"
-        for name, facts in file_facts(checkpoint, suffixes=WEIGHTS).items()
+        f"{name} {facts.sha256}" for name, facts in file_facts(checkpoint, suffixes=WEIGHTS).items()
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from service.command_line import open_console
 from service.core.errors import CommandFailed
 from service.core.files.atomic import refuse_unwritable
-from training.checkpoints.run_json import RUN
+from training.checkpoints.run_json import BEST, RUN
 from training.commands.options import MANY, ScoringPrecision
 from training.commands.train import can_resume
 from training.comparisons import comparison as comparisons
@@ -116,20 +116,30 @@ def commands(
         yield ("score", "--encoder", entry.encoder, *places, *scoring)
     else:
         if not (folder / RUN).exists():
-            oracle = None if entry.guided_by is None else folder_of(entry.guided_by)
             resume = ("--resume",) if entry.recipe and can_resume(folder) else ()
-            yield _training(entry, comparison, (*places, *resume), seed=seed, oracle=oracle)
+            yield _training(entry, comparison, (*places, *resume), seed=seed, folder_of=folder_of)
         yield ("score", "--run", str(folder), *on_data, *scoring)
 
 
 def _training(
-    entry: Entry, comparison: Comparison, options: Sequence[str], *, seed: int, oracle: Path | None
+    entry: Entry,
+    comparison: Comparison,
+    options: Sequence[str],
+    *,
+    seed: int,
+    folder_of: Callable[[str], Path],
 ) -> Sequence[str]:
-    """The command that makes the entry's run; `options` are all but its settings."""
+    """The command that makes the entry's run.
+
+    `options` are those without other entries and settings; `folder_of` has the run of an entry.
+    """
     if entry.recipe is None:
         return ("fit", *options, "--minutes", f"{entry.fit:g}")
     more: tuple[str, ...] = () if seed == FIRST_SEED else (f"seed={seed}",)
-    more += () if oracle is None else (f"guidance.oracle={oracle}",)
+    if entry.guided_by is not None:
+        more += (f"guidance.oracle={folder_of(entry.guided_by)}",)
+    if entry.encoder_of is not None:
+        options = (*options, "--encoder", str(folder_of(entry.encoder_of) / BEST))
     return ("train", entry.recipe, *options, *_settings((*comparison.set, *entry.set, *more)))
 
 

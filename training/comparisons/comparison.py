@@ -8,6 +8,7 @@ name = "rae"                      # the name of its folder, and in the report
 recipe = "rae-moby"               # or encoder = "package:NAME", peer = "bm25", fit = 20.0 (minutes)
 set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
 guided_by = "oracle"              # an entry before it, whose run is the oracle of `[guidance]`
+encoder_of = "ance"               # an entry before it, whose encoder the recipe trains on
 
 [[entries]]
 name = "rae-and-dexml"
@@ -46,9 +47,10 @@ class Entry:
     """A system of a comparison: exactly one of `KINDS` is given.
 
     `fit` is the time that `python -m training fit` has, in minutes. `guided_by` is the name of an
-    entry before this one, whose run is MOGIC's oracle; `mixes` are those of two or three whose
-    scores are mixed, `reranks` that of one whose labels are ranked again, and `scores` that of
-    UniDEC's run which is scored with `head_share`.
+    entry before this one, whose run is MOGIC's oracle, and `encoder_of` that of the run whose
+    encoder the recipe starts from; `mixes` are those of two or three whose scores are mixed,
+    `reranks` that of one whose labels are ranked again, and `scores` that of UniDEC's run which is
+    scored with `head_share`.
     """
 
     name: Name
@@ -62,6 +64,7 @@ class Entry:
     head_share: Share | None = None
     set: tuple[str, ...] = ()
     guided_by: Name | None = None
+    encoder_of: Name | None = None
 
     @property
     def is_seeded(self) -> bool:
@@ -144,10 +147,12 @@ def _check(entry: Entry, before: Mapping[str, Entry], *, source: str) -> None:
         raise InvalidConfig(f"{source}: the key `set` does not apply to {kind}; remove it")
     if (entry.head_share is None) != (entry.scores is None):
         raise InvalidConfig(f"{source}: scores and head_share go together")
-    if entry.guided_by is not None and entry.recipe is None:
-        raise InvalidConfig(f"{source}: the key `guided_by` does not apply to {kind}; remove it")
+    for key in ("guided_by", "encoder_of"):
+        if getattr(entry, key) is not None and entry.recipe is None:
+            raise InvalidConfig(f"{source}: the key `{key}` does not apply to {kind}; remove it")
     named = {
         "guided_by": [entry.guided_by] if entry.guided_by else [],
+        "encoder_of": [entry.encoder_of] if entry.encoder_of else [],
         "mixes": list(entry.mixes or ()),
         "reranks": [entry.reranks] if entry.reranks else [],
         "scores": [entry.scores] if entry.scores else [],

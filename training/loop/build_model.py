@@ -112,6 +112,7 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
     encoder = load_encoder(
         settings.name,
         max_tokens=max(settings.query_tokens, settings.label_tokens),
+        limited_by="encoder.query_tokens and encoder.label_tokens",
         query_prompt=settings.query_prompt,
         label_prompt=settings.label_prompt,
     )

@@ -61,6 +61,7 @@ def load_encoder(
     name: str,
     *,
     max_tokens: int | None = None,
+    limited_by: str = "max-tokens",
     query_prompt: str | None = None,
     label_prompt: str | None = None,
 ) -> TorchEncoder:
@@ -68,7 +69,8 @@ def load_encoder(
 
     `name` is a folder, `package:NAME` (an installed package that contains a sentence-transformers
     folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling. Prompts
-    default to the model's configuration. Raises `InvalidInput` where `name` cannot be loaded.
+    default to the model's configuration. Raises `InvalidInput` where `name` cannot be loaded, and
+    where it does not read `max_tokens`, which the user set by what `limited_by` names.
     """
     location = find_encoder(name)
     try:
@@ -90,7 +92,7 @@ def load_encoder(
     _pad_on_the_right(model.tokenizer)
     limit = int(model.max_seq_length or model.tokenizer.model_max_length)
     if max_tokens is not None and not 1 <= max_tokens <= limit:
-        raise InvalidInput(f"max-tokens must lie in 1..{limit} for this encoder")
+        raise InvalidInput(f"{limited_by} must lie in 1..{limit} for the encoder {name!r}")
     model.max_seq_length = max_tokens or limit
     return TorchEncoder(
         name=name,

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.memory.part import WeightedVotes
 from service.core.prediction.many_queries import RankedLabels
+from service.core.prediction.reranking.candidate_labels import UNKNOWN
 from service.core.types import Bools, Floats, Halves, Rows
 from training.checkpoints.choices import Choices
 from training.combining.runs import FinishedRun
@@ -30,6 +31,7 @@ class LabelsOfMemory:
 
     memory: OfflineMemory
     texts: Sequence[str]  # [L], of the labels
+    novel: Bools | None = None  # [L], which of them were posted; None: none of them
 
     def is_instance(self, rows: Rows) -> Bools:
         """Which of `rows` [m] are instance rows."""
@@ -48,12 +50,13 @@ class LabelsOfMemory:
         return [self.texts[column] for column in columns.tolist()]
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """How many rows of the memory vote for each of these labels, [k]."""
+        """How many rows of the memory vote for each of these labels, [k]; `UNKNOWN` if novel."""
         return self._frequencies[columns]
 
     @cached_property
     def _frequencies(self) -> Rows:
-        return label_frequency(self.memory.labels_of != 0).astype(np.int64)
+        counts = label_frequency(self.memory.labels_of != 0).astype(np.int64)
+        return counts if self.novel is None else np.where(self.novel, UNKNOWN, counts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -43,6 +43,11 @@ class LabelDetails:
         text = self._store[column] if self._store is not None else ""
         return parse(text) if text else _NONE
 
+    def novel_columns(self) -> list[int]:
+        """The columns of the labels that were not in the training data, ascending."""
+        filled = [] if self._store is None else self._store.filled().tolist()
+        return [column for column in filled if self.at(column).novel]
+
 
 def dump(details: Details) -> str:
     """Return the text of a label's details, empty for a label without any."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import BundleAltered
-from service.core.types import Indices
+from service.core.types import Indices, Rows
 
 
 class TextStore:
@@ -50,6 +50,10 @@ class TextStore:
     def __iter__(self) -> Iterator[str]:
         """Iterate over all texts in order."""
         return (self[position] for position in range(len(self)))
+
+    def filled(self) -> Rows:
+        """The positions of the texts that are not empty, ascending."""
+        return np.flatnonzero(np.diff(np.asarray(self._offsets)))
 
     def find(self, text: str) -> int | None:
         """Return the position of `text` by binary search, None if the store does not have it.

@@ -80,9 +80,7 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     assert run("export", "encoder", *data, *encoder).returncode == 0
     options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "12")
     second = with_second_ranking(folder / "encoder", split, folder / "second")
-    ended = run(
-        "export", "bundle", *data, *options, "--memorization", "0.5", "--reranker", second
-    )
+    ended = run("export", "bundle", *data, *options, "--memorization", "0.5", "--reranker", second)
     assert ended.returncode == 0, ended.stderr
     return folder / "bundle"
 

@@ -30,8 +30,13 @@ class CandidateLabels(ValueRows, Protocol):
         ...
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """How many instance rows vote for each of them, [k]."""
+        """How many instance rows vote for each of them, [k]; `UNKNOWN` for novel labels."""
         ...
+
+
+# The frequency of a novel label. How many rows vote for a trained label says how popular it is; for
+# a label that was posted, it says how long ago.
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,13 +69,16 @@ class LabelsOfView:
         return [labels.text_at(column) for column in columns.tolist()]
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """How many rows vote for each of them, [k]: trained ones, its own queries, and clicks."""
-        frequencies = np.zeros(len(columns), np.int64)
+        """How many rows vote for each of them, [k]: trained ones, its own queries, and clicks.
+
+        `UNKNOWN` for labels that were not in the training data.
+        """
+        frequencies = np.full(len(columns), UNKNOWN, np.int64)
         of_bundle = columns < len(self.trained)
         frequencies[of_bundle] = self.trained[columns[of_bundle]]
-        ownership = self.view.ownership
+        ownership, known = self.view.ownership, frequencies != UNKNOWN
         if len(ownership.label_rows) or len(ownership.queries_by_column):
-            frequencies += [self._posted(column) for column in columns.tolist()]
+            frequencies[known] += [self._posted(column) for column in columns[known].tolist()]
         return frequencies
 
     def _posted(self, column: int) -> int:
@@ -86,8 +94,11 @@ class LabelsOfView:
 def trained_frequencies(bundle: Bundle) -> Indices:
     """How many instance rows of a bundle vote for each of its labels [L], without posted clicks.
 
-    Clicks are counted by `RowOwnership`, also those that a snapshot holds.
+    Clicks are counted by `RowOwnership`, also those that a snapshot holds. `UNKNOWN` for labels of
+    a snapshot that were not in the training data.
     """
     clicked, _ = gather(bundle.indptr, bundle.indices, bundle.clicks)
     counts = np.bincount(bundle.indices, minlength=bundle.labels)
-    return (counts - np.bincount(clicked, minlength=bundle.labels)).astype(np.int32)
+    frequencies = (counts - np.bincount(clicked, minlength=bundle.labels)).astype(np.int32)
+    frequencies[bundle.label_details.novel_columns()] = UNKNOWN
+    return frequencies

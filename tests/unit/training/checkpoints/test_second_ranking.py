@@ -35,7 +35,7 @@ def test_what_is_written_is_read_and_copied(folder: Path, tmp_path: Path) -> Non
 
 def test_another_checkpoint_is_refused(folder: Path) -> None:
     assert second_ranking.read(folder, weights="those of rae").facts.candidates == 7
-    with pytest.raises(InvalidInput, match="second was learned from .* another checkpoint"):
+    with pytest.raises(InvalidInput, match=r"second was learned from .* another checkpoint"):
         second_ranking.read(folder, weights="those of unidec")
 
 

@@ -93,6 +93,26 @@ def test_an_entry_is_guided_by_one_before_it(
     assert training.endswith(f"--set guidance.oracle={out / 'first'}")
 
 
+def test_an_entry_trains_on_the_encoder_of_one_before_it(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison, out = tmp_path / "compared.toml", tmp_path / "runs"
+    entries = '[[entries]]\nname = "first"\nrecipe = "rae"\n[[entries]]\nname = "second"\n'
+    comparison.write_text(f'{entries}recipe = "unidec-heads"\nencoder_of = "first"\n')
+    command = ["compare", str(comparison), "--data", str(data), "--out", str(out), "--dry-run"]
+    assert run(app, [*command, "--only", "second", "--seeds", "0", "1"]) == 0
+    first, _, again, _ = capfd.readouterr().out.splitlines()
+    assert first.endswith(f"--encoder {out / 'first' / 'best'}")
+    assert f"--encoder {out / 'first' / 'seed-1' / 'best'}" in again
+
+    comparison.write_text(f'{entries}recipe = "unidec-heads"\nencoder_of = "third"\n')
+    with pytest.raises(InvalidConfig, match="encoder_of names an entry before it"):
+        comparisons.load(str(comparison))
+    comparison.write_text(f'{entries}encoder = "m"\nencoder_of = "first"\n')
+    with pytest.raises(InvalidConfig, match="`encoder_of` does not apply to an encoder"):
+        comparisons.load(str(comparison))
+
+
 def test_a_comparison_goes_on_from_another(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,7 +150,10 @@ def test_there_must_be_something_to_resume(
         (("encoder.frozen=true",), "leaves nothing to train; set ngrams.buckets"),
         (("ngrams.frozen=true",), "ngrams.frozen requires encoder.frozen"),
         (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
-        (("encoder.query_tokens=9999",), "max-tokens must lie in 1.."),
+        (
+            ("encoder.query_tokens=9999",),
+            "query_tokens and encoder.label_tokens must lie in 1..",
+        ),
         (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),
     ],
 )

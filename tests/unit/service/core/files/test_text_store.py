@@ -28,6 +28,7 @@ def test_every_text_is_read_as_written_and_found(content: list[str], other: str)
         assert len(opened) == len(content)
         for text in content:
             assert opened[opened.find(text)] == text
+        assert [content[place] for place in opened.filled()] == [text for text in content if text]
         assert (opened.find(other) is None) == (other not in content)
 
 
