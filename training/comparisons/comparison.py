@@ -8,7 +8,7 @@ name = "rae"                      # the name of its folder, and in the report
 recipe = "rae-moby"               # or encoder = "package:NAME", peer = "bm25", fit = 20.0 (minutes)
 set = ["batch.hard_negatives=1"]  # overrides this recipe, or options of this peer
 guided_by = "oracle"              # an entry before it, whose run is the oracle of `[guidance]`
-encoder_of = "ance"               # an entry before it, whose encoder the recipe trains on
+encoder_of = "first"              # an entry before it, whose encoder the recipe trains on
 
 [[entries]]
 name = "rae-and-dexml"
