@@ -4,7 +4,7 @@
     MEASURED/SET/RUN/seed-1/...          the same of other seeds
     MEASURED/SET/robustness.json         what `robustness` wrote
     MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
-    MEASURED/novel/DATASET.json          what `evaluate-novel --json` wrote; one table for all
+    MEASURED/novel/NAME.json             novel labels, see `training.report.novel_tables`
 
 SET names what was run together: a data set, or a comparison. Sets with oracles, guided runs or a
 robustness.json make a section of their own, one a data set (`training.report.mogic`). The page
@@ -13,28 +13,22 @@ depends on these files alone. A test compares it with the committed page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import orjson
-
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidInput
 from training.comparisons import comparison as comparisons
 from training.evaluation import results, robustness
-from training.report.markdown import markdown_table
 from training.report.mogic.relations import is_of_mogic
 from training.report.mogic.section import mogic_section
+from training.report.novel_tables import novel_section
 from training.report.orderings import orderings
 from training.report.run_table import devices, run_table
 from training.report.runs import Run, grouped, read_run
 from training.report.seeds import seed_lines
-from training.report.tables import percent
 from training.report.unidec_tables import unidec_section
 
-NOVEL = "novel"
 ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
-NOVEL_METRICS = ("P@1", "P@5", "R@30")
 
 INTRODUCTION = """\
 # Measured quality
@@ -60,33 +54,6 @@ ORDERINGS = """\
 Whether the paper's orderings hold here, counted over all pairs of figures that the claim compares:
 """
 
-NOVEL_INTRODUCTION = """\
-## Novel keywords
-
-A share of the labels is hidden in training ({fraction:.0%}) and posted afterwards: without a query
-(zero-shot) or with one (one-shot). The candidates are the novel labels alone, or all labels. Among
-all labels, label keys alone are searched unless the row names the memory or instance rows. Columns
-that name UniDEC are of its encoder; the combiner is then one over its classifiers.
-[notes.md](notes.md#novel-keywords) has the commands.
-
-{counts}.
-"""
-
-# Method in the results -> what the key of a novel label is made of; the table's order of rows.
-NOVEL_METHODS = {
-    "text": "the text, E(z)",
-    "irene": "**IRENE, C(u)**",
-    "attention": "attention over three neighbours, as in the paper",
-    "embeddings": "the same, with texts instead of classifiers",
-    "sum": "sum of the text and three neighbours",
-    "ncm": "NCM, mean of the known queries",
-    "rae-instances": "RAE-XMC's instance rows alone",
-    "text+instance": "text and instance row",
-    "irene+instance": "IRENE and instance row: what is served",
-    "text+memory": "the text, in the memory",
-    "irene+memory": "IRENE, in the memory: what is served",
-}
-
 
 def quality_page(measured: Path) -> str:
     """The page for a folder of results.
@@ -110,9 +77,9 @@ def quality_page(measured: Path) -> str:
     unidec = list(unidec_section(measured))
     if unidec:
         parts.append("\n".join(unidec))
-    novel = {path.stem: _read_novel(path) for path in sorted((measured / NOVEL).glob("*.json"))}
+    novel = list(novel_section(measured))
     if novel:
-        parts.append("\n".join(_novel_section(novel)))
+        parts.append("\n".join(novel))
     return "\n".join(parts)
 
 
@@ -141,60 +108,3 @@ def _held_out(runs: Sequence[Run]) -> str:
     """How many rows the runs hold out; where they differ, both numbers."""
     counts = sorted({run.results.held_out_rows for run in runs} - {0})
     return " or ".join(f"{count:,}" for count in counts) or "no"
-
-
-def _novel_section(novel: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    first = next(iter(novel.values()))
-    counts = "; ".join(
-        f"{dataset}: {document['split']['novel']:,} novel labels of"
-        f" {document['split']['novel'] + document['split']['seen']:,}"
-        for dataset, document in novel.items()
-    )
-    yield NOVEL_INTRODUCTION.format(fraction=first["split"]["fraction"], counts=counts)
-    figures = {
-        dataset: {
-            (row["setting"], row["candidates"], row["method"]): row["metrics"]
-            for row in document["rows"]
-        }
-        for dataset, document in novel.items()
-    }
-    headings = ["setting", "candidates", "a novel label's key"]
-    headings += [f"{dataset}: {metric}" for dataset in novel for metric in NOVEL_METRICS]
-    places = dict.fromkeys(place for rows in figures.values() for place in rows)
-    yield from markdown_table(
-        headings,
-        [
-            [*place[:2], NOVEL_METHODS.get(place[2], place[2]), *_novel_figures(place, figures)]
-            for place in sorted(places, key=_novel_order)
-        ],
-        texts=3,
-    )
-    yield ""
-
-
-def _novel_order(place: tuple[str, str, str]) -> tuple[bool, bool, int]:
-    """Zero-shot before one-shot, novel candidates before all, methods as in `NOVEL_METHODS`."""
-    setting, candidates, method = place
-    methods = list(NOVEL_METHODS)
-    number = methods.index(method) if method in methods else len(methods)
-    return setting != "zero-shot", candidates != "novel", number
-
-
-def _novel_figures(
-    place: tuple[str, str, str],
-    figures: Mapping[str, Mapping[tuple[str, str, str], Mapping[str, float]]],
-) -> Iterator[str]:
-    for rows in figures.values():
-        for metric in NOVEL_METRICS:
-            yield percent(rows[place][metric]) if place in rows else ""
-
-
-def _read_novel(path: Path) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
-    for field in ("split", "rows"):
-        if not isinstance(document, dict) or field not in document:
-            raise InvalidData(path, "is missing; `evaluate-novel --json` writes it", field=field)
-    return document

@@ -24,7 +24,7 @@ from training.experiments.sweeps import Scoring
 from training.models.precision import Precision
 from training.progress import Report
 from training.reranking.calibration import Calibration, calibrate
-from training.reranking.lessons import Lesson, learn, lessons_of
+from training.reranking.lessons import Lesson, learn, lesson_of
 from training.reranking.trees import LearnedTrees
 from training.selection.gain import Gain, gain_of_rows
 
@@ -90,19 +90,14 @@ def learn_second_ranking(
     encode = partial(scoring_of, precision=precision, report=report)
     scoring, rarity = encode(run), WordRarity.among(run.dataset.labels.texts)
     described = partial(
-        lessons_of,
-        rarity=rarity,
-        candidates=settings.candidates,
-        metadata=settings.metadata,
-        seed=settings.seed,
+        lesson_of, rarity=rarity, candidates=settings.candidates, metadata=settings.metadata
     )
-    pairs = [described(run, scoring), *(described(other, encode(other)) for other in others)]
-    lessons, with_novel = [lesson for lesson, _ in pairs], [novel for _, novel in pairs]
-    rows, seed = len(run.dataset.train), settings.seed
-    choice, sums = choose_trees(lessons, with_novel, rows, seed=seed, report=report)
+    lessons = [described(run, scoring), *(described(other, encode(other)) for other in others)]
+    choice, sums = choose_trees(lessons, len(run.dataset.train), seed=settings.seed, report=report)
+    everything = [np.ones(len(lesson.positive), bool) for lesson in lessons]
     trees = None
     if choice.trees:
-        trees = learn([*lessons, *with_novel], trees=choice.trees, seed=seed)
+        trees = learn(lessons, everything, trees=choice.trees, seed=settings.seed)
     counted = np.concatenate([lesson.counted for lesson in lessons])
     positive = np.concatenate([lesson.positive for lesson in lessons])
     return SecondRanking(
@@ -118,26 +113,19 @@ def learn_second_ranking(
 
 
 def choose_trees(
-    lessons: Sequence[Lesson],
-    with_novel: Sequence[Lesson],
-    rows: int,
-    *,
-    seed: int,
-    report: Report,
+    lessons: Sequence[Lesson], rows: int, *, seed: int, report: Report
 ) -> tuple[RerankChoice, list[Doubles]]:
     """The number of trees with the best mean of metrics; none where they gain too little.
 
     Each of the training rows, `rows` in number, is ranked by trees that learned without it, in
-    every lesson. Lessons `with_novel` labels teach, and are not measured. Returns these sums of the
-    best number as well, [m] for each lesson.
+    every lesson. Returns these sums of the best number as well, [m] for each lesson.
     """
     fold_of = np.random.default_rng([seed, 21]).permutation(rows) % FOLDS
     tables = [np.zeros((len(TREES), len(lesson.positive))) for lesson in lessons]  # [T, m]
     for fold in range(FOLDS):
-        outside = [~lesson.within(fold_of, fold) for lesson in (*lessons, *with_novel)]
-        learned = learn([*lessons, *with_novel], outside, trees=max(TREES), seed=seed)
-        for lesson, table in zip(lessons, tables, strict=True):
-            places = lesson.within(fold_of, fold)
+        inside = [lesson.within(fold_of, fold) for lesson in lessons]
+        learned = learn(lessons, [~one for one in inside], trees=max(TREES), seed=seed)
+        for lesson, places, table in zip(lessons, inside, tables, strict=True):
             features = lesson.described.features[places]
             for place, trees in enumerate(TREES[1:], start=1):
                 table[place, places] = learned.scores(features, trees=trees)

@@ -22,8 +22,7 @@ from training.evaluation.prediction import Ranked
 from training.experiments.sweeps import Scoring
 from training.reranking.described import Described, describe
 from training.reranking.item_features import items_held_out
-from training.reranking.novel_labels import with_novel_labels
-from training.reranking.queries import Queries, queries_held_out
+from training.reranking.queries import queries_held_out
 from training.reranking.trees import LearnedTrees, learn_trees
 from training.selection.validation import HeldOutRetrieval, ValidationSettings, criterion
 
@@ -59,45 +58,30 @@ class Lesson:
         return self.held_out.rows_of(ranked)
 
 
-def lessons_of(
-    run: FinishedRun,
-    scoring: Scoring,
-    rarity: WordRarity,
-    *,
-    candidates: int,
-    metadata: bool,
-    seed: int,
-) -> tuple[Lesson, Lesson]:
-    """The lesson of a run whose data are encoded already, and the same with novel labels."""
+def lesson_of(
+    run: FinishedRun, scoring: Scoring, rarity: WordRarity, *, candidates: int, metadata: bool
+) -> Lesson:
+    """The lesson of a run whose data are encoded already."""
     held_out = held_out_of(run, scoring)
     queries = queries_held_out(run, held_out, scoring)
     items = items_held_out(run) if metadata else None
-
-    def lesson(queries: Queries) -> Lesson:
-        described = describe(queries, rarity, candidates=candidates, items=items)
-        return Lesson(
-            rows=run.slices.held_out,
-            described=described,
-            held_out=held_out,
-            positive=described.positive,
-            counted=described.counted,
-        )
-
-    rng = np.random.default_rng([seed, 22])
-    return lesson(queries), lesson(with_novel_labels(queries, rng))
+    described = describe(queries, rarity, candidates=candidates, items=items)
+    return Lesson(
+        rows=run.slices.held_out,
+        described=described,
+        held_out=held_out,
+        positive=described.positive,
+        counted=described.counted,
+    )
 
 
 def learn(
-    lessons: Sequence[Lesson], used: Sequence[Bools] | None = None, *, trees: int, seed: int
+    lessons: Sequence[Lesson], used: Sequence[Bools], *, trees: int, seed: int
 ) -> LearnedTrees:
-    """Learn so many trees from the candidates of each lesson that are `used` [m] and count.
-
-    None: all candidates are used.
-    """
+    """Learn so many trees from the candidates of each lesson that are `used` [m] and count."""
     features, positive, sizes = [], [], []
-    for place, lesson in enumerate(lessons):
-        use = lesson.counted if used is None else used[place] & lesson.counted
-        places = np.nonzero(use)[0]
+    for lesson, use in zip(lessons, used, strict=True):
+        places = np.nonzero(use & lesson.counted)[0]
         features.append(lesson.described.features[places])
         positive.append(lesson.positive[places])
         sizes += lesson.described.candidates.only(places).counts.tolist()

@@ -14,7 +14,6 @@ from scipy.sparse import csr_matrix
 
 from service.core.memory.part import WeightedVotes
 from service.core.prediction.many_queries import RankedLabels
-from service.core.prediction.reranking.candidate_labels import UNKNOWN
 from service.core.types import Bools, Floats, Halves, Rows
 from training.checkpoints.choices import Choices
 from training.combining.runs import FinishedRun
@@ -31,7 +30,6 @@ class LabelsOfMemory:
 
     memory: OfflineMemory
     texts: Sequence[str]  # [L], of the labels
-    novel: Bools | None = None  # [L], which of them were posted; None: none of them
 
     def is_instance(self, rows: Rows) -> Bools:
         """Which of `rows` [m] are instance rows."""
@@ -50,13 +48,12 @@ class LabelsOfMemory:
         return [self.texts[column] for column in columns.tolist()]
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """How many rows of the memory vote for each of these labels, [k]; `UNKNOWN` if novel."""
+        """How many rows of the memory vote for each of these labels, [k]."""
         return self._frequencies[columns]
 
     @cached_property
     def _frequencies(self) -> Rows:
-        counts = label_frequency(self.memory.labels_of != 0).astype(np.int64)
-        return counts if self.novel is None else np.where(self.novel, UNKNOWN, counts)
+        return label_frequency(self.memory.labels_of != 0).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

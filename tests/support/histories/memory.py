@@ -22,7 +22,6 @@ from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.candidate_labels import (
-    UNKNOWN,
     LabelsOfView,
     trained_frequencies,
 )
@@ -237,8 +236,7 @@ class Histories(RuleBasedStateMachine):
         assert labels.texts_of(columns) == [label.text for label in of_memory]
         counts = label_frequencies(view)[columns].tolist()
         assert labels.frequencies_of(columns).tolist() == [
-            UNKNOWN if label.novel else count
-            for label, count in zip(of_memory, counts, strict=True)
+            0 if label.novel else count for label, count in zip(of_memory, counts, strict=True)
         ]
         expected = encode(ENCODER, [label.text for label in of_memory], role=Role.LABEL)
         assert labels.keys_of(columns) == pytest.approx(expected, abs=1e-3)

@@ -30,13 +30,11 @@ class CandidateLabels(ValueRows, Protocol):
         ...
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """How many instance rows vote for each of them, [k]; `UNKNOWN` for novel labels."""
+        """How often each of them was clicked, as rows that vote for it, [k]; 0 if it is novel."""
         ...
 
 
-# The frequency of a novel label. How many rows vote for a trained label says how popular it is; for
-# a label that was posted, it says how long ago.
-UNKNOWN = -1
+NOVEL = -1  # in place of the frequency of a label that was not in the training data
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,14 +69,17 @@ class LabelsOfView:
     def frequencies_of(self, columns: Rows) -> Rows:
         """How many rows vote for each of them, [k]: trained ones, its own queries, and clicks.
 
-        `UNKNOWN` for labels that were not in the training data.
+        0 for novel labels, however many rows vote for them: trees learned that labels of few rows
+        are seldom clicked, but a novel label has few because it has not been there for long.
         """
-        frequencies = np.full(len(columns), UNKNOWN, np.int64)
+        trained = np.full(len(columns), NOVEL, np.int64)
         of_bundle = columns < len(self.trained)
-        frequencies[of_bundle] = self.trained[columns[of_bundle]]
-        ownership, known = self.view.ownership, frequencies != UNKNOWN
+        trained[of_bundle] = self.trained[columns[of_bundle]]
+        frequencies, known = np.maximum(trained, 0), trained != NOVEL
+        ownership = self.view.ownership
         if len(ownership.label_rows) or len(ownership.queries_by_column):
-            frequencies[known] += [self._posted(column) for column in columns[known].tolist()]
+            posted = [self._posted(column) for column in columns[known].tolist()]
+            frequencies[known] += np.array(posted, np.int64)  # there may be none
         return frequencies
 
     def _posted(self, column: int) -> int:
@@ -94,11 +95,11 @@ class LabelsOfView:
 def trained_frequencies(bundle: Bundle) -> Indices:
     """How many instance rows of a bundle vote for each of its labels [L], without posted clicks.
 
-    Clicks are counted by `RowOwnership`, also those that a snapshot holds. `UNKNOWN` for labels of
-    a snapshot that were not in the training data.
+    Clicks are counted by `RowOwnership`, also those that a snapshot holds. `NOVEL` for labels of a
+    snapshot that were not in the training data.
     """
     clicked, _ = gather(bundle.indptr, bundle.indices, bundle.clicks)
     counts = np.bincount(bundle.indices, minlength=bundle.labels)
     frequencies = (counts - np.bincount(clicked, minlength=bundle.labels)).astype(np.int32)
-    frequencies[bundle.label_details.novel_columns()] = UNKNOWN
+    frequencies[bundle.label_details.novel_columns()] = NOVEL
     return frequencies

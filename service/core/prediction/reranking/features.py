@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.core.prediction.places import places
-from service.core.prediction.reranking.candidate_labels import UNKNOWN, CandidateLabels
+from service.core.prediction.reranking.candidate_labels import CandidateLabels
 from service.core.prediction.reranking.text_overlap import Compare, TextOverlap, WordRarity
 from service.core.prediction.scoring import retriever_distribution, sum_votes
 from service.core.types import Bools, Doubles, Floats, Rows
@@ -88,7 +88,7 @@ def memory_features(candidates: Candidates, labels: CandidateLabels) -> Mapping[
         "rank": np.arange(len(columns), dtype=np.float64),
         "similarity": similarity,
         "similarity below best": similarity - similarity.max(initial=-np.inf),
-        "label frequency": _frequency(labels.frequencies_of(columns)),
+        "label frequency": np.log1p(labels.frequencies_of(columns)),
         "sharp instance votes": sharp,
         "sharp instance votes, share of best": _share_of_best(sharp),
         "smooth instance votes": smooth,
@@ -145,12 +145,6 @@ def text_features(overlap: TextOverlap) -> Mapping[str, Doubles]:
         "common beginning, share of the label's first word": overlap.common_beginning
         / np.maximum(overlap.label_first_word, 1.0),
     }
-
-
-def _frequency(counts: Rows) -> Doubles:
-    """ln(1 + count) [k]; -1 where it is `UNKNOWN`."""
-    known = np.log1p(np.maximum(counts, 0))
-    return np.where(counts == UNKNOWN, float(UNKNOWN), known)
 
 
 def _share_of_best(values: Doubles) -> Doubles:
