@@ -16,119 +16,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass as checked_dataclass
-
-from export.item_files import ItemMemoryFacts
+from export import encoder_json
+from export.encoder_json import FILE, Description, LabelFacts
 from service.core.bundle import irene_files
 from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER, QueryEncoder
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import EncoderFacts, NovelFacts
-from service.core.config import STRICT
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import BundleAltered, InvalidInput
-from service.core.files.atomic import write_file
-from service.core.files.checksums import FileFacts, file_facts, verify_files
+from service.core.files.checksums import verify_files
 from service.core.files.text_store import mapped
-from service.core.files.versioned_json import checked, read_document
 from service.core.types import Halves
-from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.datasets.dataset import Dataset
-from training.datasets.pair_weights import Relevance
 
-FORMAT = "keymatch-encoder"
-VERSION = 1
-FILE, CARD = "encoder.json", "README.md"
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class PredictorDefaults:
-    """Inference settings stored with an encoder: tau, b (`depth`) and lambda (`memorization`).
-
-    `relevance` is how the weights of the data's pairs count in the votes; None where it was not
-    chosen.
-    """
-
-    tau: float
-    depth: int
-    memorization: float
-    relevance: Relevance | None = None
-
-    @classmethod
-    def of(cls, choices: Choices) -> PredictorDefaults:
-        """Return the settings that were chosen for a checkpoint on held-out rows."""
-        return cls(
-            tau=choices.tau,
-            depth=choices.depth,
-            memorization=choices.memorization,
-            relevance=choices.relevance,
-        )
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class Origin:
-    """The training run that an encoder comes from.
-
-    `mixing` is the share of the trained weights in a mixture with the pretrained ones
-    (`training.models.wise_ft`). `metrics` are in percent, on test rows; empty if not measured.
-    """
-
-    recipe: str
-    base: str
-    dataset: str
-    seed: int
-    held_out_rows: int
-    steps: int
-    seconds: float
-    tokens: int
-    hardware: dict[str, Any]
-    mixing: float = 1.0
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class LabelFacts:
-    """What the system learned for individual labels, so that it fits this label set only.
-
-    `digest` is the SHA-256 of the label ids, see `digest_of`; `keys` says whether
-    `label_keys.npy` exists; `novel` describes the files in `novel/`, None without them.
-    """
-
-    digest: str
-    keys: bool = False
-    novel: NovelFacts | None = None
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class Description:
-    """The content of `encoder.json`.
-
-    `weights` is the digest of the checkpoint that was exported (`weights_digest`); None in what
-    earlier versions exported.
-    """
-
-    format: str
-    version: int
-    encoder: EncoderFacts
-    predictor: PredictorDefaults
-    parity: dict[str, float]  # agreement with torch, see `parity.Parity`
-    libraries: dict[str, str]
-    files: dict[str, FileFacts]
-    origin: Origin | None = None
-    labels: LabelFacts | None = None
-    query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
-    items: ItemMemoryFacts | None = None  # None: a query attends to no items
-    weights: str | None = None
-
-
-_ADAPTER = TypeAdapter(Description)
+CARD = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,64 +128,6 @@ def digest_of(dataset: Dataset) -> str:
     return hashlib.sha256("\0".join(dataset.labels.uids).encode()).hexdigest()
 
 
-def describe(
-    folder: Path,
-    *,
-    encoder: EncoderFacts,
-    predictor: PredictorDefaults,
-    parity: Mapping[str, float],
-    libraries: Mapping[str, str],
-    origin: Origin | None,
-    labels: LabelFacts | None = None,
-    query_encoder: EncoderFacts | None = None,
-    items: ItemMemoryFacts | None = None,
-    weights: str | None = None,
-) -> Description:
-    """Write `encoder.json` with the checksums of all files that the folder holds already."""
-    description = Description(
-        format=FORMAT,
-        version=VERSION,
-        encoder=encoder,
-        predictor=predictor,
-        parity=dict(parity),
-        libraries=dict(libraries),
-        files=file_facts(folder),
-        origin=origin,
-        labels=labels,
-        query_encoder=query_encoder,
-        items=items,
-        weights=weights,
-    )
-    return _write(description, folder)
-
-
-def add_query_facts(
-    description: Description,
-    folder: Path,
-    *,
-    query_encoder: EncoderFacts,
-    parity: Mapping[str, float],
-    libraries: Mapping[str, str],
-) -> Description:
-    """Write `encoder.json` of an encoder that has got a query encoder, measured by `parity`."""
-    return _write(
-        replace(
-            description,
-            parity={**description.parity, **parity},
-            libraries=dict(libraries),
-            files=file_facts(folder),
-            query_encoder=query_encoder,
-        ),
-        folder,
-    )
-
-
-def _write(description: Description, folder: Path) -> Description:
-    document = _ADAPTER.dump_python(description, mode="json", exclude_none=True)
-    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-    return description
-
-
 def is_exported(folder: Path) -> bool:
     """Return whether a folder holds an exported encoder, as opposed to a checkpoint."""
     return (folder / FILE).is_file()
@@ -293,14 +139,12 @@ def open_exported(folder: Path) -> ExportedEncoder:
     Raises `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`,
     naming the file.
     """
-    path = folder / FILE
-    document = read_document(path, format_name=FORMAT, version=VERSION)
-    description = checked(_ADAPTER, document, path=path)
+    description = encoder_json.read(folder)
     needed = [ENCODER, TOKENIZER]
     if description.query_encoder is not None:
         needed.append(QUERY_ENCODER)
     for name in needed:
         if name not in description.files:
-            raise BundleAltered(f"{path}: files: {name} is missing")
+            raise BundleAltered(f"{folder / FILE}: files: {name} is missing")
     verify_files(folder, description.files)
     return ExportedEncoder(folder=folder, description=description)

@@ -16,7 +16,8 @@ from service.core.files.atomic import refuse_existing, refuse_unwritable
 
 if TYPE_CHECKING:
     from export.bundle.build import BundleOptions
-    from export.exported_encoder import ExportedEncoder, PredictorDefaults
+    from export.encoder_json import PredictorDefaults
+    from export.exported_encoder import ExportedEncoder
     from service.core.bundle.reranker_files import RerankerFiles
     from service.core.index.libraries import IndexParameters
     from training.datasets.dataset import Dataset

@@ -12,7 +12,7 @@ from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 
 if TYPE_CHECKING:  # it needs scipy, which --help must not
-    from export.exported_encoder import PredictorDefaults
+    from export.encoder_json import PredictorDefaults
 
 MOST_DEPTH = 2000  # what the service allows by default
 FLAT = Parameter(name="*")  # the options carry the names of the fields, without the group's

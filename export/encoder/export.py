@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from export import exported_encoder
+from export import encoder_json, exported_encoder
 from export.encoder import model_card
 from export.encoder.fusion import export_items
 from export.encoder.irene import export_novel
@@ -28,12 +28,8 @@ from export.encoder.parity import (
     measure,
 )
 from export.encoder.quantize import QUANTIZATIONS, quantize
-from export.exported_encoder import (
-    ExportedEncoder,
-    LabelFacts,
-    Origin,
-    PredictorDefaults,
-)
+from export.encoder_json import LabelFacts, Origin, PredictorDefaults
+from export.exported_encoder import ExportedEncoder
 from export.item_files import ItemMemoryFacts
 from service.core.bundle.bundle import ENCODER, QUERY_ENCODER, TOKENIZER
 from service.core.bundle.manifest import EncoderFacts
@@ -244,7 +240,7 @@ def _describe(
     items: ItemMemoryFacts | None,
 ) -> None:
     queries = options.query_encoder
-    description = exported_encoder.describe(
+    description = encoder_json.describe(
         folder,
         encoder=facts(encoder, folder, quantization=options.quantization, name=options.name),
         predictor=options.predictor,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.exported_encoder import CARD, Description, Origin
+from export.encoder_json import Description, Origin
+from export.exported_encoder import CARD
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 

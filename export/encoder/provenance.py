@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.exported_encoder import Origin, PredictorDefaults
+from export.encoder_json import Origin, PredictorDefaults
 from service.core.errors import InvalidData, InvalidInput
 from training.checkpoints.choices import UNCHOSEN, read_choices
 from training.checkpoints.run_json import RUN, metadata_of_run, read_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from export import exported_encoder
+from export import encoder_json, exported_encoder
 from export.encoder import model_card
 from export.encoder.export import (
     LIBRARIES,
@@ -58,7 +58,7 @@ def add_query_encoder(
             dataset=dataset, folder=folder, scratch=Path(scratch), options=options, report=report
         )
         compared = export_query_encoder(student, exported.open_encoder(), work)
-        described = exported_encoder.add_query_facts(
+        described = encoder_json.add_query_facts(
             description,
             folder,
             query_encoder=facts(

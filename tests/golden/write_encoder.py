@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from export import exported_encoder
+from export import encoder_json, exported_encoder
 from export.encoder import model_card
-from export.exported_encoder import LabelFacts, Origin, PredictorDefaults
+from export.encoder_json import LabelFacts, Origin, PredictorDefaults
 from service.core.bundle import irene_files
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.files.atomic import new_folder
@@ -47,7 +47,7 @@ def main() -> None:
         np.save(folder / exported_encoder.LABEL_KEYS, keys)
         novel = tiny_novel(Path(temporary), keys[:-1], np.arange(len(keys) - 1))
         irene_files.write(novel, folder)
-        description = exported_encoder.describe(
+        description = encoder_json.describe(
             folder,
             encoder=FACTS,
             predictor=PREDICTOR,

@@ -20,7 +20,7 @@ def tables(*, measured: Path, out: Path) -> None:
     out
         The Markdown file; it is replaced.
     """
-    from training.report.quality_page import quality_page  # scipy.stats takes long to import
+    from training.report.quality.page import quality_page  # scipy.stats takes long to import
 
     refuse_unwritable(out.absolute().parent)
     page = quality_page(measured)

@@ -22,7 +22,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from export.__main__ import app as export_app
-from export.exported_encoder import PredictorDefaults, open_exported
+from export.encoder_json import PredictorDefaults
+from export.exported_encoder import open_exported
 from service.core.bundle import reranker_files
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts

@@ -12,7 +12,8 @@ from scipy.sparse import csr_matrix
 from export.encoder import export
 from export.encoder.export import EncoderOptions, export_encoder, fingerprint
 from export.encoder.parity import Tolerance
-from export.exported_encoder import FILE, is_exported, open_exported
+from export.encoder_json import FILE
+from export.exported_encoder import is_exported, open_exported
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import (
     BundleAltered,

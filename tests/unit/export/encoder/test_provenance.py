@@ -7,7 +7,7 @@ import pytest
 
 from export.encoder import model_card
 from export.encoder.provenance import predictor_defaults, read_origin
-from export.exported_encoder import Description, Origin, PredictorDefaults
+from export.encoder_json import Description, Origin, PredictorDefaults
 from service.core.errors import InvalidData
 from service.core.files.checksums import FileFacts
 from tests.support.tiny.encoder import tiny_facts

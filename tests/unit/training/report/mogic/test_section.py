@@ -17,7 +17,7 @@ from training.evaluation.robustness import (
     Robustness,
     RunRobustness,
 )
-from training.report.quality_page import quality_page
+from training.report.quality.page import quality_page
 from training.report.robustness_panels import robustness_panels
 from training.report.runs import Run
 

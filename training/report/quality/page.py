@@ -3,8 +3,8 @@
     MEASURED/SET/RUN/results.json        what `score` or `peer` wrote; one table for each data set
     MEASURED/SET/RUN/seed-1/...          the same of other seeds
     MEASURED/SET/robustness.json         what `robustness` wrote
-    MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `training.report.unidec_tables`
-    MEASURED/novel/NAME.json             novel labels, see `training.report.novel_tables`
+    MEASURED/unidec/DATASET/RUN/...      UniDEC's ablations, see `unidec_tables`
+    MEASURED/novel/NAME.json             novel labels, see `novel_tables`
 
 SET names what was run together: a data set, or a comparison. Sets with oracles, guided runs or a
 robustness.json make a section of their own, one a data set (`training.report.mogic`). The page
@@ -21,12 +21,12 @@ from training.comparisons import comparison as comparisons
 from training.evaluation import results, robustness
 from training.report.mogic.relations import is_of_mogic
 from training.report.mogic.section import mogic_section
-from training.report.novel_tables import novel_section
 from training.report.orderings import orderings
+from training.report.quality.novel_tables import novel_section
+from training.report.quality.unidec_tables import unidec_section
 from training.report.run_table import devices, run_table
 from training.report.runs import Run, grouped, read_run
 from training.report.seeds import seed_lines
-from training.report.unidec_tables import unidec_section
 
 ANY_DATA = "own-data"  # the comparison of a data set that has none by its name
 

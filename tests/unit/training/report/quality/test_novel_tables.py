@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidData
-from training.report.novel_tables import FOLDER, novel_section
+from training.report.quality.novel_tables import FOLDER, novel_section
 
 SPLIT = {"fraction": 0.1, "novel": 100, "seen": 900}
 

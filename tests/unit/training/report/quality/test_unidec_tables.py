@@ -8,11 +8,11 @@ import pytest
 
 from service.core.errors import InvalidInput
 from training.evaluation.results import write
-from training.report.quality_page import quality_page
+from training.report.quality.page import quality_page
+from training.report.quality.unidec_tables import bytes_of_key, differences, unidec_section
 from training.report.runs import Run
-from training.report.unidec_tables import bytes_of_key, differences, unidec_section
 
-MEASURED = Path(__file__).parents[4] / "training" / "measured"
+MEASURED = Path(__file__).parents[5] / "training" / "measured"
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidData, InvalidInput
-from training.report.quality_page import quality_page
+from training.report.quality.page import quality_page
 
-MEASURED = Path(__file__).parents[4] / "training" / "measured"
+MEASURED = Path(__file__).parents[5] / "training" / "measured"
 
 
 def test_the_committed_page_is_generated_from_the_committed_results() -> None:

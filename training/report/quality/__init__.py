@@ -1,0 +1,1 @@
+"""training/measured/README.md: the committed results of all systems as Markdown tables."""
