@@ -61,33 +61,35 @@ def open_novel_evaluation(
     def encoded(stage: str, texts: Sequence[str], role: Role, encoder: Encoder = encoder) -> Floats:
         return _encoded(encoder, texts, role, stage, threads, report)
 
-    def queries(stage: str, texts: Sequence[str], encoder: Encoder = encoder) -> Floats:
-        """As they are searched: fused with items, if the bundle has any."""
-        return view.fused(encoded(stage, texts, Role.QUERY, encoder)).vectors
-
     keys, view = np.asarray(bundle.keys, np.float32), KnowledgeMemory(bundle).view
     novel = split.everything.labels.texts[split.facts.seen :]
+    posted = encoded("encode revealed queries", split.revealed(), Role.QUERY)
+    test = split.everything.test.instances.texts
+    queries = encoded("encode test rows", test, Role.QUERY, query_encoder)
     vectors = NovelVectors(
         instances=keys[: bundle.instances],
         clicks=_clicks(bundle),
         seen=keys[bundle.instances :],
         texts=encoded("encode novel labels", novel, Role.LABEL),
-        revealed=queries("encode revealed queries", split.revealed()),
-        queries=queries("encode test rows", split.everything.test.instances.texts, query_encoder),
+        revealed=view.fused(posted).vectors,  # as they are searched, with items if there are any
+        queries=view.fused(queries).vectors,
         combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
     )
     return NovelEvaluation(
         split=split,
         predictor=bundle.manifest.predictor,
         vectors=vectors,
-        reranked=_reranked(bundle, split, vectors, report),
+        reranked=_reranked(bundle, split, vectors, posted, report),
     )
 
 
 def _reranked(
-    bundle: Bundle, split: NovelSplit, vectors: NovelVectors, report: Report
+    bundle: Bundle, split: NovelSplit, vectors: NovelVectors, posted: Floats, report: Report
 ) -> dict[Setting, Evaluation]:
-    """The memory with the novel labels, by setting; none if the bundle does not rank twice."""
+    """The memory with the novel labels, by setting; none if the bundle does not rank twice.
+
+    `posted` [U, d] are the vectors of the labels' queries, which the memory fuses with its items.
+    """
     reranker, combined = open_reranker(bundle), vectors.combined.get(IRENE)
     if reranker is None:
         return {}
@@ -95,7 +97,7 @@ def _reranked(
     one_shot = vectors.texts if combined is None else combined.one_shot
     views: dict[Setting, View] = {
         "zero-shot": view_with_posted_labels(bundle, split, zero_shot, None),
-        "one-shot": view_with_posted_labels(bundle, split, one_shot, vectors.revealed),
+        "one-shot": view_with_posted_labels(bundle, split, one_shot, posted),
     }
     test = split.everything.test
     options = PredictOptions(top_k=labels_to_rank(test.filtered), exact=True)
