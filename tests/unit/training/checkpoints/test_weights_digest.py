@@ -16,10 +16,12 @@ def checkpoint(folder: Path, *, weight: float = 1.0) -> Path:
     return folder
 
 
-def test_settings_do_not_count(tmp_path: Path) -> None:
+def test_settings_and_a_second_ranking_do_not_count(tmp_path: Path) -> None:
     first = checkpoint(tmp_path / "first")
     second = checkpoint(tmp_path / "second")
     (second / "keymatch.json").write_text('{"memorization": 0.4}')
+    (second / "reranker").mkdir()
+    np.save(second / "reranker" / "words.npy", np.zeros(3))
     assert weights_digest(first) == weights_digest(second)
 
 

@@ -9,6 +9,7 @@ import pytest
 from export.__main__ import app as export_app
 from export.exported_encoder import open_exported
 from service.command_line import run
+from service.core.bundle.bundle import open_bundle
 from training.__main__ import app
 from training.checkpoints import second_ranking
 from training.evaluation import results
@@ -65,6 +66,12 @@ def test_trees_lie_beside_the_checkpoint_and_follow_it(
     assert second_ranking.read(exported).facts == trees
 
     bundle = ["bundle", "--data", str(data), "--reranker", str(folder / "best")]
+    for place, encoder in enumerate((folder / "best", exported)):
+        bundled = tmp_path / f"bundle-{place}"
+        again = ["bundle", "--encoder", str(encoder), "--data", str(data), "--out", str(bundled)]
+        limit = [] if encoder == exported else ["--max-drop", "100"]
+        assert run(export_app, [*again, *limit]) == 0
+        assert open_bundle(bundled).reranker is not None
     other = ["--encoder", str(model), "--max-drop", "100", "--out", str(tmp_path / "other")]
     assert run(export_app, [*bundle, *other]) == 2
     assert "the answers of another checkpoint" in capsys.readouterr().err
