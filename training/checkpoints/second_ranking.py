@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import orjson
@@ -56,9 +57,8 @@ def write(files: RerankerFiles, folder: Path, *, weights: str) -> None:
 def copy(source: Path, folder: Path) -> None:
     """Copy the second ranking in `source` to another folder, if there is one."""
     if is_second_ranking(source):
-        files = read(source)
-        reranker_files.write(files, folder)
-        write(files, folder, weights=_description(source).weights)
+        reranker_files.write(read(source), folder)
+        shutil.copyfile(source / FILE, folder / FILE)
 
 
 def is_second_ranking(folder: Path) -> bool:

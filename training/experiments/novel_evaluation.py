@@ -188,7 +188,7 @@ class NovelEvaluation:
         """Metrics over the test rows that have one of these labels; only these are ranked."""
         test = self.split.everything.test
         filtered = csr_matrix(test.filtered[:, columns])
-        rows = np.flatnonzero(np.diff(csr_matrix(test.labels_of[:, columns] != 0).indptr))
+        rows = self._rows_with_one_of(columns)
         memory = OfflineMemory(
             keys=np.concatenate([method.instances, method.labels[columns]]).astype(np.float16),
             labels_of=csr_matrix(method.labels_of[:, columns]),
@@ -214,9 +214,13 @@ class NovelEvaluation:
         memorization, columns = self.predictor.memorization, np.arange(self._labels)
         retrieved = evaluation.retrieve(voting_kind(memorization))
         ranked = evaluation.ranked(retrieved, memorization).labels
-        labels_of = csr_matrix(self.split.everything.test.labels_of != 0)
-        rows = np.flatnonzero(np.diff(labels_of.indptr))
+        rows = self._rows_with_one_of(columns)
         return self._metrics(ranked[rows], rows, columns)
+
+    def _rows_with_one_of(self, columns: Rows) -> Rows:
+        """The test rows that have one of these labels, [q]."""
+        labels_of = csr_matrix(self.split.everything.test.labels_of[:, columns] != 0)
+        return np.flatnonzero(np.diff(labels_of.indptr))
 
     def _metrics(self, ranked: Rows, rows: Rows, columns: Rows) -> dict[str, float]:
         """Metrics of the test rows `rows` [q], whose ranked labels are places among `columns`."""

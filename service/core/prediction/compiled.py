@@ -16,7 +16,8 @@ def compiled_or(
 ) -> Compiled:
     """Return what `load` opens; without a library, or with an old one, `fallback` and a warning.
 
-    The warning says what is `slower` now, and names the `source` below service/core/prediction.
+    `slower` is the warning's clause on what the fallback does, such as "numpy counts the votes";
+    `source` is the path of the C file below service/core/prediction.
     """
     try:
         return load()

@@ -32,10 +32,10 @@ INTRODUCTION = """\
 ## UniDEC's ablations
 
 `python -m training compare unidec-debian-seealso` and `unidec-moby` train and score these runs;
-their results lie in `unidec/`. Heads and classifiers learn beside an encoder that stays as it is:
-MiniLM for debian-seealso, for moby one that RAE-XMC's loss trained before. As in the paper, a label
-is found by its key alone (lambda 0); the last columns have P@1 with the memory, at the lambda that
-was chosen, and the bytes of a key, whose numbers are fp16.
+their results lie in `unidec/`. Heads and classifiers learn beside a frozen encoder: MiniLM for
+debian-seealso, and for moby MiniLM after training by RAE-XMC's loss. As in the paper, a label is
+found by its key alone (lambda 0); the last columns have P@1 with the memory, at the lambda that was
+chosen, and the bytes of a key, whose numbers are fp16.
 """
 
 
