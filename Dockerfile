@@ -1,9 +1,9 @@
-# An image of the service alone: Python and `keymatch[cpu,postgres]`; no compiler, no torch, not root.
+# An image with only the service (`keymatch[cpu,postgres]`). No compiler, no torch, not run as root.
 # How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 \
-#     -v ./bundle:/bundle:ro -v keymatch-state:/state \
+#     -v ./bundle:/bundle:ro -v keymatch-bundles:/bundles -v keymatch-state:/state \
 #     -v ./api-keys:/run/secrets/api-keys:ro -e KEYMATCH_API_KEYS=/run/secrets/api-keys keymatch
 #
 # A container listens on every address, so the service refuses to start without API keys. If only you
@@ -13,10 +13,10 @@ ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build
 WORKDIR /source
-# The virtual environment has no pip: the one that installs into it stays in this build stage.
+# The virtual environment gets no pip of its own: this build stage's pip installs into it.
 RUN python -m venv --without-pip /opt/keymatch
-# Install the dependencies with empty packages first, so that Docker caches them: a change of the
-# source then installs only the source.
+# Install the dependencies with empty packages first, so that Docker caches them. After a change of
+# the source, only the source is installed again.
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
@@ -31,21 +31,22 @@ FROM docker.io/library/python:${PYTHON}
 LABEL org.opencontainers.image.title="keymatch" \
       org.opencontainers.image.description="Low-latency query-to-keyword matching" \
       org.opencontainers.image.licenses="Apache-2.0"
-# PYTHONSAFEPATH: `python -m service` finds the installed package, not a folder named service in the
-# working directory.
+# PYTHONSAFEPATH: `python` in this container imports nothing from the working directory.
 ENV PATH=/opt/keymatch/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1
 COPY --from=build /opt/keymatch /opt/keymatch
-RUN install -d -o 10001 -g 10001 /state
-# Numeric, because Kubernetes can check `runAsNonRoot` for numeric users only.
+# Without these folders the volumes would belong to root, and the service could not write to them.
+RUN install -d -o 10001 -g 10001 /bundles /state
+# Numeric, because Kubernetes can check `runAsNonRoot` only for numeric users.
 USER 10001:10001
 WORKDIR /
-VOLUME /state
+VOLUME ["/bundles", "/state"]
 EXPOSE 8000
-# The probe ignores the environment's proxy settings: it asks the service in this container.
+# The probe asks the service in this container, so it ignores the environment's proxy settings.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-c", \
   "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/health/ready', timeout=4)"]
-ENTRYPOINT ["python", "-m", "service"]
-CMD ["serve", "--bundle", "/bundle", "--state", "/state", "--host", "0.0.0.0", "--port", "8000"]
+ENTRYPOINT ["keymatch"]
+CMD ["serve", "--bundle", "/bundle", "--bundles", "/bundles", "--state", "/state", \
+  "--host", "0.0.0.0", "--port", "8000"]

@@ -1,6 +1,6 @@
-# Everything a newcomer needs: `make serve`, `make test`. Both make `.venv` and install into it.
+# Start with `make serve` or `make test`. Both create `.venv` and install into it.
 #
-# PIP_INSTALL adds options to pip, for example an index with CPU builds of torch:
+# PIP_INSTALL adds options for pip, for example an index with CPU builds of torch:
 #   make serve PIP_INSTALL='--extra-index-url https://download.pytorch.org/whl/cpu'
 
 PYTHON ?= python3
@@ -14,29 +14,29 @@ STATE := $(WORK)/state/moby
 HOST ?= 127.0.0.1
 PORT ?= 8000
 ENCODER ?= deploy/demo/encoder
-# The search finds this share of the truly nearest keys; a longer queue finds more and takes longer.
+# The search finds this share of the truly nearest keys. A higher share makes it slower.
 RECALL ?= 0.99
 
-# Processes that run tests side by side, and more arguments for pytest, for example:
+# WORKERS is the number of parallel test processes; PYTEST adds arguments for pytest, for example:
 #   make test PYTEST=tests/unit/service
 WORKERS ?= 2
 PYTEST ?=
-# Where PYTEST names a part of the tests, pytest's status 5, "no test of this kind", is no failure.
+# If PYTEST selects a part of the tests, pytest's exit status 5 ("no tests collected") is no failure.
 NONE_IN_PART = $(if $(PYTEST),|| test $$? -eq 5)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all lint load bench clean
 .DELETE_ON_ERROR:
 
-# Each worker computes with one thread, since several would compete for the same cores, and runs whole
-# files, so that fixtures of a file are set up once.
+# Each worker uses one thread, since more would compete for the same cores. It runs whole files, so
+# that a file's fixtures are set up once.
 RUN_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve | $(BUNDLE) ## Serve the Moby thesaurus on http://127.0.0.1:8000
-	$(BIN)/python -m service serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
+	$(BIN)/keymatch serve --bundle $(BUNDLE) --state $(STATE) --host $(HOST) --port $(PORT)
 
 test: $(VENV)/.test ## Run the tests, in minutes; PYTEST=tests/unit/service runs a part
 	$(RUN_TESTS) -m 'not slow' $(PYTEST) $(NONE_IN_PART)
@@ -53,24 +53,24 @@ lint: $(VENV)/.test ## Run ruff, mypy and import-linter
 load: $(VENV)/.load | $(BUNDLE) ## Load a server of its own with locust and hold it to its limits
 	$(BIN)/python -m loadtests.load --bundle $(BUNDLE) $(LOAD)
 
-bench: $(VENV)/.load | $(BUNDLE) ## Measure latency, throughput, recall and learning; write JSON
+bench: $(VENV)/.load | $(BUNDLE) ## Measure latency, throughput, recall and writes; write JSON
 	$(BIN)/python -m loadtests.latency --bundle $(BUNDLE) --out $(WORK)/bench \
 		--unseen $(DATA)/tst.json.gz $(BENCH)
-	$(BIN)/python -m loadtests.live_memory --bundle $(BUNDLE) --out $(WORK)/bench \
+	$(BIN)/python -m loadtests.writes --bundle $(BUNDLE) --out $(WORK)/bench \
 		--unseen $(DATA)/tst.json.gz
 
 clean: ## Remove what was built, data and learned labels included
 	rm -rf $(WORK) $(VENV)
 
 $(BUNDLE): | $(VENV)/.serve $(DATA)
-	$(BIN)/python -m export bundle --encoder $(ENCODER) --data $(DATA) --out $@ --recall $(RECALL)
+	$(BIN)/keymatch export bundle --encoder $(ENCODER) --data $(DATA) --out $@ --recall $(RECALL)
 
 $(DATA): | $(VENV)/.serve
-	$(BIN)/python -m training data moby --out $@
+	$(BIN)/keymatch data moby --out $@
 
-# One stamp a set of extras; what the installation reads or compiles, once changed, installs anew.
-# Python compiles what it imports by itself; compiling all that was installed would take longer than
-# the rest.
+# One stamp file per set of extras. If a file that the installation reads or compiles has changed, the
+# extras are installed again. `--no-compile`: Python compiles modules when it imports them; compiling
+# all of them here would take longer than the rest of the installation.
 INSTALLED := pyproject.toml hatch_build.py $(shell find service -name '*.c')
 $(VENV)/.serve: EXTRAS := cpu,demo
 $(VENV)/.load: EXTRAS := cpu,demo,load

@@ -26,7 +26,7 @@ FLAGS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")
 
 
 class CompiledLibraries(BuildHookInterface):
-    """Builds each of `LIBRARIES` beside its source."""
+    """Builds each of `LIBRARIES` next to its source."""
 
     PLUGIN_NAME = "custom"
 

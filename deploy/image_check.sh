@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build the Dockerfile and check that the image serves. Needs neither a registry nor a daemon: buildah
-# builds in a chroot, on a Debian base with Debian's own Python, named like the official Python image.
+# Build the Dockerfile and check that the image serves, without a registry or a daemon: buildah builds
+# in a chroot. The base image is a Debian with its own Python, named like the official Python image.
 #
 #   deploy/image_check.sh BUNDLE [option of `buildah bud` ...]
 #
@@ -41,8 +41,9 @@ buildah images --format '{{.Name}} {{.Size}}' | sed "s,^,image: ,"
 container=$(buildah from --pull-never "$image")
 read -ra entry <<<"$(buildah inspect --format '{{range .OCIv1.Config.Entrypoint}}{{.}} {{end}}' "$container")"
 read -ra options <<<"$(buildah inspect --format '{{range .OCIv1.Config.Cmd}}{{.}} {{end}}' "$container")"
-install -d -o 10001 -g 10001 "$work/state"
-inside=(buildah run -v "$bundle:/bundle:ro" -v "$work/state:/state" "$container" --)
+install -d -o 10001 -g 10001 "$work/state" "$work/bundles"
+inside=(buildah run -v "$bundle:/bundle:ro" -v "$work/bundles:/bundles" -v "$work/state:/state"
+  "$container" --)
 run=("${inside[@]}" "${entry[@]}")
 
 if "${run[@]}" "${options[@]}" 2>"$work/refused"; then
@@ -51,7 +52,7 @@ if "${run[@]}" "${options[@]}" 2>"$work/refused"; then
 fi
 grep -e --allow-anonymous "$work/refused" # the error message names the option
 
-"${run[@]}" serve --bundle /bundle --state /state --host 127.0.0.1 --port "$port" 2>"$work/log" &
+"${run[@]}" serve --bundle /bundle --bundles /bundles --state /state --host 127.0.0.1 --port "$port" 2>"$work/log" &
 server=$!
 for _ in $(seq 120); do
   curl -sf "http://127.0.0.1:$port/health/ready" && break
@@ -61,6 +62,9 @@ done
 curl -sf -H 'Content-Type: application/json' -d '{"queries": ["hydrophobia"], "top_k": 2}' \
   "http://127.0.0.1:$port/predict"
 echo
+curl -sf -H 'Content-Type: application/json' -d '{"bundle": "next"}' \
+  "http://127.0.0.1:$port/admin/snapshot"
+test -f "$work/bundles/next/manifest.json"
 if "${inside[@]}" python -c 'import torch' 2>/dev/null; then
   echo "torch is in the image" >&2
   exit 1

@@ -1,22 +1,18 @@
-"""`python -m export`: assembles the commands of `export.commands`."""
+"""`python -m export`: the commands of `keymatch export`."""
 
 from __future__ import annotations
 
 import sys
 
-from cyclopts import App
-
-from export.commands.bundle import bundle
-from export.commands.encoder import encoder
 from service.command_line import run
+from service.keymatch import commands_of, group
 
-app = App(
-    name="export",
-    help="Turn an encoder and a data set into a bundle that the service opens."
+app = group(
+    "export",
+    "Turn an encoder and a data set into a bundle that the service opens."
     " More: training/README.md, section Export",
+    commands_of("export"),
 )
-app.command(encoder)
-app.command(bundle)
 
 
 if __name__ == "__main__":

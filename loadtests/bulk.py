@@ -1,7 +1,7 @@
-"""`python -m loadtests.bulk`: answers of `python -m service predict` a second, against HTTP.
+"""`python -m loadtests.bulk`: queries per second of `keymatch predict`, compared with HTTP.
 
-In each round the server is saturated by a closed loop, with one query a request and with many, and
-then answers nothing while the command answers a file of other queries, on the same cores. Figures
+In each round a closed loop saturates the server, with one and with several queries per request.
+Then the server idles while the command answers a file of other queries on the same cores. Figures
 are medians over the rounds. Writes bulk.json and bulk.md.
 """
 
@@ -20,24 +20,23 @@ from time import perf_counter
 
 from cyclopts import App
 
-from loadtests.measure.environment import environment
-from loadtests.measure.saturation import best, measure_saturation
 from loadtests.queries import distinct, read_queries
-from loadtests.results.result_table import Report, Row
+from loadtests.report import Report, Row
+from loadtests.saturation import best, measure_saturation
+from service.child_server import Server, running_server
 from service.command_line import open_console, run
-from training.experiments.service_process import Server, running_server
 
-GOAL = 3.0  # times HTTP with one query a request
+GOAL = 3.0  # throughput relative to HTTP with one query per request
 
 app = App(name="loadtests.bulk", help=__doc__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Queries a second, and milliseconds of processor time a query."""
+    """Queries per second, and milliseconds of CPU time per query."""
 
     per_second: float
-    processor_ms: float
+    cpu_ms: float
 
 
 @app.default
@@ -57,24 +56,25 @@ def bulk(
     Parameters
     ----------
     bundle
-        The bundle that is served and that answers in bulk.
+        The bundle that the server and the command use.
     out
         Folder for bulk.json and bulk.md.
     queries
-        Distinct queries that the command answers in a round.
+        Distinct queries that the command answers in each round.
     rounds
         Rounds, each with every measurement.
     seconds
-        Of saturating the server, for each size of request.
+        Seconds of saturation for each size of request.
     requests_of
-        Queries a request, 1 first.
+        Queries per request; the first must be 1.
     connections
-        Connections that are tried in a closed loop; the best number counts.
+        Numbers of connections that are tried in a closed loop; the best one counts.
     seed
         Draws the queries.
     """
     texts = distinct(read_queries(bundle), seed=seed)
-    console, start = open_console(stderr=True), _start_seconds(bundle)
+    console = open_console(stderr=True)
+    _, start = (_command_seconds(bundle, ["start"]) for _ in range(2))  # the first call warms up
     measured: dict[str, list[Rate]] = {}
     with running_server(bundle) as server:
         for number in range(rounds):
@@ -82,13 +82,19 @@ def bulk(
             for size in requests_of:
                 rate = _http(server, texts, size, seconds=seconds, connections=connections)
                 measured.setdefault(f"HTTP, {size} queries a request", []).append(rate)
-            answered = _bulk(bundle, list(islice(texts, queries)))
-            measured.setdefault("in bulk, its start included", []).append(answered)
-            measured.setdefault("in bulk", []).append(_without(answered, start, queries))
+            seconds_taken, cpu = _command_seconds(bundle, list(islice(texts, queries)))
+            for what, (before, cpu_before) in {
+                "in bulk, its start included": (0.0, 0.0),
+                "in bulk": start,
+            }.items():
+                taken = max(0.001, seconds_taken - before)
+                cpu_ms = 1000 * (cpu - cpu_before) / queries
+                measured.setdefault(what, []).append(
+                    Rate(per_second=queries / taken, cpu_ms=cpu_ms)
+                )
     Report(
         title="Answers in bulk against HTTP",
         settings={"queries": queries, "rounds": rounds, "start seconds": round(start[0], 2)},
-        environment=environment(),
         rows=_rows(measured),
     ).publish(out, "bulk")
     return 0
@@ -105,31 +111,11 @@ def _http(
     level = best(
         measure_saturation(server, texts, queries=size, seconds=seconds, levels_of=connections)
     )
-    return Rate(per_second=level.per_second * size, processor_ms=level.query_processor_ms)
-
-
-def _bulk(bundle: Path, queries: Sequence[str]) -> Rate:
-    seconds, processor = _command_seconds(bundle, queries)
-    count = len(queries)
-    return Rate(per_second=count / seconds, processor_ms=1000 * processor / count)
-
-
-def _start_seconds(bundle: Path) -> tuple[float, float]:
-    """Seconds and processor seconds of a run that answers one query; the second of two runs."""
-    return [_command_seconds(bundle, ["start"]) for _ in range(2)][-1]
-
-
-def _without(rate: Rate, start: tuple[float, float], queries: int) -> Rate:
-    """The rate without the time that the command takes to open the bundle."""
-    seconds = max(0.001, queries / rate.per_second - start[0])
-    return Rate(
-        per_second=queries / seconds,
-        processor_ms=rate.processor_ms - 1000 * start[1] / queries,
-    )
+    return Rate(per_second=level.per_second * size, cpu_ms=level.query_cpu_ms)
 
 
 def _command_seconds(bundle: Path, queries: Sequence[str]) -> tuple[float, float]:
-    """Seconds and processor seconds of `python -m service predict` over these queries."""
+    """Run `keymatch predict` on these queries; return its seconds and CPU seconds."""
     with TemporaryDirectory() as name:
         file, out = Path(name, "queries.txt"), Path(name, "answers.jsonl")
         file.write_text("".join(f"{query}\n" for query in queries))
@@ -150,19 +136,19 @@ def _rows(measured: dict[str, list[Rate]]) -> list[Row]:
     rows = []
     for what, rates in measured.items():
         per_second = median(rate.per_second for rate in rates)
-        processor = median(rate.processor_ms for rate in rates)
+        cpu = median(rate.cpu_ms for rate in rates)
         times = per_second / single
         goal = what == "in bulk"
         rows.append(
             Row(
                 what=what,
                 goal=f"{GOAL:g} times the first" if goal else "",
-                measured=f"{per_second:,.0f}/s, {times:.2f} times the first, {processor:.2f} ms"
-                " of processor time a query",
+                measured=f"{per_second:,.0f}/s, {times:.2f} times the first, {cpu:.2f} ms"
+                " of CPU time a query",
                 met=times >= GOAL if goal else None,
                 figures={
                     "per_second": [rate.per_second for rate in rates],
-                    "processor_ms": [rate.processor_ms for rate in rates],
+                    "cpu_ms": [rate.cpu_ms for rate in rates],
                 },
             )
         )

@@ -1,4 +1,4 @@
-"""`python -m loadtests.load`: load a fresh server with locust and check limits on its answers."""
+"""`python -m loadtests.load`: loads a fresh server with locust, with limits on its answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from service.child_server import ServerFailed, running_server
 from service.command_line import open_console, run
-from training.experiments.service_process import ServerFailed, running_server
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-_GRACE_SECONDS = 60.0  # locust's start and stop, in addition to the load itself
+_GRACE_SECONDS = 60.0  # for locust's start and stop, in addition to the load itself
 
 app = App(name="loadtests.load", help=__doc__)
 
@@ -28,7 +28,7 @@ def load(
     users: int = 20,
     user_rate: float = 5.0,
 ) -> int:
-    """Start a server, load it, stop it; the exit status is locust's: 0 within the limits.
+    """Start a server, load it, and stop it; return locust's exit status, 0 within the limits.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ def load(
     bundle
         The bundle's folder; its texts are the queries.
     seconds
-        How long to send requests.
+        How many seconds to send requests.
     users
-        Simulated users.
+        Number of simulated users.
     user_rate
-        Requests a second of each user.
+        Requests per second of each user.
     """
     console = open_console()
     options = ["--users", str(users), "--spawn-rate", str(users), "--run-time", f"{seconds}s"]
@@ -61,7 +61,7 @@ def load(
 
 
 def run_locust(url: str, options: Sequence[str], *, timeout: float) -> int:
-    """Run locust without its web page against a server; returns locust's exit status."""
+    """Run locust without its web page against a server; return locust's exit status."""
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--headless"]
     command += ["--only-summary", "--stop-timeout", "10", "--host", url, *options]
     # locust imports the locustfile by its path alone, so this package must be on PYTHONPATH.

@@ -1,11 +1,11 @@
 """Simulated users for locust: mostly predictions, some new labels; every answer is checked.
 
-`python -m loadtests.load` starts a server and runs this file against it. By hand:
+`python -m loadtests.load` starts a server and runs this file against it. Manually:
 
     locust --locustfile loadtests/locustfile.py --host http://127.0.0.1:8000 --bundle BUNDLE
 
-When locust quits, it compares the run's error rate, median and p99 with the limits that the
-arguments set. If one is exceeded, it exits with status 1.
+When locust quits, it compares the run's error rate, median and p99 with the limits in the
+arguments. If one is exceeded, it exits with status 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("keymatch.load")
 
 @events.init_command_line_parser.add_listener
 def add_arguments(parser: LocustArgumentParser) -> None:
-    """Add the arguments of this load; each is also an environment variable LOCUST_NAME."""
+    """Add the arguments of this load; each can also be an environment variable LOCUST_NAME."""
     group = parser.add_argument_group("keymatch", "Queries, mix and limits")
 
     def add(name: str, default: Any, text: str) -> None:
@@ -69,7 +69,7 @@ class Searcher(FastHttpUser):
     waits = Random(0)
 
     def wait_time(self) -> float:
-        """An exponential wait; after equal waits all users would send at the same moments."""
+        """Return an exponential wait; with equal waits all users would send at the same moments."""
         return self.waits.expovariate(self.environment.parsed_options.user_rate)
 
     def on_start(self) -> None:
@@ -79,7 +79,7 @@ class Searcher(FastHttpUser):
 
     @task(95)
     def predict(self) -> None:
-        """Send one query; its keywords must come back in descending order of score."""
+        """Send one query; its keywords must be in descending order of score."""
         query = next(self.queries)
         answer = self._post("/predict", {"queries": [query]}, check_keywords)
         if answer is not None and answer["results"][0]["query"] != query:
@@ -108,7 +108,7 @@ class Searcher(FastHttpUser):
 
 
 def check_keywords(answer: Any) -> str | None:
-    """The mistake in an answer of /predict for one query, or None."""
+    """Return what is wrong with an answer of /predict to one query, or None."""
     if len(answer["results"]) != 1:
         return "expected one result for one query"
     keywords = answer["results"][0]["keywords"]
@@ -119,7 +119,7 @@ def check_keywords(answer: Any) -> str | None:
 
 
 def check_labels(answer: Any) -> str | None:
-    """The mistake in an answer of /labels for one label, or None."""
+    """Return what is wrong with an answer of /labels to one label, or None."""
     if answer["version"] < 1 or len(answer["labels"]) != 1:
         return "expected a version and one label"
     return None

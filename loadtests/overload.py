@@ -1,28 +1,50 @@
 """`python -m loadtests.overload`: several times the load that a server can answer.
 
 Measures saturation in a closed loop, then offers a multiple of it in an open loop: single queries;
-requests of 64 queries; 500 idle connections beside; clients that disconnect before they are
-answered. Writes overload.json and overload.md. The client runs on the server's cores.
+requests of 64 queries; 500 idle connections in addition; clients that disconnect before an answer.
+The client runs on the server's cores. Writes overload.json and overload.md.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from cyclopts import App
 
-from loadtests.measure.environment import environment
-from loadtests.measure.overload import Variant, measure_overload
-from loadtests.measure.saturation import best, measure_saturation
+from loadtests.clients.flood import BROKEN, LEFT, UNANSWERED, Fate, Flood, flood
+from loadtests.clients.open_loop import poisson_starts
 from loadtests.queries import distinct, read_queries
-from loadtests.results.goals import saturation_row
-from loadtests.results.overload_rows import overload_rows
-from loadtests.results.result_table import Report, Row
+from loadtests.report import Report, Row
+from loadtests.resources import with_cpu_time
+from loadtests.saturation import best, measure_saturation, requests_of, saturation_row
+from loadtests.traffic import Health, Summary, probing
+from service.child_server import Server, running_server
 from service.command_line import open_console, run
-from training.experiments.service_process import Server, running_server
+
+GOODPUT = 0.85  # share of the saturation that is still answered
+REFUSED_MS = 20.0  # median time of a refusal
+READY_MS = 100.0  # slowest answer of /health/ready
+RECOVERY_SECONDS = 2.0
+RECOVERY_SHARE = 0.4  # share of the saturation, offered after the overload
+USEFUL_SECONDS = 0.05  # a later answer is of no use to the client
+_NAMES = {UNANSWERED: "unanswered", BROKEN: "broken", LEFT: "left", 200: "200", 429: "429"}
+_EXPECTED = (LEFT, 200, 429)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A kind of overload: queries per request, idle connections, share of impatient clients."""
+
+    name: str
+    queries: int = 1
+    idle: int = 0
+    leaving: float = 0.0
+
 
 SINGLE = Variant(name="single queries")
 VARIANTS = (
@@ -31,7 +53,7 @@ VARIANTS = (
     Variant(name="500 idle connections", idle=500),
     Variant(name="half of the clients leave after 20 ms", leaving=0.5),
 )
-WARM_UP_SHARE = 1 / 3  # of the seconds for which saturation is measured
+WARM_UP_SHARE = 1 / 3  # of the time in which saturation is measured
 
 app = App(name="loadtests.overload", help=__doc__)
 
@@ -57,82 +79,209 @@ def overload(
     out
         Folder for overload.json and overload.md.
     seconds
-        How long each overload by single queries lasts.
+        Seconds of each overload by single queries.
     variant_seconds
-        How long each other overload lasts.
+        Seconds of each other overload.
     saturation_seconds
-        How long saturation is measured, for each size of requests.
+        Seconds in which saturation is measured, for each size of requests.
     recovery_seconds
-        How long each overload is followed by less than the server can answer.
+        Seconds of lower load after each overload, which the server can answer.
     factors
-        Multiples of the saturation that are offered.
+        Multiples of the saturation to offer.
     seed
         Draws queries and arrivals.
     """
     console, rows = open_console(stderr=True), list[Row]()
     texts = distinct(read_queries(bundle), seed=seed)
+    saturation: dict[int, float] = {}  # queries per request -> requests per second
     with running_server(bundle, options=["--no-access-log"]) as server:
-        bench = _Bench(
-            server=server,
-            texts=texts,
-            seed=seed,
-            saturation_seconds=saturation_seconds,
-            recovery_seconds=recovery_seconds,
-        )
-        warm_up_seconds = WARM_UP_SHARE * saturation_seconds
-        measure_saturation(server, texts, seconds=warm_up_seconds)
+        measure_saturation(server, texts, seconds=WARM_UP_SHARE * saturation_seconds)
         for variant in VARIANTS:
-            console.print(f"{variant.name} ...")
-            rows += bench.saturation_rows(variant)
+            queries = variant.queries
+            if queries not in saturation:
+                console.print(f"saturation, {variant.name} ...")
+                levels = measure_saturation(
+                    server, texts, queries=queries, seconds=saturation_seconds
+                )
+                saturation[queries] = best(levels).per_second
+                rows.append(saturation_row(levels, what=f"saturation, {variant.name}", goal=None))
             for factor in factors:
                 console.print(f"{factor:g}x, {variant.name} ...")
-                lasts = seconds if variant is SINGLE else variant_seconds
-                rows += bench.overload_rows(variant, factor, seconds=lasts)
+                measured = measure_overload(
+                    server,
+                    texts,
+                    variant,
+                    saturation=saturation[queries],
+                    factor=factor,
+                    seconds=seconds if variant is SINGLE else variant_seconds,
+                    recovery_seconds=recovery_seconds,
+                    seed=seed,
+                )
+                rows += overload_rows(variant, factor, measured, saturation=saturation[queries])
     Report(
         title="Overload",
         settings={"seconds": seconds, "variant_seconds": variant_seconds, "bundle": bundle.name},
-        environment=environment(),
         rows=rows,
     ).publish(out, "overload")
     return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bench:
-    """Measures one server; remembers the saturation by the number of queries in a request."""
+class Overloaded:
+    """One run: `seconds` of overload at `rate` requests per second, then the recovery."""
 
-    server: Server
-    texts: Iterator[str]
-    seed: int
-    saturation_seconds: float
-    recovery_seconds: float
-    saturation: dict[int, float] = field(default_factory=dict)  # requests a second
+    rate: float
+    seconds: float
+    fate: Fate
+    health: Health
+    server_cpu: float  # CPU seconds of the server over the whole run
 
-    def saturation_rows(self, variant: Variant) -> list[Row]:
-        """Measure the saturation of this size of requests, unless it is known."""
-        queries = variant.queries
-        if queries in self.saturation:
-            return []
-        levels = measure_saturation(
-            self.server, self.texts, queries=queries, seconds=self.saturation_seconds
-        )
-        self.saturation[queries] = best(levels).per_second
-        return [saturation_row(levels, what=f"saturation, {variant.name}", goal=None)]
+    @property
+    def answered_per_second(self) -> float:
+        """Answers with status 200 per second, to requests that were due during the overload."""
+        good = (self.fate.status == 200) & (self.fate.starts < self.seconds)
+        return float(np.count_nonzero(good)) / self.seconds
 
-    def overload_rows(self, variant: Variant, factor: float, *, seconds: float) -> list[Row]:
-        """Measure one overload."""
-        saturation = self.saturation[variant.queries]
-        measured = measure_overload(
-            self.server,
-            self.texts,
-            variant,
-            saturation=saturation,
-            factor=factor,
-            seconds=seconds,
-            recovery_seconds=self.recovery_seconds,
-            seed=self.seed,
-        )
-        return overload_rows(variant, factor, measured, saturation=saturation)
+    def overload_latencies(self, status: int) -> np.ndarray:
+        """Seconds of the answers with one status to requests that were due during the overload."""
+        fate = self.fate
+        return fate.seconds[(fate.status == status) & (fate.starts < self.seconds)]
+
+    @property
+    def recovery(self) -> float | None:
+        """Seconds after the overload until 99 % of later answers are in time; None: never."""
+        after = self.fate.starts >= self.seconds
+        starts = self.fate.starts[after] - self.seconds
+        useful = (self.fate.status == 200) & (self.fate.seconds <= USEFUL_SECONDS)
+        late = np.cumsum(~useful[after][::-1])[::-1]  # late answers from here on
+        rest = np.arange(len(starts), 0, -1)
+        recovered = np.flatnonzero(late <= 0.01 * rest)
+        return float(starts[recovered[0]]) if len(recovered) else None
+
+
+def measure_overload(
+    server: Server,
+    texts: Iterator[str],
+    variant: Variant,
+    *,
+    saturation: float,
+    factor: float,
+    seconds: float,
+    recovery_seconds: float,
+    seed: int,
+) -> Overloaded:
+    """Offer `factor` times the saturation (requests per second), then less than half of it."""
+    rate = factor * saturation
+    starts = np.concatenate(
+        [
+            _starts(rate, seconds, seed),
+            seconds + _starts(RECOVERY_SHARE * saturation, recovery_seconds, seed + 1),
+        ]
+    )
+    plan = Flood(
+        requests=requests_of(texts, queries=variant.queries, count=len(starts)),
+        starts=starts,
+        idle=variant.idle,
+        leaving=variant.leaving,
+    )
+    with probing(server) as health:
+        fate, cpu = with_cpu_time(server.pid, lambda: flood(server.port, plan))
+    return Overloaded(rate=rate, seconds=seconds, fate=fate, health=health, server_cpu=cpu)
+
+
+def statuses(fate: Fate) -> dict[int, int]:
+    """Return how many requests ended with each status."""
+    found, counts = np.unique(fate.status, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _starts(rate: float, seconds: float, seed: int) -> np.ndarray:
+    starts: Sequence[float] = poisson_starts(rate=rate, seconds=seconds, seed=seed)
+    return np.minimum(np.array(starts), np.nextafter(seconds, 0))
+
+
+def overload_rows(
+    variant: Variant, factor: float, run: Overloaded, *, saturation: float
+) -> list[Row]:
+    """Return the rows of one run: answers, refusals, health and recovery, CPU time."""
+    what = f"{factor:g}x saturation, {variant.name}"
+    return [
+        _answered(what, run, saturation),
+        _refused(what, run),
+        _health(what, run),
+        _cpu_time(what, run),
+    ]
+
+
+def _answered(what: str, run: Overloaded, saturation: float) -> Row:
+    share = run.answered_per_second / saturation
+    latency = _summary(run.overload_latencies(200).tolist())
+    return Row(
+        what=f"{what}: answered ({run.rate:.0f}/s offered)",
+        goal=f">= {GOODPUT:.0%} of saturation, p99 <= {1000 * USEFUL_SECONDS:g} ms",
+        measured=f"{run.answered_per_second:.0f}/s = {share:.0%}; {_said(latency)}",
+        met=share >= GOODPUT and latency is not None and latency.p99 <= 1000 * USEFUL_SECONDS,
+        figures={"per_second": run.answered_per_second, "share": share, **_figures(latency)},
+    )
+
+
+def _refused(what: str, run: Overloaded) -> Row:
+    latency = _summary(run.overload_latencies(429).tolist())
+    counts = {_NAMES.get(key, str(key)): count for key, count in statuses(run.fate).items()}
+    others = [key for key in statuses(run.fate) if key not in _EXPECTED]
+    return Row(
+        what=f"{what}: refused",
+        goal=f"429 with a median of <= {REFUSED_MS:g} ms, nothing else",
+        measured=f"{_said(latency)}; {counts}",
+        met=latency is not None and latency.p50 <= REFUSED_MS and not others,
+        figures={
+            **_figures(latency),
+            "statuses": counts,
+            "idle_connections_lost": run.fate.idle_lost,
+        },
+    )
+
+
+def _health(what: str, run: Overloaded) -> Row:
+    health, recovery = run.health, run.recovery
+    latency, failed = _summary(health.seconds), health.failures
+    back = "never" if recovery is None else f"after {recovery:.1f} s"
+    return Row(
+        what=f"{what}: /health/ready, and recovery",
+        goal=f"200 within {READY_MS:g} ms, recovered after {RECOVERY_SECONDS:g} s",
+        measured=f"{_said(latency)}{f', FAILED {failed}' if failed else ''}; recovered {back}",
+        met=not failed
+        and latency is not None
+        and latency.maximum <= READY_MS
+        and recovery is not None
+        and recovery <= RECOVERY_SECONDS,
+        figures={**_figures(latency), "failures": health.failures, "recovery_seconds": recovery},
+    )
+
+
+def _cpu_time(what: str, run: Overloaded) -> Row:
+    count = len(run.fate.status)
+    answered = int(np.count_nonzero(run.fate.status == 200))
+    server, client = run.server_cpu, run.fate.cpu
+    return Row(
+        what=f"{what}: CPU time",
+        goal="-",
+        measured=f"server {1000 * server / max(1, answered):.2f} ms an answer, refusals included;"
+        f" client {1e6 * client / count:.0f} us a request",
+        figures={"server_seconds": server, "client_seconds": client, "requests": count},
+    )
+
+
+def _summary(seconds: Sequence[float]) -> Summary | None:
+    return Summary.of(seconds) if len(seconds) else None
+
+
+def _figures(latency: Summary | None) -> dict[str, Any]:
+    return {"count": 0} if latency is None else latency.as_document()
+
+
+def _said(latency: Summary | None) -> str:
+    return "none" if latency is None else str(latency)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Queries for a benchmark: the texts of a bundle or of a file, each once or Zipf-distributed."""
+"""Queries for a benchmark: the texts of a bundle or of a file, once each or Zipf-distributed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from service.core.bundle import manifest
 from service.core.errors import InvalidInput
 from service.core.files.text_store import TextStore
 
-ZIPF_EXPONENT = 1.0  # web queries lie between 0.8 and 1.1
+ZIPF_EXPONENT = 1.0  # measured exponents of web queries lie between 0.8 and 1.1
 _MAX_CHARACTERS = 2_048  # the service refuses longer queries
 _DRAWN_AT_ONCE = 4_096
 
 
 def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
-    """The distinct texts of `file`, or of the bundle's instances and labels.
+    """Return the distinct texts of `file`, or of the bundle's instances and labels.
 
-    A file holds one query a line. If its name ends in `.json`, `.jsonl` or `.json.gz`, each line is
+    A file has one query per line. If its name ends in `.json`, `.jsonl` or `.json.gz`, each line is
     an LF-XMC document, whose `title` is the query. Raises `InvalidInput` if there is no query, and
-    `BundleError` if the bundle is none.
+    `BundleError` if the folder is no bundle.
     """
     if file is not None:
         texts: Iterator[str] = _from_file(file)
     else:
-        manifest.read(bundle)  # says what is missing better than a file of texts would
+        manifest.read(bundle)  # its error names what is missing
         texts = (
             text for name in ("instances", "labels") for text in TextStore(bundle / name / "texts")
         )
@@ -40,7 +40,7 @@ def read_queries(bundle: Path, file: Path | None = None) -> list[str]:
 
 
 def distinct(queries: Sequence[str], *, seed: int) -> Iterator[str]:
-    """Yield every query once, in random order; then again in the same order, without end."""
+    """Yield every query once, in random order; then repeat the same order without end."""
     order = np.random.default_rng(seed).permutation(len(queries))
     while True:
         yield from (queries[index] for index in order)
@@ -49,7 +49,7 @@ def distinct(queries: Sequence[str], *, seed: int) -> Iterator[str]:
 def zipf(queries: Sequence[str], *, seed: int, exponent: float = ZIPF_EXPONENT) -> Iterator[str]:
     """Yield random queries without end: rank r with probability proportional to r ** -exponent.
 
-    Ranks are assigned at random; they depend on `seed` only.
+    Ranks are assigned at random and depend on `seed` only.
     """
     random = np.random.default_rng(seed)
     ranked = random.permutation(len(queries))

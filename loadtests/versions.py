@@ -1,6 +1,6 @@
-"""`python -m loadtests.versions`: the present source against an older checkout, in one run.
+"""`python -m loadtests.versions`: compares the present source with an older checkout in one run.
 
-Both servers run at the same time, each with its own bundle, and take turns round by round; the side
+Both servers run at the same time, each with its own bundle, and take turns in each round. The side
 that goes first alternates. Each figure is the median over the rounds. Writes versions.json and
 versions.md.
 """
@@ -8,7 +8,7 @@ versions.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,28 +16,26 @@ from pathlib import Path
 import numpy as np
 from cyclopts import App
 
-from loadtests.clients.closed_loop import saturate
-from loadtests.clients.connection import predict, put_label
-from loadtests.clients.one_connection import one_after_the_other
+from loadtests.clients.connection import one_by_one, predict, put_label
+from loadtests.clients.flood import saturate
 from loadtests.clients.open_loop import Stream, drive, poisson_starts
-from loadtests.measure.environment import environment
-from loadtests.measure.processor_time import with_processor_time
 from loadtests.queries import distinct, read_queries
-from loadtests.results.result_table import Report, Row
+from loadtests.report import Report, Row
+from loadtests.resources import with_cpu_time
+from service.child_server import Server, running_server
 from service.command_line import open_console, run
-from training.experiments.service_process import Server, running_server
 
-SATURATING_CONNECTIONS = 8
-_MOST_PER_SECOND = 4_000  # requests prepared for each second of a closed loop
+SATURATING_CONNECTIONS = (8, 16)
+_MOST_PER_SECOND = 4_000  # requests prepared per second of a closed loop
 
 app = App(name="loadtests.versions", help=__doc__)
 
-Figures = dict[str, float]  # by the name of what was measured
+Figures = dict[str, float]  # name of the figure -> value
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings:
-    """What one server does in one round."""
+    """The traffic of one server in one round."""
 
     queries: int
     labels: int
@@ -68,19 +66,19 @@ def versions(
     before_bundle
         The bundle that the older source serves.
     bundle
-        The bundle that the present source serves.
+        The bundle that the present source serves; its texts are the queries of both sides.
     out
         Folder for versions.json and versions.md.
     rounds
-        Rounds, in each of which both servers are measured.
+        Number of rounds; each measures both servers.
     queries
-        Queries sent one after the other in a round.
+        Queries per round, sent one after the other.
     labels
-        Labels posted one after the other in a round.
+        Labels per round, posted one after the other.
     seconds
-        Seconds of the closed loop, and of the open loop, in a round.
+        Seconds of the closed loop, and of the open loop, in each round.
     rate
-        Requests a second in the open loop.
+        Requests per second in the open loop.
     seed
         Draws queries and arrivals.
     """
@@ -90,14 +88,13 @@ def versions(
         running_server(bundle, options=["--no-access-log"]) as new,
     ):
         sides = {
-            "before": Side(server=old, texts=distinct(read_queries(before_bundle), seed=seed)),
+            "before": Side(server=old, texts=distinct(read_queries(bundle), seed=seed)),
             "after": Side(server=new, texts=distinct(read_queries(bundle), seed=seed)),
         }
         measured = take_turns(sides, settings, rounds=rounds, seed=seed)
     Report(
         title="This version against an older one",
         settings={**asdict(settings), "rounds": rounds, "before": before_bundle.name},
-        environment=environment(),
         rows=[_row(what, measured) for what in measured["after"][0]],
     ).publish(out, "versions")
     return 0
@@ -114,10 +111,10 @@ class Side:
 def take_turns(
     sides: Mapping[str, Side], settings: RoundSettings, *, rounds: int, seed: int
 ) -> dict[str, list[Figures]]:
-    """Measure the sides in turn; returns each side's figures round by round."""
+    """Measure the sides in turn; return each side's figures by round."""
     console = open_console(stderr=True)
     measured: dict[str, list[Figures]] = {name: [] for name in sides}
-    for turn in range(-1, rounds):  # the first round warms up
+    for turn in range(-1, rounds):  # the first round is a warm-up
         for name in sides if turn % 2 else reversed(list(sides)):
             console.print(f"round {turn + 1} of {rounds}: {name}")
             side = sides[name]
@@ -131,45 +128,39 @@ def play_round(
     server: Server, texts: Iterator[str], settings: RoundSettings, *, seed: int
 ) -> Figures:
     """Measure one server once."""
-    return {
-        **_one_connection(server, list(islice(texts, settings.queries))),
-        **_saturation(server, texts, settings.seconds),
-        **_open_loop(server, texts, settings, seed),
-        **_labels(server, list(islice(texts, settings.labels)), seed),
-    }
-
-
-def _one_connection(server: Server, queries: list[str]) -> Figures:
-    seconds, processor = one_after_the_other(server, [predict(query) for query in queries])
-    return {
-        "one connection: processor ms a query": processor * 1000,
-        "one connection: p50 ms": float(np.median(seconds)) * 1000,
-    }
-
-
-def _labels(server: Server, texts: list[str], seed: int) -> Figures:
-    requests = [
+    queries = [predict(text) for text in islice(texts, settings.queries)]
+    labels = [
         put_label(f"versions-{seed}-{number}", f"{text} {number}")
-        for number, text in enumerate(texts)
+        for number, text in enumerate(islice(texts, settings.labels))
     ]
-    seconds, processor = one_after_the_other(server, requests)
     return {
-        "one label a request: processor ms a label": processor * 1000,
-        "one label a request: p50 ms": float(np.median(seconds)) * 1000,
+        **_one_by_one(server, "one connection", queries),
+        **_saturation(server, texts, settings.seconds, connections=SATURATING_CONNECTIONS[0]),
+        **_saturation(server, texts, settings.seconds, connections=SATURATING_CONNECTIONS[1]),
+        **_open_loop(server, texts, settings, seed),
+        **_one_by_one(server, "one label a request", labels),
     }
 
 
-def _saturation(server: Server, texts: Iterator[str], seconds: float) -> Figures:
+def _one_by_one(server: Server, name: str, requests: Sequence[bytes]) -> Figures:
+    (seconds, _), cpu = with_cpu_time(server.pid, lambda: one_by_one(server.port, requests))
+    return {
+        f"{name}: CPU ms a request": cpu / len(requests) * 1000,
+        f"{name}: p50 ms": float(np.median(seconds)) * 1000,
+    }
+
+
+def _saturation(
+    server: Server, texts: Iterator[str], seconds: float, *, connections: int
+) -> Figures:
     requests = [predict(query) for query in islice(texts, int(_MOST_PER_SECOND * seconds))]
-    result, processor = with_processor_time(
+    result, cpu = with_cpu_time(
         server.pid,
-        lambda: saturate(
-            server.port, requests, connections=SATURATING_CONNECTIONS, seconds=seconds
-        ),
+        lambda: saturate(server.port, requests, connections=connections, seconds=seconds),
     )
     return {
-        "saturation: requests a second": result.per_second,
-        "saturation: processor ms a query": processor / len(result.latencies) * 1000,
+        f"{connections} connections: requests a second": result.per_second,
+        f"{connections} connections: CPU ms a query": cpu / len(result.latencies) * 1000,
     }
 
 
@@ -177,13 +168,13 @@ def _open_loop(server: Server, texts: Iterator[str], settings: RoundSettings, se
     starts = poisson_starts(rate=settings.rate, seconds=settings.seconds, seed=seed)
     requests = [predict(query) for query in islice(texts, len(starts))]
     stream = Stream(name="predict", requests=requests, starts=starts)
-    outcomes, processor = with_processor_time(server.pid, lambda: drive(server.port, [stream]))
+    outcomes, cpu = with_cpu_time(server.pid, lambda: drive(server.port, [stream]))
     latencies = outcomes["predict"].latencies
     name = f"open loop, {settings.rate:g}/s"
     return {
         f"{name}: p50 ms": float(np.median(latencies)) * 1000,
         f"{name}: p99 ms": float(np.quantile(latencies, 0.99)) * 1000,
-        f"{name}: processor ms a query": processor / len(starts) * 1000,
+        f"{name}: CPU ms a query": cpu / len(starts) * 1000,
     }
 
 

@@ -1,28 +1,17 @@
-"""`python -m service`: assembles the commands of `service.cli`."""
+"""`python -m service`: the commands of `service.cli`, which `keymatch` offers, too."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 
-from cyclopts import App
-
-from service.cli.check import check
-from service.cli.compare import compare
-from service.cli.key import key
-from service.cli.log import log
-from service.cli.predict import predict
-from service.cli.serve import serve
-from service.cli.snapshot import snapshot
 from service.command_line import run
+from service.keymatch import commands_of, group
 
-app = App(
-    name="service",
-    help="Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
-    version=lambda: version("keymatch"),
+app = group(
+    "service",
+    "Answer queries from a bundle over HTTP, and learn new labels. More: service/README.md",
+    commands_of("service"),
 )
-for command in (serve, predict, compare, check, log, snapshot, key):
-    app.command(command)
 
 
 if __name__ == "__main__":

@@ -16,19 +16,16 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "accelerate")
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    """Of a training run: device, cores, library versions, processes and precision."""
-    import torch
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    """Return a training run's device, cores, library versions, processes and precision."""
     return {
-        **machine(libraries=versions(*LIBRARIES), device=gpu),
+        **machine(libraries=versions(*LIBRARIES), device=gpu_name()),
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
     }
 
 
 def machine(*, libraries: Mapping[str, str], device: str | None = None) -> dict[str, Any]:
-    """Device (the processor unless another is given), usable cores and library versions."""
+    """Return the device (by default the CPU), the usable cores and the library versions."""
     return {
         "device": device or processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -36,13 +33,20 @@ def machine(*, libraries: Mapping[str, str], device: str | None = None) -> dict[
     }
 
 
+def gpu_name() -> str | None:
+    """Return the name of the GPU that torch uses; None if it uses the CPU."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
 def versions(*names: str) -> dict[str, str]:
-    """The installed version of each package."""
+    """Return the installed version of each package."""
     return {name: version(name) for name in names}
 
 
 def processor() -> str:
-    """The processor's model name, or its architecture where the system does not tell."""
+    """Return the CPU's model name, or its architecture if the system does not tell."""
     facts = Path("/proc/cpuinfo")
     if facts.exists():
         for line in facts.read_text().splitlines():

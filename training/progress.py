@@ -1,4 +1,4 @@
-"""How far a command is: bars on a terminal, else a plain line on stderr about every ten seconds."""
+"""Shows a command's progress: bars on a terminal, else a line on stderr every ten seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 10.0  # between two lines
 
 
 class PlainLines:
-    """Lines such as "encode: 3,072 of 24,237 (13 %), 40 s left", the first one at once."""
+    """Writes lines such as "encode: 3,072 of 24,237 (13 %), 40 s left"; the first one at once."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class PlainLines:
         """Write to stderr by default."""
         self._write, self._clock = write or say, clock
         self._stage = ""
-        self._first = self._last = 0  # what was done at the stage's first line, and at its newest
+        self._first = self._last = 0  # the values of `done` in the stage's first and newest call
         self._began = self._due = 0.0
 
     def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Say how far `stage` is, unless that was said a moment ago."""
+        """Write a line about `stage`, unless one was written less than `SECONDS` ago."""
         now = self._clock()
         if stage != self._stage or done < self._last:
             self._stage, self._first, self._began, self._due = stage, done, now, now
@@ -63,7 +63,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def stages(console: Console) -> Iterator[Report]:
-    """Yield what shows a bar with share and time left for each stage, from its first call on."""
+    """Yield a callback that shows a bar with share and time left for each stage."""
     if not console.is_terminal:
         yield PlainLines() if not console.quiet else _nothing
         return
@@ -74,7 +74,7 @@ def stages(console: Console) -> Iterator[Report]:
 
 @contextmanager
 def status(console: Console, text: str) -> Iterator[None]:
-    """Show what is being done within the block, where nothing counts how far it is."""
+    """Show `text` while the block runs, for work whose progress cannot be counted."""
     if not console.is_terminal:
         if not console.quiet:
             say(text)
@@ -85,7 +85,7 @@ def status(console: Console, text: str) -> Iterator[None]:
 
 
 def reported(progress: Progress) -> Report:
-    """A callback that shows a bar for each stage, from its first call on."""
+    """Return a callback that shows a bar for each stage, from the stage's first call on."""
     bars: dict[str, TaskID] = {}
 
     def report(stage: str, done: int, total: int) -> None:
@@ -97,11 +97,11 @@ def reported(progress: Progress) -> Report:
 
 
 def _nothing(stage: str, done: int, total: int) -> None:
-    """What a quiet console shows."""
+    """The `Report` of a quiet console, which shows nothing."""
 
 
 def _duration(seconds: float) -> str:
-    """For example "40 s", "12 min" or "3 h 20 min"."""
+    """Return a text such as "40 s", "12 min" or "3 h 20 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)

@@ -1,4 +1,4 @@
-"""The processes that train one run together, as `torchrun` starts them: place, number and end."""
+"""The processes that `torchrun` starts for one run: the rank of this one, and how to leave them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def process_of_run() -> tuple[int, int]:
-    """The place of this process among those that train together, and their number."""
+    """Return this process's rank among those that train together, and their number."""
     if not _joined():
         return 0, 1
     from torch import distributed
@@ -15,10 +15,10 @@ def process_of_run() -> tuple[int, int]:
 
 
 def leave_run() -> None:
-    """End the connections to the other processes, if this process has some.
+    """Close the connections to the other processes, if there are any.
 
-    A process that exits with them open may be aborted (SIGABRT): gloo's threads still hold tensors
-    of Python when the interpreter ends. `torchrun` then kills the processes that still write files.
+    A process that exits with open connections may be aborted (SIGABRT): gloo's threads still hold
+    Python's tensors when the interpreter ends. `torchrun` then kills processes that write files.
     """
     if _joined():
         from torch import distributed
@@ -27,7 +27,7 @@ def leave_run() -> None:
 
 
 def _joined() -> bool:
-    if "torch.distributed" not in sys.modules:  # nothing is trained yet, and torch takes seconds
+    if "torch.distributed" not in sys.modules:  # nothing is trained; importing torch takes seconds
         return False
     from torch import distributed
 

@@ -14,50 +14,97 @@ from rich.console import Console
 from scipy.sparse import csr_matrix
 
 from export.bundle.encode import encode_resumably
-from export.bundle.items import fused_instances, fused_queries, item_files
-from export.exported_encoder import ExportedEncoder
-from service.core.bundle.content import BundleContent, write_bundle
-from service.core.bundle.manifest import PredictorFacts
+from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
+from service.core.bundle.content import BundleContent, measured_recall, write_bundle
+from service.core.bundle.item_files import ItemFiles, with_fingerprint
+from service.core.bundle.manifest import ItemFacts, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
-from service.core.index.choose_ef import choose_ef
+from service.core.index.choose_ef import ChosenEf, choose_ef, sampled
 from service.core.index.libraries import IndexParameters
-from service.core.index.protocol import RowFilter, Segment
-from service.core.prediction.predictor import voting_kind
-from service.core.types import Floats, Halves, Role, RowKind
+from service.core.index.protocol import Segment, batches
+from service.core.items.fusion import OnnxFusion, fused
+from service.core.items.item_memory import ItemMemory
+from service.core.types import Floats, Halves, Role
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
 from training.progress import Report, stages
-from training.reduction import budget_rows, check_method, reduce
-from training.reduction.memory import WholeMemory
+from training.reduction import (
+    REPRESENTATIVE,
+    WholeMemory,
+    budget_rows,
+    check_method,
+    representative_rows,
+)
 
 RECALL_QUERIES = 1000  # test queries that recall is measured with
+_CHUNK = 1_024  # instances that are fused between two progress reports
+
+
+def item_files(encoder: ExportedEncoder, dataset: Dataset, *, threads: int) -> ItemFiles | None:
+    """Return an exported encoder's item memory, or None if it has none.
+
+    Raises `InvalidInput` if the encoder was trained on other items than the data set's.
+    """
+    facts = encoder.description.items
+    if facts is None:
+        return None
+    if facts.digest != digest_of_items(dataset):
+        raise InvalidInput(
+            f"{encoder.folder} was trained on other metadata items than those of {dataset.name}:"
+            " give the data set that it was trained on"
+        )
+    assert dataset.metadata is not None
+    keys = encode_all(
+        encoder.open_encoder(), dataset.metadata.texts, role=Role.LABEL, threads=threads
+    )
+    residuals: Halves = np.load(encoder.folder / RESIDUALS)
+    graphs: Path = encoder.folder / FUSION
+    values = (keys + residuals.astype(np.float32)).astype(np.float16)
+    served = ItemFacts(items=facts.items, attended=facts.attended, fingerprint="")
+    return ItemFiles(
+        facts=with_fingerprint(served, graphs),
+        ids=dataset.metadata.uids,
+        texts=dataset.metadata.texts,
+        keys=keys.astype(np.float16),
+        projected=OnnxFusion(graphs).project(values),
+        fusion=graphs,
+    )
+
+
+def fuse_instances(instances: Halves, items: ItemFiles, *, progress: Callable[[int], None]) -> None:
+    """Fuse instance keys [N, d] with items, in place, as the service does for a click's query."""
+    memory, fusion = ItemMemory.of(items), OnnxFusion(items.fusion)
+    for chunk in batches(len(instances), _CHUNK):
+        vectors = instances[chunk].astype(np.float32)
+        instances[chunk] = fused(memory, fusion, vectors).vectors.astype(np.float16)
+        progress(chunk.stop)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleOptions:
-    """Choices for a bundle that neither the encoder nor the data set makes.
+    """Settings for a bundle that follow neither from the encoder nor from the data set.
 
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
-    and all label keys. `relevance` is the scale of the weights of its votes. `recall` replaces the
-    index's `ef` by the smallest that reaches it; None: keep `ef`. `reranker` is the second ranking
-    that the bundle gets, None for none.
+    and all label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
+    the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
+    the index's `recall_goal`.
     """
 
     predictor: PredictorFacts
     reranker: RerankerFiles | None = None
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
-    reduction: str = "random"
+    reduction: str = REPRESENTATIVE
     relevance: Relevance = "given"
     recall: float | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
-    """Raise `InvalidInput` for anything that would fail later, before long work begins."""
+    """Check options before the long work. Raises `InvalidInput` for anything that would fail."""
     check_method(options.reduction)
     _check_reranker(options)
     budget_rows(options.instances, total=len(dataset.train))
@@ -74,7 +121,7 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
 
 
 def _check_reranker(options: BundleOptions) -> None:
-    """Raise `InvalidInput` for a second ranking that was learned from another memory's answers."""
+    """Raise `InvalidInput` if the reranker was trained with other predictor settings."""
     if options.reranker is None or options.reranker.facts.predictor == options.predictor:
         return
     learned, used = (
@@ -82,7 +129,7 @@ def _check_reranker(options: BundleOptions) -> None:
         for facts in (options.reranker.facts.predictor, options.predictor)
     )
     raise InvalidInput(
-        f"the second ranking was learned at {learned}, and the bundle is to have {used}: give the"
+        f"the reranker was learned at {learned}, and the bundle is to have {used}: give the"
         " one of this encoder's run without other settings, or --reranker none"
     )
 
@@ -109,8 +156,8 @@ def export_bundle(
 ) -> None:
     """Write the bundle at `target`.
 
-    Finished vectors are kept in `work_folder` until the bundle is complete, so that a second call
-    continues an interrupted one. Raises `InvalidInput` as `check_options` does.
+    Finished vectors stay in `work_folder` until the bundle is complete. A second call continues an
+    interrupted one. Raises `InvalidInput` as `check_options` does.
     """
     check_options(options, dataset, target)
     dataset = with_relevance(dataset, options.relevance)
@@ -122,15 +169,13 @@ def export_bundle(
         if items is not None:
             rows = len(dataset.train)
             counted = _counted(report, "fuse instances with items", total=rows)
-            keys[:rows] = fused_instances(keys[:rows], items, progress=counted)
+            fuse_instances(keys[:rows], items, progress=counted)
         content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
         write_bundle(
             content,
             target,
             progress=_counted(report, "build the index", total=len(content.keys)),
-            tune=None
-            if options.recall is None
-            else partial(_tuned, encoder=encoder, dataset=dataset, options=options),
+            measure=partial(_measured, encoder=encoder, dataset=dataset, options=options),
         )
     shutil.rmtree(work)
 
@@ -142,7 +187,7 @@ def _encode(
     options: BundleOptions,
     report: Report,
 ) -> Halves:
-    """Return K = [X; Z] in fp16, [N + L, d].
+    """Return K, the N instance keys above the L label keys, in fp16, [N + L, d].
 
     If queries and labels have the same prompt, a text that is both an instance and a label has
     one vector, and is encoded once.
@@ -157,23 +202,22 @@ def _encode(
     else:
         blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
     opened = encoder.open_encoder()
-    keys: list[Halves] = []
-    for block, role, texts in blocks:
-        keys.append(
-            encode_resumably(
-                opened,
-                texts,
-                role=role,
-                work=work / block,
-                threads=options.threads,
-                progress=_counted(report, f"encode {block}", total=len(set(texts))),
-            )
+    keys = [
+        encode_resumably(
+            opened,
+            texts,
+            role=role,
+            work=work / block,
+            threads=options.threads,
+            progress=_counted(report, f"encode {block}", total=len(set(texts))),
         )
+        for block, role, texts in blocks
+    ]
     return np.concatenate(keys if label_keys is None else [*keys, label_keys])
 
 
 def _counted(report: Report, step: str, *, total: int) -> Callable[[int], None]:
-    """A callback that says how many items of a step are finished; none are so far."""
+    """Report the start of a step; returns a callback that takes the number of finished items."""
     report(step, 0, total)
     return lambda done: report(step, done, total)
 
@@ -182,6 +226,7 @@ def _content(
     encoder: ExportedEncoder, dataset: Dataset, keys: Halves, options: BundleOptions, name: str
 ) -> BundleContent:
     instances, votes, texts = _reduced_instances(keys, dataset, options)
+    parity = encoder.description.parity
     return BundleContent(
         name=name,
         dataset=dataset.name,
@@ -197,69 +242,59 @@ def _content(
         label_texts=dataset.labels.texts,
         predictor=options.predictor,
         index=options.index,
-        metrics=encoder.bundle_metrics,
+        # P@1 is left out: the encoder's sample may have been drawn from another data set.
+        metrics={name: value for name, value in parity.items() if "_P@1" not in name},
         novel=encoder.novel(dataset),
-        query_encoder=encoder.query_encoder,
         learned=dataset.learned,
         reranker=options.reranker,
     )
 
 
-def _tuned(
+def _measured(
     content: BundleContent,
     segment: Segment,
     *,
     encoder: ExportedEncoder,
     dataset: Dataset,
     options: BundleOptions,
-) -> BundleContent:
-    """Return the content with the smallest ef that reaches the recall; labels play no part."""
+) -> ChosenEf:
+    """Choose the smallest ef that reaches the wanted recall. Without one, raise ef if it is low.
+
+    Recall is measured with test queries (not their labels), or with keys if there is no test split.
+    """
     texts = dataset.test.instances.texts
     rows = np.random.default_rng(0).permutation(len(texts))[:RECALL_QUERIES].tolist()
+    if not rows:
+        return measured_recall(content, segment, sampled(content.keys))
     queries = encode_all(
-        encoder.open_query_encoder(),
+        encoder.open_encoder(),
         [texts[row] for row in rows],
         role=Role.QUERY,
         threads=options.threads,
     )
     if content.items is not None:
-        queries = fused_queries(content.items, queries)
-    instances, rows_of = len(content.instance_texts), len(content.keys)
-    kind = voting_kind(content.predictor.memorization)
-    chosen = choose_ef(
+        fusion = OnnxFusion(content.items.fusion)
+        queries = fused(ItemMemory.of(content.items), fusion, queries).vectors
+    if options.recall is None:
+        return measured_recall(content, segment, queries)
+    return choose_ef(
         segment,
         content.keys,
         queries,
-        recall=options.recall or 1.0,
+        recall=options.recall,
         depth=content.predictor.depth,
-        row_filter=RowFilter(
-            start=instances if kind is RowKind.LABEL else 0,
-            stop=instances if kind is RowKind.INSTANCE else rows_of,
-        ),
-    )
-    return replace(
-        content,
-        index=replace(content.index, ef=chosen.ef),
-        metrics={**content.metrics, **chosen.as_metrics()},
+        row_filter=content.row_filter,
     )
 
 
 def _reduced_instances(
     keys: Halves, dataset: Dataset, options: BundleOptions
 ) -> tuple[Halves, csr_matrix, Sequence[str]]:
-    """Return the instances to keep: keys [m, d], votes [m, L] and texts [m].
-
-    A method that merges rows replaces several keys by their mean. The merged key gets the text
-    whose own key is nearest; answers show that text as evidence.
-    """
+    """Return the instances to keep: keys [m, d], votes [m, L] and texts [m]."""
     count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
     if options.instances == 1.0:
         return keys[:count], votes, texts
     vectors: Floats = keys.astype(np.float32)
     memory = WholeMemory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
-    [reduced] = reduce(memory, method=options.reduction, shares=[options.instances]).values()
-    return (
-        reduced.instances.astype(np.float16),
-        reduced.labels_of,
-        [texts[row] for row in reduced.texts_of.tolist()],
-    )
+    [rows] = representative_rows(memory, shares=[options.instances]).values()
+    return keys[rows], votes[rows], [texts[row] for row in rows.tolist()]

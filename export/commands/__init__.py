@@ -1,1 +1,1 @@
-"""The commands of `python -m export`: each parses its options, calls one room, and prints."""
+"""The commands of `keymatch export`: each parses its options, calls one package, and prints."""

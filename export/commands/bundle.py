@@ -1,25 +1,27 @@
-"""`python -m export bundle`: an encoder and a data set become a bundle."""
+"""`keymatch export bundle`: an encoder and a data set become a bundle."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from export.commands.options import FLAT, IndexOptions, MemoryOptions, PredictorOptions
-from export.encoder.checkpoint import CheckpointOptions, export_checkpoint
-from export.extras import from_extra
+from export.commands.options import (
+    FLAT,
+    CheckpointOptions,
+    IndexOptions,
+    MemoryOptions,
+    PredictorOptions,
+    export_checkpoint,
+)
 from service.command_line import open_console
 from service.core.bundle import manifest
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 
 if TYPE_CHECKING:
     from export.bundle.build import BundleOptions
-    from export.encoder_json import PredictorDefaults
-    from export.exported_encoder import ExportedEncoder
+    from export.exported_encoder import ExportedEncoder, PredictorDefaults
     from service.core.bundle.reranker_files import RerankerFiles
-    from service.core.index.libraries import IndexParameters
     from training.datasets.dataset import Dataset
 
 NO_RERANKER = "none"
@@ -46,33 +48,37 @@ def bundle(
     Parameters
     ----------
     encoder
-        A folder that `python -m export encoder` wrote (no torch is needed), or a checkpoint as
+        A folder that `keymatch export encoder` wrote (no torch is needed), or a checkpoint as
         that command takes it: a folder, a hub name, or package:NAME.
     data
-        The data set's folder, as `python -m training data` writes it or in the LF-XMC layout.
+        The data set's folder, as `keymatch data` writes it or in the LF-XMC layout.
     out
         The bundle's folder; it must not exist yet.
     reranker
-        A folder that `python -m training rerank` wrote for the encoder's run: the bundle gets its
-        second ranking. Default: the encoder's own, if it has one; none: no second ranking.
+        A folder that `keymatch lab rerank` wrote for the encoder's run: the bundle gets its
+        reranker. Default: the encoder's own, if it has one; none: no reranker.
     """
     refuse_existing(out)
     refuse_unwritable(out)
-    with from_extra("demo"):
-        from export.bundle.build import check_options, export_bundle, scratch_folder
-        from export.encoder.provenance import predictor_defaults
-        from export.exported_encoder import is_exported, open_exported
-        from training.datasets import lf_xmc
-        from training.models.encoder_location import find_encoder
+    from export.bundle.build import BundleOptions, check_options, export_bundle, scratch_folder
+    from export.exported_encoder import is_exported, open_exported, predictor_defaults
+    from training.datasets import lf_xmc
+    from training.models.encoder_location import find_encoder
+
     console, parameters = open_console(), index.parameters()  # refused before anything is read
     folder = Path(find_encoder(encoder, exported=True).name)
     exported = open_exported(folder) if is_exported(folder) else None
     if exported is not None:
         checkpoint.refuse_given()
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
-    options = replace(
-        _options(parameters, index.recall, predictor, memory, defaults),
-        reranker=_second_ranking(reranker, folder, exported),
+    options = BundleOptions(
+        index=parameters,
+        predictor=predictor.over(defaults),
+        instances=memory.instances,
+        reduction=memory.reduction,
+        relevance=memory.relevance or defaults.relevance or "given",
+        recall=index.recall,
+        reranker=_reranker(reranker, folder, exported),
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
@@ -86,46 +92,26 @@ def bundle(
     console.print(_summary(out, exported), soft_wrap=True)
 
 
-def _second_ranking(
+def _reranker(
     given: str | None, encoder: Path, exported: ExportedEncoder | None
 ) -> RerankerFiles | None:
-    """The second ranking in the folder that is given, otherwise the encoder's own.
+    """Return the reranker in the given folder, otherwise the encoder's own.
 
-    Raises `InvalidInput` where it was learned from another checkpoint's answers.
+    Raises `InvalidInput` if it was learned from another checkpoint's answers.
     """
-    from training.checkpoints import second_ranking
+    from training.checkpoints import reranker_folder
     from training.checkpoints.weights_digest import weights_digest
 
-    if given == NO_RERANKER or (given is None and not second_ranking.is_second_ranking(encoder)):
+    if given == NO_RERANKER or (given is None and not reranker_folder.is_reranker(encoder)):
         return None
     weights = weights_digest(encoder) if exported is None else exported.description.weights
-    return second_ranking.read(encoder if given is None else Path(given), weights=weights)
-
-
-def _options(
-    parameters: IndexParameters,
-    recall: float | None,
-    predictor: PredictorOptions,
-    memory: MemoryOptions,
-    defaults: PredictorDefaults,
-) -> BundleOptions:
-    """The options of the command line; where one is not given, that of the encoder."""
-    from export.bundle.build import BundleOptions
-
-    return BundleOptions(
-        index=parameters,
-        predictor=predictor.over(defaults),
-        instances=memory.instances,
-        reduction=memory.reduction,
-        relevance=memory.relevance or defaults.relevance or "given",
-        recall=recall,
-    )
+    return reranker_folder.read(encoder if given is None else Path(given), weights=weights)
 
 
 def _relevance_lines(
     options: BundleOptions, defaults: PredictorDefaults, dataset: Dataset
 ) -> Iterator[str]:
-    """How the memory votes, where the data have weights and something was chosen or overruled."""
+    """Describe the relevance scale if pairs have weights and a scale was chosen or overruled."""
     from training.datasets.pair_weights import vote_weights
 
     used, chosen = options.relevance, defaults.relevance
@@ -135,20 +121,21 @@ def _relevance_lines(
         yield f"the memory votes with relevance {used}, as --relevance says"
     elif used == chosen:
         yield (
-            f"the memory votes with relevance {used}, which `training fit` chose on held-out rows;"
+            f"the memory votes with relevance {used}, which `fit` chose on held-out rows;"
             " --relevance overrules it"
         )
     else:
         yield (
             f"the memory votes with relevance {used}, as --relevance says, in place of {chosen},"
-            " which `training fit` chose on held-out rows"
+            " which `fit` chose on held-out rows"
         )
 
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:
     facts = manifest.read(folder)
-    memory, second = facts.memory, facts.reranker
+    memory, reranker = facts.memory, facts.reranker
     return (
-        f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement}"
-        + ("" if second is None else f"; a second ranking of {second.candidates} candidates")
+        f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement};"
+        f" {facts.index}"
+        + ("" if reranker is None else f"; a reranker of {reranker.candidates} candidates")
     )

@@ -1,14 +1,11 @@
-"""`python -m export encoder`: a checkpoint becomes an exported encoder."""
+"""`keymatch export encoder`: a checkpoint becomes an exported encoder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from export.commands.options import FLAT
-from export.encoder.checkpoint import CheckpointOptions, export_checkpoint, export_query_tower
-from export.exported_encoder import is_exported
-from export.extras import from_extra
+from export.commands.options import FLAT, CheckpointOptions, export_checkpoint
 from service.command_line import open_console
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 
@@ -23,9 +20,9 @@ def encoder(
 ) -> None:
     """Convert a checkpoint to an ONNX graph, quantize it, and compare it with torch.
 
-    The result is a folder that `python -m export bundle` reads without torch. A checkpoint from a
+    The result is a folder that `keymatch export bundle` reads without torch. A checkpoint from a
     training run (RUN/best) brings the lambda, b and tau that were chosen for it. Its model card
-    says how it was trained, and its quality once `python -m training score` has measured it.
+    says how it was trained, and its quality once `keymatch score` has measured it.
 
     More: training/README.md, section Export
 
@@ -33,8 +30,7 @@ def encoder(
     ----------
     encoder
         A sentence-transformers or Hugging Face folder, a hub name, or package:NAME for an
-        installed package that contains such a folder. Or an exported encoder, which is copied and
-        gets --query-encoder.
+        installed package that contains such a folder.
     data
         The data set; queries and labels of its test rows are the sample for the comparison.
     out
@@ -45,18 +41,17 @@ def encoder(
     """
     refuse_existing(out)
     refuse_unwritable(out)
-    with from_extra("export"):
-        from training.datasets import lf_xmc
-        from training.models.encoder_location import find_encoder
-    find_encoder(encoder, exported=name is None)
+    from training.datasets import lf_xmc
+    from training.models.encoder_location import find_encoder
+
+    find_encoder(encoder)
     console, dataset = open_console(), lf_xmc.read(data)
-    if is_exported(Path(encoder)) and name is None:
-        exported = export_query_tower(
-            Path(encoder), dataset, out, options=checkpoint, console=console
-        )
-    else:
-        exported = export_checkpoint(
-            encoder, dataset, out, options=checkpoint, name=name, console=console
-        )
-    size = exported.graph.stat().st_size / 1e6
-    console.print(f"{out}: {size:.1f} MB; {exported.parity_summary}", soft_wrap=True)
+    exported = export_checkpoint(
+        encoder, dataset, out, options=checkpoint, name=name, console=console
+    )
+    size, parity = exported.graph.stat().st_size / 1e6, exported.description.parity
+    console.print(
+        f"{out}: {size:.1f} MB; {exported.agreement}, P@1 on the parity sample"
+        f" {parity['parity.sample_P@1']:.2f} (torch {parity['parity.sample_P@1_torch']:.2f})",
+        soft_wrap=True,
+    )

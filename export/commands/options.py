@@ -1,21 +1,27 @@
-"""Groups of options; each field is one option of the command line, and its text the help."""
+"""Groups of command-line options: each field is one option, its description the help text.
+
+`export_checkpoint` exports a checkpoint for both commands.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from service.core.bundle.manifest import PredictorFacts
+from service.core.bundle.ranges import HIGHEST_TAU, LOWEST_TAU, MOST_DEPTH
 from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 
-if TYPE_CHECKING:  # it needs scipy, which --help must not
-    from export.encoder_json import PredictorDefaults
+if TYPE_CHECKING:  # these import scipy, which --help must not load
+    from export.exported_encoder import ExportedEncoder, PredictorDefaults
+    from training.datasets.dataset import Dataset
 
-MOST_DEPTH = 2000  # what the service allows by default
-FLAT = Parameter(name="*")  # the options carry the names of the fields, without the group's
+FLAT = Parameter(name="*")  # options are named after the fields, without the group's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +37,10 @@ class IndexOptions:
     ef_construction
         Queue length while building the graph.
     ef
-        Queue length while searching the graph. Default: 500.
+        Queue length while searching the graph. Default: 500, or more if 500 finds less than 99 % of
+        the truly nearest keys.
     recall
-        In place of ef: the share of the truly nearest keys that a search is to find, above 0 and at
+        Instead of ef: the share of the truly nearest keys that a search is to find, above 0 and at
         most 1. The smallest ef that reaches it at the bundle's depth, on queries of the test split,
         goes into the bundle with the measured recall.
     """
@@ -45,20 +52,20 @@ class IndexOptions:
     recall: float | None = None
 
     def parameters(self) -> IndexParameters:
-        """Return them as the index library takes them.
+        """Return the options as the index library's parameters.
 
-        Raises `InvalidConfig` for a number out of range, and `InvalidInput` for ef beside recall.
+        Raises `InvalidConfig` for a number out of range, `InvalidInput` if ef and recall are given.
         """
         if self.ef is not None and self.recall is not None:
             raise InvalidInput("ef and recall exclude each other: recall chooses ef")
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        given.pop("recall", None)
-        return IndexParameters(**given)
+        goal = given.pop("recall", IndexParameters.recall_goal)
+        return IndexParameters(**given, recall_goal=goal)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorOptions:
-    """The predictor's defaults, where they should differ from those of the encoder.
+    """The predictor's defaults that should differ from the encoder's.
 
     Attributes
     ----------
@@ -77,8 +84,10 @@ class PredictorOptions:
     memorization: float | None = None
 
     def __post_init__(self) -> None:
-        if self.tau is not None and not 0 < self.tau < float("inf"):
-            raise InvalidInput(f"--tau must be a finite number above 0, not {self.tau:g}")
+        if self.tau is not None and not LOWEST_TAU <= self.tau <= HIGHEST_TAU:
+            raise InvalidInput(
+                f"--tau must lie in {LOWEST_TAU:g}..{HIGHEST_TAU:g}, not {self.tau:g}"
+            )
         if self.depth is not None and not 1 <= self.depth <= MOST_DEPTH:
             raise InvalidInput(f"--depth must lie in 1..{MOST_DEPTH}, not {self.depth}")
         if self.memorization is not None and not 0 <= self.memorization <= 1:
@@ -86,13 +95,11 @@ class PredictorOptions:
 
     def over(self, defaults: PredictorDefaults) -> PredictorFacts:
         """Return the encoder's defaults, replaced by every option that was given."""
-        return PredictorFacts(
-            tau=defaults.tau if self.tau is None else self.tau,
-            depth=defaults.depth if self.depth is None else self.depth,
-            memorization=(
-                defaults.memorization if self.memorization is None else self.memorization
-            ),
+        facts = PredictorFacts(
+            tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
         )
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(facts, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +111,90 @@ class MemoryOptions:
     instances
         Share of the instance keys that the bundle keeps, above 0 and at most 1.
     reduction
-        How the instance keys to keep are chosen: random, or another method that
-        `python -m training budget` measures. A method may merge several keys into their mean; the
-        merged key gets the text of the nearest of them.
+        How the instance keys to keep are chosen: representative keeps those that together are
+        nearest to all rows with the same labels. `keymatch lab budget` measures the loss.
     relevance
         How the weights of the data's pairs count in the votes: given, as the data have them, binary
-        for equal votes, or log, ln(1 + weight). Default: as `training fit` chose on held-out rows,
+        for equal votes, or log, ln(1 + weight). Default: as `fit` chose on held-out rows,
         otherwise given.
     """
 
     instances: float = 1.0
-    reduction: str = "random"
+    reduction: str = "representative"
     relevance: Literal["given", "binary", "log"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """How a checkpoint is exported. An option that is None has its default.
+
+    Attributes
+    ----------
+    quantize
+        static-int8: 8 bits, calibrated on the data set, the same vector in any batch. int8: 8 bits
+        with scales of each batch, encoded one by one. none: fp32, which a GPU needs. Default:
+        static-int8.
+    max_tokens
+        Number of tokens after which a text is cut. Default: the encoder's own limit.
+    query_prompt
+        Text that is put before each query. Default: the encoder's own.
+    label_prompt
+        Text that is put before each label. Default: the encoder's own.
+    max_drop
+        How many percentage points of P@1 quantization may cost on the sample. Default: 2.
+    """
+
+    quantize: Literal["static-int8", "int8", "none"] | None = None
+    max_tokens: int | None = None
+    query_prompt: str | None = None
+    label_prompt: str | None = None
+    max_drop: float | None = None
+
+    def refuse_given(self) -> None:
+        """Raise `InvalidInput` if an option is given: in an exported encoder they are fixed."""
+        for name, value in asdict(self).items():
+            if value is not None:
+                raise InvalidInput(
+                    f"{name.replace('_', '-')}: the encoder is exported already; give this option"
+                    " to `keymatch export encoder` with its checkpoint"
+                )
+
+
+def export_checkpoint(
+    checkpoint: str,
+    dataset: Dataset,
+    target: Path,
+    *,
+    options: CheckpointOptions,
+    name: str | None = None,
+    console: Console,
+) -> ExportedEncoder:
+    """Load a checkpoint (a folder, a hub name or package:NAME) and export it to `target`.
+
+    `name` defaults to the recipe of the run that trained it, otherwise to `checkpoint`. Raises
+    what `export_encoder` raises.
+    """
+    from export.encoder.export import EncoderOptions, export_encoder
+    from export.encoder.parity import Tolerance
+    from export.exported_encoder import read_origin
+    from training.models.encoder_location import locate
+    from training.models.torch_encoder import load_encoder
+
+    folder = Path(locate(checkpoint))
+    origin = read_origin(folder)
+    encoder_options = EncoderOptions(
+        quantization=options.quantize or EncoderOptions.quantization,
+        tolerance=Tolerance(
+            precision=Tolerance.precision if options.max_drop is None else options.max_drop
+        ),
+        origin=origin,
+        checkpoint=folder,
+        name=name or (origin.recipe if origin is not None else None),
+    )
+    encoder = load_encoder(
+        checkpoint,
+        max_tokens=options.max_tokens,
+        query_prompt=options.query_prompt,
+        label_prompt=options.label_prompt,
+    )
+    return export_encoder(encoder, dataset, target, options=encoder_options, console=console)

@@ -1,31 +1,32 @@
-"""From an OAK checkpoint to the graphs of its fusion, and the bank's residuals.
+"""Export an OAK checkpoint's fusion as ONNX graphs, and its item bank's residuals.
 
-One graph computes what queries read of an item, the other one fuses a query with what it reads.
+One graph projects items to what queries attend to; the other fuses a query with projected items.
 
 Shapes: M items, m items of a query, d dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.encoder.onnx import quiet
-from export.item_files import FUSION, RESIDUALS, ItemMemoryFacts, digest_of_items
-from service.core.bundle.item_files import FORMAT, FUSE, PROJECT
+from export.encoder.onnx import trace_script
+from export.exported_encoder import FUSION, RESIDUALS, ItemMemoryFacts, digest_of_items
+from service.core.bundle.item_files import FUSE, PROJECT
 from service.core.errors import ParityError
 from service.core.items.fusion import OnnxFusion
 from service.core.types import Floats, Halves
 from training.checkpoints.item_memory import has_item_memory, read_residuals
 from training.datasets.dataset import Dataset
-from training.systems.oak.checkpoint import read_fusion
 from training.systems.oak.fusion import Fusion
+from training.systems.oak.memory import read_fusion
 
 TOLERANCE = 1e-4  # per component of a vector; graph and torch both compute in fp32
-_ITEM_TOLERANCE = 1e-3  # relative; what is read of an item is rounded to fp16
+_ITEM_TOLERANCE = 1e-3  # relative; projected items are rounded to fp16
 _COMPARED = 16  # random queries with each number of items
 _MOST_ITEMS = 6
 
@@ -48,69 +49,45 @@ def export_items(
     (folder / FUSION).mkdir()
     export_fusion(fusion, folder / FUSION)
     np.save(folder / RESIDUALS, residuals.astype(np.float16))
-    return ItemMemoryFacts(items=items, attended=choices.attended, digest=digest, format=FORMAT)
+    return ItemMemoryFacts(items=items, attended=choices.attended, digest=digest)
 
 
 def export_fusion(fusion: Fusion, folder: Path) -> None:
-    """Write the fusion's two graphs; raises `ParityError` if they and torch differ."""
+    """Write the fusion's two graphs. Raises `ParityError` if they differ from torch."""
     trace_fusion(fusion, folder)
     check_fusion(fusion, folder)
 
 
-class _Project(nn.Module):  # type: ignore[misc]
-    """What is computed when an item is written."""
+class _Part(nn.Module):  # type: ignore[misc]
+    """A network that computes one function of a fusion."""
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, function: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.fusion = fusion
+        self.fusion, self.function = fusion, function
 
-    def forward(self, values: Tensor) -> Tensor:
-        """The projected items [m, 2, d] of values [m, d]."""
-        return self.fusion.project(values)
-
-
-class _Fuse(nn.Module):  # type: ignore[misc]
-    """What is computed for a query."""
-
-    def __init__(self, fusion: Fusion) -> None:
-        super().__init__()
-        self.fusion = fusion
-
-    def forward(self, query: Tensor, items: Tensor) -> Tensor:
-        """The fused vector [1, d] of a query [1, d] with projected items [m, 2, d]."""
-        return self.fusion.read(query, items[None])
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
 
 
 def trace_fusion(fusion: Fusion, folder: Path) -> None:
     """Write the two graphs, for any number of items, into a folder that exists."""
-    dimension = fusion.out.out_features
+    dimension, axes = fusion.out.out_features, {0: "items"}
     query, values = torch.randn(1, dimension), torch.randn(3, dimension)
-    items = torch.randn(3, 2, dimension)
-    _trace(_Project(fusion), {"values": values}, "projected", folder / PROJECT)
-    _trace(_Fuse(fusion), {"query": query, "items": items}, "fused", folder / FUSE)
-
-
-def _trace(network: nn.Module, example: dict[str, Tensor], output: str, target: Path) -> None:
-    """Write a network's graph; all but a query have any number of rows."""
-    axes = {name: {0: "items"} for name in (*example, output) if name not in ("query", "fused")}
-    with quiet():
-        torch.onnx.export(
-            network.eval(),
-            tuple(example.values()),
-            str(target),
-            input_names=list(example),
-            output_names=[output],
-            dynamic_axes=axes,
-            opset_version=17,
-            dynamo=False,
-        )
+    project = _Part(fusion, fusion.project)  # computed once per item, when it is stored
+    trace_script(
+        project,
+        {"values": values},
+        "projected",
+        folder / PROJECT,
+        axes={"values": axes, "projected": axes},
+    )
+    fuse = _Part(fusion, lambda query, items: fusion.read(query, items[None]))
+    example = {"query": query, "items": torch.randn(3, 2, dimension)}
+    trace_script(fuse, example, "fused", folder / FUSE, axes={"items": axes})
 
 
 def check_fusion(fusion: Fusion, folder: Path) -> None:
-    """Compare the graphs with torch on random queries with one to six items.
-
-    Raises `ParityError`.
-    """
+    """Compare the graphs with torch on random queries and items. Raises `ParityError`."""
     exported, rng = OnnxFusion(folder), np.random.default_rng(0)
     worst, worst_item = 0.0, 0.0
     for items in [*range(1, _MOST_ITEMS + 1)] * _COMPARED:
@@ -132,7 +109,7 @@ def check_fusion(fusion: Fusion, folder: Path) -> None:
 def _by_torch(
     fusion: Fusion, query: Floats, values: Halves, projected: Halves
 ) -> tuple[Floats, Floats]:
-    """Items [m, 2, d] of values [m, d], and a query [d] fused with projected items, by torch."""
+    """With torch, project values [m, d] to [m, 2, d], and fuse `query` with `projected`."""
     with torch.no_grad():
         items = fusion.project(torch.from_numpy(values.astype(np.float32)))
         read = torch.from_numpy(projected.astype(np.float32))[None]

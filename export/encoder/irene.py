@@ -1,4 +1,4 @@
-"""From an IRENE checkpoint to the files that compute keys of novel labels without torch.
+"""Export from an IRENE checkpoint what is needed to compute novel labels' keys without torch.
 
 Shapes: n novel labels, m associated labels, S seen labels with a classifier, d dimensions.
 """
@@ -15,12 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from export.encoder.onnx import quiet
+from export.encoder.onnx import trace_script
 from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import NovelFacts
-from service.core.encoding.irene import ASSOCIATED
-from service.core.encoding.onnx_combiner import OnnxCombiner
+from service.core.encoding.irene import ASSOCIATED, OnnxCombiner
 from service.core.errors import InvalidData, InvalidInput, ParityError
 from service.core.types import Floats
 from training.checkpoints.choices import NOVEL, NovelChoices, read_novel
@@ -30,8 +29,6 @@ from training.datasets.dataset import Dataset
 from training.datasets.propensity import label_frequency
 from training.systems.irene.combiner import Combiner, Kind, make_combiner
 
-INPUTS = ("texts", "classifiers", "present")  # [n, d], [n, m, d], [n, m] of bool
-OUTPUT = "vectors"  # [n, d]
 TOLERANCE = 1e-4  # per component of a vector; graph and torch both compute in fp32
 _COMBINER = "combiner."  # prefix of the combiner's tensors in the checkpoint
 
@@ -39,7 +36,7 @@ _COMBINER = "combiner."  # prefix of the combiner's tensors in the checkpoint
 def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts | None:
     """Write `novel/` into an exported encoder's folder; return None without a combiner.
 
-    Only labels of at least one training row have a classifier. Raises `InvalidInput` if the
+    Only labels with at least one training row have a classifier. Raises `InvalidInput` if the
     checkpoint was trained on another number of labels, and `ParityError` if graph and torch differ.
     """
     choices = read_novel(checkpoint)
@@ -73,7 +70,7 @@ def export_novel(checkpoint: Path, dataset: Dataset, folder: Path) -> NovelFacts
 def _classifiers(
     choices: NovelChoices, checkpoint: Path, tensors: dict[str, Tensor], *, labels: int
 ) -> Floats:
-    """The classifiers of the known labels, [L, d] unit vectors; raises `InvalidData`."""
+    """Return the known labels' classifiers, unit vectors [L, d]. Raises `InvalidData`."""
     if choices.classifiers == "keys":
         keys = read_label_keys(checkpoint, labels=labels)
         if keys is None:
@@ -85,26 +82,17 @@ def _classifiers(
 
 def trace(combiner: Combiner, target: Path, *, dimension: int) -> None:
     """Write the combiner's ONNX graph, for any number of labels."""
-    example = (
-        torch.randn(2, dimension),
-        torch.randn(2, ASSOCIATED, dimension),
-        torch.tensor([[True] * ASSOCIATED, [False] * ASSOCIATED]),
-    )
-    with quiet():
-        torch.onnx.export(
-            combiner.eval(),
-            example,
-            str(target),
-            input_names=list(INPUTS),
-            output_names=[OUTPUT],
-            dynamic_axes={name: {0: "labels"} for name in (*INPUTS, OUTPUT)},
-            opset_version=17,
-            dynamo=False,
-        )
+    example = {
+        "texts": torch.randn(2, dimension),
+        "classifiers": torch.randn(2, ASSOCIATED, dimension),
+        "present": torch.tensor([[True] * ASSOCIATED, [False] * ASSOCIATED]),
+    }
+    axes = {name: {0: "labels"} for name in (*example, "vectors")}
+    trace_script(combiner, example, "vectors", target, axes=axes)
 
 
 def check(combiner: Combiner, exported: OnnxCombiner, classifiers: Floats) -> None:
-    """Compare the graph with torch on up to 64 of the classifiers; raises `ParityError`."""
+    """Compare the graph with torch on up to 64 classifiers. Raises `ParityError`."""
     count = min(len(classifiers), 64)
     texts = classifiers[:count]
     chosen = np.stack([np.roll(texts, turn, axis=0) for turn in range(1, ASSOCIATED + 1)], axis=1)

@@ -1,4 +1,4 @@
-"""An ONNX graph that is being rewritten: its constants, and which node makes which value."""
+"""An ONNX graph that can be rewritten: its nodes, constants and the producers of values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from service.core.errors import InvalidInput
+
 CONTRIB = "com.microsoft"  # the domain of onnxruntime's fused operators
+LARGEST_FILE = 2**31 - 2**24  # bytes of constants; protobuf's limit less room for the nodes
 
 
 class OnnxGraph:
-    """A graph whose nodes can be replaced; what nothing uses any more is left out when it is saved.
+    """A graph whose nodes can be replaced. Saving it leaves out unused nodes and constants.
 
-    Nodes keep their order, so a new node takes the place of the one that it replaces.
+    Nodes keep their order: a new node takes the position of the node that it replaces.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -49,17 +52,22 @@ class OnnxGraph:
         self._constants[name] = tensor
         return name
 
+    def set_columns(self, columns: int) -> None:
+        """Declare the number of columns of the graph's only output, a matrix."""
+        [output] = self._model.graph.output
+        output.type.tensor_type.shape.dim[1].dim_value = columns
+
     def producers(self) -> dict[str, NodeProto]:
         """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.output}
 
     def replace(self, replaced: NodeProto, nodes: Iterable[NodeProto]) -> None:
-        """Put `nodes` in the place of `replaced`; the last of them must make its output."""
+        """Replace a node by `nodes`; the last of them must produce its output."""
         place = next(place for place, node in enumerate(self.nodes) if node is replaced)
         self.nodes[place : place + 1] = nodes
 
     def rename(self, old: str, new: str) -> None:
-        """Let every node that reads the value `old` read `new`."""
+        """Make every node that reads the value `old` read `new` instead."""
         for node in self.nodes:
             for place, name in enumerate(node.input):
                 if name == old:
@@ -84,9 +92,24 @@ class OnnxGraph:
             model.opset_import.append(helper.make_opsetid(CONTRIB, 1))
         return model
 
-    def save(self, path: Path) -> None:
-        """Write the graph to `path`."""
-        onnx.save(self.model(), path)
+    def save(
+        self, path: Path, *, may_split: bool = False, extra_outputs: Sequence[str] = ()
+    ) -> None:
+        """Write the graph to `path`, see `model`.
+
+        More than `LARGEST_FILE` bytes do not fit into one file. With `may_split` the constants go
+        into another file next to `path`. Raises `InvalidInput` otherwise.
+        """
+        model = self.model(extra_outputs=extra_outputs)
+        size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+        if size <= LARGEST_FILE:
+            onnx.save(model, path)
+            return
+        if not may_split:
+            require_one_file(size)
+        constants = f"{path.name}.data"
+        (path.parent / constants).unlink(missing_ok=True)  # else onnx appends to it
+        onnx.save(model, path, save_as_external_data=True, location=constants)
 
     def _used_nodes(self, outputs: Sequence[str]) -> list[NodeProto]:
         """Return the nodes that `outputs` depend on."""
@@ -98,6 +121,15 @@ class OnnxGraph:
                 used.add(id(node))
                 waiting += [producers[name] for name in node.input if name in producers]
         return [node for node in self.nodes if id(node) in used]
+
+
+def require_one_file(size: int) -> None:
+    """Raise `InvalidInput` for a graph of more than `LARGEST_FILE` bytes."""
+    if size > LARGEST_FILE:
+        raise InvalidInput(
+            f"the encoder's graph would have {size / 2**30:.1f} GiB, and a file of ONNX holds"
+            " 2 GiB: export it with --quantize static-int8, which needs a quarter"
+        )
 
 
 def make_node(

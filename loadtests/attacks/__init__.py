@@ -1,1 +1,1 @@
-"""What a normal client notices while another one attacks the service."""
+"""How much an attacking client disturbs a normal one."""

@@ -1,44 +1,45 @@
-"""One round: a normal client in an open loop, alone or beside an attack."""
+"""One round: a normal client in an open loop, alone or during an attack.
+
+A round also records the service's answers of 500, logged defects, memory and memory budget.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 from time import perf_counter, sleep
 
 from loadtests.attacks.attackers import ATTACKS
-from loadtests.attacks.service_state import (
-    budget,
-    defects,
-    internal_errors,
-    metrics_of,
-    watching_memory,
-)
 from loadtests.clients.connection import Connection, predict
 from loadtests.clients.open_loop import Outcome, drive
-from loadtests.measure.overload import Health, probing
-from loadtests.measure.traffic import PREDICT, Load
+from loadtests.resources import Resident, metric, metrics_of, process_tree, resident
+from loadtests.traffic import PREDICT, Health, Load, probing
+from service.child_server import Server
 from service.core.bundle.manifest import Manifest
-from training.experiments.service_process import Server
+from service.server.memory_budget import MEMORIES, shares
+from service.settings import load_settings
 
-BEGINNING_SECONDS = 2.0  # before the normal client is measured: the attack is under way
-ENDING_SECONDS = 1.0  # that an attacker has to end by itself
+BEGINNING_SECONDS = 2.0  # the attack runs this long before the normal client is measured
+ENDING_SECONDS = 1.0  # an attacker may take this long to end by itself
+MEMORY_SECONDS = 0.2  # between two readings of the memory
+_DEFECTS = (b'"message":"defect"', b"Exception in ASGI application", b"Traceback (most recent")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What the normal client and a probe saw, and what the service held."""
+    """The answers to the normal client and to a probe, and the memory of the service."""
 
     outcome: Outcome
     health: Health
-    most_resident: float  # megabytes of all its processes, the most that was seen
-    budget: float  # megabytes that they may take
-    first_after: float  # seconds of the first request after the round
+    most_resident: float  # peak megabytes of all its processes
+    budget: float  # megabytes that its processes may take
+    first_after: float  # seconds that the first request after the round took
     first_status: int
     internal_errors: int  # answers of 500 to any client
-    defects: int  # lines of the service's log
+    defects: int  # lines in the service's log that report a defect
 
 
 def measure_round(
@@ -50,16 +51,16 @@ def measure_round(
     attack: str | None = None,
     turn: int = 0,
 ) -> Round:
-    """Send the normal load, beside the `attack` of that name if there is one."""
-    stream = load.predictions(queries, seconds=load.seconds, turn=turn)
-    errors_before, defects_before = internal_errors(metrics_of(server)), defects(server)
+    """Send the normal load, together with the attack named `attack` if given."""
+    stream = load.predictions(queries, turn=turn)
+    errors_before, defects_before = internal_errors(metrics_of(server.port)), defects(server)
     with watching_memory(server.pid) as most:
         with _attacking(server.port, attack):
             sleep(BEGINNING_SECONDS)
             with probing(server) as health:
                 outcome = drive(server.port, [stream])[PREDICT]
         status, seconds = _first_request(server, next(queries))
-    metrics = metrics_of(server)
+    metrics = metrics_of(server.port)
     return Round(
         outcome=outcome,
         health=health,
@@ -73,11 +74,10 @@ def measure_round(
 
 
 def _first_request(server: Server, query: str) -> tuple[int, float]:
-    """Status and seconds of a prediction on a connection of its own."""
+    """Predict on a new connection; return status and seconds."""
     began = perf_counter()
-    connection = Connection(server.port)
-    status, _ = connection.ask(predict(query))
-    connection.close()
+    with Connection(server.port) as connection:
+        status, _ = connection.ask(predict(query))
     return status, perf_counter() - began
 
 
@@ -95,5 +95,57 @@ def _attacking(port: int, attack: str | None) -> Iterator[None]:
     finally:
         ended.set()
         process.join(ENDING_SECONDS)
-        process.kill()  # one that waits for an answer
+        process.kill()  # an attacker that still waits for an answer
         process.join()
+
+
+# The service's metrics, log and memory ---------------------------------------------------------
+
+
+def internal_errors(metrics: str) -> int:
+    """Return how many requests were answered with 500."""
+    return int(metric(metrics, "keymatch_requests_total", 'status="500"'))
+
+
+def defects(server: Server) -> int:
+    """Return how many lines of the service's log report a defect."""
+    lines = server.log.read_bytes().splitlines()
+    return sum(any(sign in line for sign in _DEFECTS) for line in lines)
+
+
+def budget(bundle: Manifest, metrics: str) -> float:
+    """Megabytes that a service with default settings may take, including what it has learned."""
+    live = metric(metrics, "keymatch_live_bytes")
+    others = sum(share.size for share in shares(load_settings(None, {}), bundle))
+    return (others + MEMORIES * live) / 1e6
+
+
+def memory_of_tree(pid: int) -> float:
+    """Megabytes of a process and its descendants; shared pages of files count once."""
+    of_each = [one for one in map(_resident, process_tree(pid)) if one is not None]
+    return sum(one.private for one in of_each) + max((one.shared for one in of_each), default=0.0)
+
+
+def _resident(pid: int) -> Resident | None:
+    try:
+        return resident(pid)
+    except (OSError, KeyError):  # the process has just ended
+        return None
+
+
+@contextmanager
+def watching_memory(pid: int) -> Iterator[Mapping[str, float]]:
+    """Record the peak memory under "resident", in megabytes."""
+    most, ended = {"resident": 0.0}, Event()
+
+    def watch() -> None:
+        while not ended.wait(MEMORY_SECONDS):
+            most["resident"] = max(most["resident"], memory_of_tree(pid))
+
+    thread = Thread(target=watch, name="memory")
+    thread.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        thread.join()

@@ -1,2 +1,1 @@
-"""HTTP clients that take little processor time from the server: one connection, an open loop, a
-closed loop."""
+"""HTTP clients that take little CPU time from the server: open loops, and a flood."""

@@ -7,12 +7,13 @@ latency. This client sends prepared bytes and reads only the status and the cont
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import Any
 
 import orjson
 
-from training.experiments.service_process import HOST
+from service.child_server import HOST
 
 _BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
@@ -42,7 +43,7 @@ class Connection:
         self.socket.sendall(request)
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Read the bytes that have arrived; returns (status, body) once the answer is complete."""
+        """Read the bytes that have arrived; return (status, body) once the answer is complete."""
         piece = self.socket.recv(262_144)
         if not piece:
             raise RequestFailed("the server closed the connection")
@@ -62,7 +63,7 @@ class Connection:
         return int(head[9:12]), body
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request and wait for its whole answer: (status, body)."""
+        """Send a request and wait for its whole answer, (status, body)."""
         self.send(request)
         while True:
             answer = self.receive()
@@ -70,7 +71,7 @@ class Connection:
                 return answer
 
     def receive_stream(self) -> list[bytes]:
-        """All lines of a chunked answer that ends when the server closes the connection."""
+        """Return all lines of a chunked answer that ends when the server closes the connection."""
         self.socket.settimeout(None)
         with self.socket.makefile("rb") as answer:
             status = answer.readline()
@@ -88,46 +89,63 @@ class Connection:
         """Close the socket."""
         self.socket.close()
 
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def one_by_one(port: int, requests: Iterable[bytes]) -> tuple[list[float], list[Any]]:
+    """Send requests over one connection; return the seconds and the JSON of each answer.
+
+    Raises `RequestFailed` for any status but 200.
+    """
+    seconds, answers = [], []
+    with Connection(port) as connection:
+        for request in requests:
+            start = perf_counter()
+            answer = connection.ask(request)
+            seconds.append(perf_counter() - start)
+            answers.append(require(answer))
+    return seconds, answers
+
 
 def post(path: str, document: Any) -> bytes:
-    """The bytes of a POST request with a JSON body."""
-    body = orjson.dumps(document)
+    """Return the bytes of a POST request with a JSON body."""
+    return post_bytes(path, orjson.dumps(document))
+
+
+def post_bytes(path: str, body: bytes, *, media_type: str = "application/json") -> bytes:
+    """Return the bytes of a POST request."""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {media_type}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
 
 
 def get(path: str) -> bytes:
-    """The bytes of a GET request."""
+    """Return the bytes of a GET request."""
     return f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 
 def delete(path: str) -> bytes:
-    """The bytes of a DELETE request."""
+    """Return the bytes of a DELETE request."""
     return f"DELETE {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 
-def stream(path: str, lines: bytes) -> bytes:
-    """The bytes of a POST request with an NDJSON body."""
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/x-ndjson\r\n"
-        f"Content-Length: {len(lines)}\r\n\r\n"
-    ).encode() + lines
-
-
 def predict(query: str) -> bytes:
-    """A /predict request for one query, with the bundle's defaults."""
+    """Return a /predict request for one query, with the bundle's defaults."""
     return post("/predict", {"queries": [query]})
 
 
 def put_label(label_id: str, text: str, queries: Sequence[str] = ()) -> bytes:
-    """A /labels request for one label."""
+    """Return a /labels request for one label."""
     return post("/labels", {"labels": [{"id": label_id, "text": text, "queries": list(queries)}]})
 
 
 def require(answer: tuple[int, bytes], *, status: int = 200) -> Any:
-    """The JSON of an answer; `RequestFailed` if its status is not the expected one."""
+    """Return the JSON of an answer; raises `RequestFailed` if its status is not `status`."""
     if answer[0] != status:
         raise RequestFailed(f"status {answer[0]}, expected {status}: {answer[1][:300]!r}")
     return orjson.loads(answer[1])

@@ -1,11 +1,11 @@
-"""A flood: more requests than the server answers, in an open loop, by one thread that costs little.
+"""A flood of requests in an open or a closed loop, by one thread that takes little CPU time.
 
-The client shares its cores with the server, so it sends prepared bytes, looks at nothing but the
-status and the length of an answer, and keeps figures in arrays. It wakes at most once a millisecond
-and then sends all that is due. Latency counts from the intended start.
+The client shares its cores with the server. It sends prepared bytes, reads only the status and the
+length of an answer, and keeps figures in arrays. It wakes at most once per millisecond and then
+sends all requests that are due. Latency counts from the intended start.
 
-The thread of `open_loop.py` sleeps until each start and another one receives: more exact, and with
-some thousand requests a second too dear.
+`open_loop.py` is more exact: one thread sleeps until each start, and another one receives. With
+some thousand requests per second it would take too much CPU time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from time import perf_counter, process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from training.experiments.service_process import HOST
+from loadtests.clients.connection import RequestFailed
+from service.child_server import HOST
 
-UNANSWERED, BROKEN, LEFT = 0, 1, 2  # in place of a status: none came, connection lost, client left
-_LAST_ANSWER_SECONDS = 5.0
+UNANSWERED, BROKEN, LEFT = 0, 1, 2  # used instead of an HTTP status
+_LAST_ANSWER_SECONDS, _LAST_IN_CLOSED_LOOP = 5.0, 30.0
 _WAKE_SECONDS = 0.001
 _ANSWER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flood:
-    """What is sent: request number i at `starts[i]` seconds, `requests` again and again.
+    """A plan: request number i starts at `starts[i]` seconds; `requests` are repeated in order.
 
-    Nothing is sent after `until` seconds, if given: with all starts at 0, that is a closed loop.
-    All connections are opened before the start; requests that are due while all of them are busy
-    wait, and their latency goes on. `idle` further connections stay open and unused. Of `leaving`
-    requests (a share from 0 to 1), the client disconnects `patience` seconds after sending them; it
-    connects again for its next request, and meanwhile the others are served.
+    Nothing is sent after `until` seconds, if given. With all starts at 0 this is a closed loop:
+    each connection sends its next request as soon as it is answered. All connections are opened
+    before the start. Requests that are due while all connections are busy wait, and their latency
+    counts. `idle` additional connections stay open and unused. `leaving` (0 to 1) is the share of
+    requests after which the client disconnects, `patience` seconds after sending. It reconnects for
+    its next request.
     """
 
     requests: Sequence[bytes]
@@ -53,33 +55,64 @@ class Flood:
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What became of each request, in the order of their starts.
+    """The result of each request, in the order of their starts.
 
-    `status` is an HTTP status, `UNANSWERED`, `BROKEN` or `LEFT`; `seconds` count from the intended
-    start to the answer. `processor` is what the client itself took, `idle_lost` how many of its
-    idle connections the server had closed at the end.
+    `status` is an HTTP status, `UNANSWERED`, `BROKEN` or `LEFT`. `seconds` count from the intended
+    start (in a closed loop: from sending) to the answer. `cpu` is the client's CPU time,
+    `idle_lost` the number of its idle connections that the server had closed at the end.
     """
 
     starts: NDArray[np.float64]
     status: NDArray[np.int16]
     seconds: NDArray[np.float64]
-    processor: float
+    cpu: float
     idle_lost: int
-
-    def latencies(self, status: int, *, since: float = 0.0) -> NDArray[np.float64]:
-        """Seconds of the answers of one status, of requests due from `since` seconds on."""
-        return self.seconds[(self.status == status) & (self.starts >= since)]
 
 
 def flood(port: int, plan: Flood) -> Fate:
-    """Send everything from a process of its own."""
+    """Send everything from a separate process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client_process:
         return client_process.submit(flood_in_this_process, port, plan).result()
 
 
 def flood_in_this_process(port: int, plan: Flood) -> Fate:
-    """As `flood`, but from this thread."""
+    """Like `flood`, but send everything from this thread."""
     return _Flooding(port, plan).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Seconds of each answer in a closed loop that took `seconds`; `refused` requests got 429."""
+
+    seconds: float
+    latencies: list[float]
+    refused: int
+
+    @property
+    def per_second(self) -> float:
+        """Answered requests per second."""
+        return len(self.latencies) / self.seconds
+
+
+def saturate(
+    port: int, requests: Sequence[bytes], *, connections: int, seconds: float
+) -> Throughput:
+    """Send each request once, in a closed loop that ends after `seconds` or with the last request.
+
+    The latencies leave out the waiting that an open loop shows. Raises `RequestFailed` for an
+    answer that is neither 200 nor 429, and for a request without an answer.
+    """
+    starts = np.zeros(len(requests))
+    plan = Flood(requests=requests, starts=starts, until=seconds, connections=connections)
+    fate = flood(port, plan)
+    failed = fate.status[~np.isin(fate.status, (200, 429))]
+    if len(failed):
+        raise RequestFailed(f"status {failed[0]}, expected 200 ({len(failed)} requests)")
+    return Throughput(
+        seconds=float(np.max(fate.starts + fate.seconds)),
+        latencies=fate.seconds[fate.status == 200].tolist(),
+        refused=int(np.count_nonzero(fate.status == 429)),
+    )
 
 
 class _Flooding:
@@ -87,14 +120,14 @@ class _Flooding:
         self._port, self._plan = port, plan
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
-        self._idle: deque[int] = deque()  # file numbers; the longest unused first
-        self._number: dict[int, int] = {}  # of the unanswered request, by file number
-        self._pieces: dict[int, bytes] = {}  # of an answer that has not arrived as a whole
-        self._unsent: dict[int, bytes] = {}  # requests that wait for their connection
-        self._leavers: deque[tuple[float, int, int]] = deque()  # when, file number, request number
+        self._idle: deque[int] = deque()  # file descriptors, the longest unused first
+        self._number: dict[int, int] = {}  # descriptor -> number of its unanswered request
+        self._pieces: dict[int, bytes] = {}  # descriptor -> the arrived part of its answer
+        self._unsent: dict[int, bytes] = {}  # descriptor -> request, until it is connected
+        self._leavers: deque[tuple[float, int, int]] = deque()  # when, descriptor, request number
         count = len(plan.starts)
         self._status = np.full(count, UNANSWERED, np.int16)
-        self._ended = np.zeros(count)
+        self._starts, self._ended = plan.starts.copy(), np.zeros(count)
         draw = np.random.default_rng(0).random(count)
         self._leaves = (draw < plan.leaving).tolist()
         self._sent = 0
@@ -104,9 +137,11 @@ class _Flooding:
         unused = [socket.create_connection((HOST, self._port)) for _ in range(plan.idle)]
         self._idle.extend(self._connect() for _ in range(plan.connections))
         starts, count = plan.starts.tolist(), len(plan.starts)
-        processor = process_time()
+        cpu = process_time()
         self._begin = perf_counter()
-        last = (plan.until or starts[-1]) + _LAST_ANSWER_SECONDS
+        last = starts[-1] + _LAST_ANSWER_SECONDS
+        if plan.until is not None:
+            last = plan.until + _LAST_IN_CLOSED_LOOP
         while (now := perf_counter() - self._begin) < last:
             if plan.until is not None and now > plan.until:
                 count = self._sent
@@ -121,30 +156,32 @@ class _Flooding:
                     self._write(file, self._unsent.pop(file))
                 else:
                     self._receive(file)
-        processor = process_time() - processor
+        cpu = process_time() - cpu
         lost = sum(_closed(connection) for connection in unused)
         for connection in (*unused, *self._sockets.values()):
             connection.close()
         self._poll.close()
         return Fate(
-            starts=plan.starts[: self._sent],
+            starts=self._starts[: self._sent],
             status=self._status[: self._sent],
-            seconds=(self._ended - plan.starts)[: self._sent],
-            processor=processor,
+            seconds=(self._ended - self._starts)[: self._sent],
+            cpu=cpu,
             idle_lost=lost,
         )
 
     def _send(self, now: float) -> bool:
-        """Send the next request; False if there is no connection for it."""
+        """Send the next request; return False if no connection is free."""
         if self._idle:
             file = self._idle.popleft()
-        elif len(self._sockets) < self._plan.connections:  # clients that left come back
+        elif len(self._sockets) < self._plan.connections:  # clients that left reconnect
             file = self._connect(wait=False)
         else:
             return False
         number, requests = self._sent, self._plan.requests
         self._sent += 1
         self._number[file] = number
+        if self._plan.until is not None:
+            self._starts[number] = now
         if self._leaves[number]:
             self._leavers.append((now + self._plan.patience, file, number))
         self._write(file, requests[number % len(requests)])
@@ -153,7 +190,7 @@ class _Flooding:
     def _write(self, file: int, request: bytes) -> None:
         try:
             self._sockets[file].send(request)
-        except BlockingIOError:  # the connection is not there yet
+        except BlockingIOError:  # the connection is still being opened
             self._unsent[file] = request
             self._poll.modify(file, select.EPOLLIN | select.EPOLLOUT)
         except OSError:
@@ -180,14 +217,14 @@ class _Flooding:
         self._idle.append(file)
 
     def _leave(self, now: float) -> None:
-        """Disconnect those that have waited as long as they wanted to."""
+        """Disconnect the clients whose patience is over."""
         while self._leavers and self._leavers[0][0] <= now:
             _, file, number = self._leavers.popleft()
             if self._number.get(file) == number:
                 self._end(file, LEFT)
 
     def _end(self, file: int, status: int) -> None:
-        """Close a connection; its request, if it has one, ends with `status`."""
+        """Close a connection; if it has an open request, that request gets `status`."""
         connection = self._sockets.pop(file)
         self._poll.unregister(file)
         connection.close()
@@ -214,7 +251,7 @@ class _Flooding:
 
 
 def _closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection on which nothing was sent."""
+    """Return whether the other side has closed a connection on which nothing was sent."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""

@@ -1,6 +1,6 @@
 """Open loop: each request starts when it is due, even if earlier ones are not answered yet.
 
-Latency counts from the intended start. A closed loop sends nothing while the server is slow, and so
+Latency counts from the intended start. A closed loop sends nothing while the server is slow, so it
 leaves out exactly the requests that would have waited (coordinated omission).
 
 One thread sends and one receives. Both sleep in the kernel: the timers of an event loop round up to
@@ -22,7 +22,7 @@ import numpy as np
 
 from loadtests.clients.connection import Connection, RequestFailed
 
-_SPARE_CONNECTIONS = 4  # opened before the loop starts; further ones open when needed
+_SPARE_CONNECTIONS = 4  # opened before the loop starts; more are opened when needed
 _LAST_ANSWER_SECONDS = 30.0
 
 
@@ -40,33 +40,25 @@ class Outcome:
     """The answers and failures of one stream."""
 
     latencies: list[float]  # seconds from the intended start, in order of the answers
-    late: list[float]  # seconds by which the client itself was late
-    failures: dict[str, int]  # count by HTTP status or by error name
+    late: list[float]  # seconds by which the client itself sent late
+    failures: dict[str, int]  # HTTP status or error name -> count
 
 
 def poisson_starts(*, rate: float, seconds: float, seed: int) -> list[float]:
-    """Starts of independent users: exponential gaps with mean 1 / rate."""
+    """Return starts like those of independent users: exponential gaps with mean 1 / rate."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
     return [float(start) for start in np.cumsum(gaps)]
 
 
 def drive(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
-    """Send all streams at the same time from a separate process; outcomes by the streams' names."""
+    """Send all streams at the same time from a separate process; return outcomes by stream name."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client_process:
         return client_process.submit(drive_in_this_process, port, list(streams)).result()
 
 
 def drive_in_this_process(port: int, streams: Sequence[Stream]) -> dict[str, Outcome]:
-    """As `drive`, but from two threads of this process."""
+    """Like `drive`, but send all streams from two threads of this process."""
     return _OpenLoop(port, streams).run()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Unanswered:
-    """A request that was sent: its stream, and when it was due."""
-
-    stream: str
-    due: float
 
 
 class _OpenLoop:
@@ -83,7 +75,7 @@ class _OpenLoop:
             stream.name: Outcome(latencies=[], late=[], failures={}) for stream in streams
         }
         self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        self._unanswered: dict[Connection, _Unanswered] = {}
+        self._unanswered: dict[Connection, tuple[str, float]] = {}  # stream, and when it was due
         self._selector = selectors.DefaultSelector()
         self._answered = 0
 
@@ -107,7 +99,7 @@ class _OpenLoop:
             if ahead > 0:
                 sleep(ahead)
             connection = self._idle_connection()
-            self._unanswered[connection] = _Unanswered(stream=name, due=due)
+            self._unanswered[connection] = name, due
             self._outcomes[name].late.append(perf_counter() - due)
             connection.send(request)
 
@@ -119,8 +111,8 @@ class _OpenLoop:
             if events:
                 quiet_since = now
             elif now - quiet_since > _LAST_ANSWER_SECONDS:
-                for request in self._unanswered.values():
-                    self._fail(request, "no answer")
+                for stream, _ in self._unanswered.values():
+                    self._fail(stream, "no answer")
                 return
             for key, _ in events:
                 self._take(key.data)
@@ -132,27 +124,27 @@ class _OpenLoop:
             self._selector.unregister(connection.socket)
             connection.close()
             request = self._unanswered.pop(connection, None)
-            if request is not None:  # else the connection was idle, and no answer is lost
+            if request is not None:  # if None, the connection was idle and no answer is lost
                 self._answered += 1
-                self._fail(request, type(error).__name__)
+                self._fail(request[0], type(error).__name__)
             return
         if answer is None:
             return
         now = perf_counter()
-        request = self._unanswered.pop(connection)
+        stream, due = self._unanswered.pop(connection)
         self._answered += 1
         if answer[0] == 200:
-            self._outcomes[request.stream].latencies.append(now - request.due)
+            self._outcomes[stream].latencies.append(now - due)
         else:
-            self._fail(request, str(answer[0]))
+            self._fail(stream, str(answer[0]))
         self._idle.put(connection)
 
-    def _fail(self, request: _Unanswered, reason: str) -> None:
-        failures = self._outcomes[request.stream].failures
+    def _fail(self, stream: str, reason: str) -> None:
+        failures = self._outcomes[stream].failures
         failures[reason] = failures.get(reason, 0) + 1
 
     def _idle_connection(self) -> Connection:
-        """An idle connection that the server has not closed, or a new one."""
+        """Return an idle connection that the server has not closed, or a new one."""
         while True:
             try:
                 connection = self._idle.get_nowait()

@@ -1,1 +1,1 @@
-"""What `device = "cuda"` takes and gives: encoding, searching, and the whole service."""
+"""Encoding, searching and serving with `device = "cuda"`, compared with the CPU."""

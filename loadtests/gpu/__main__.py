@@ -1,37 +1,51 @@
-"""`python -m loadtests.gpu`: all about `device = "cuda"` in one command, where there is a GPU.
+"""`python -m loadtests.gpu`: measures everything about `device = "cuda"` in one command.
 
-Encoding by batch and length, exact search by number of rows with its recall, and the whole service
-beside the one on the processor: latency, saturation, processor time, and how far the scores of its
-answers differ. Without a GPU it ends with one sentence and status 2. Writes gpu.json, gpu.md and
-gpu.png.
+Measures encoding by batch and length, exact search by number of rows with its recall, and the whole
+service on GPU and CPU: latency, saturation, CPU time, and differences of the scores. Without a GPU
+it ends with one sentence and status 2. Writes gpu.json and gpu.md.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Annotated
 
+import numpy as np
 from cyclopts import App
 
-from loadtests.gpu import gpu_plot
-from loadtests.gpu.encoding import Encoding, measure_encoding
+from loadtests.bare_predictor import BarePredictor
+from loadtests.clients.connection import one_by_one, predict
 from loadtests.gpu.searching import Searched, measure_search
-from loadtests.gpu.serving import Served, exact_scores, measure_service, tolerance_row
-from loadtests.measure.environment import environment
-from loadtests.measure.traffic import Load
 from loadtests.queries import distinct, read_queries
-from loadtests.results.result_table import Report, Row
+from loadtests.report import Report, Row
+from loadtests.saturation import Level, best, measure_saturation
+from loadtests.traffic import Load, Summary, measure_predictions, warm_up
+from service.child_server import Server, running_server
 from service.command_line import open_console, run
 from service.core.bundle import manifest
 from service.core.bundle.manifest import Manifest
 from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.onnx_session import BATCHES, lengths_up_to
 from service.core.types import DeviceName
-from service.engine.devices import open_device, require_device
+from service.engine.device import open_device, require_device
 from training.commands.options import MANY
 
 DEVICES: tuple[DeviceName, ...] = ("cuda", "cpu")
+CONNECTIONS = (8, 32, 64)  # tried for saturation: more connections give a GPU larger batches
+READY_SECONDS = 600.0
+TOLERANCE = 1e-3  # allowed difference of a score, as stated in service/how-it-works.md
+
+Scores = list[list[float]]  # each query's label scores, descending
+
+REPETITIONS = 30
+_TOKEN = 5  # any token of the vocabulary; its meaning does not affect the time
 
 app = App(name="loadtests.gpu", help=__doc__)
 
@@ -47,7 +61,7 @@ def gpu(
     compared: int = 500,
     seed: int = 0,
 ) -> int:
-    """Measure, report, draw.
+    """Measure and report.
 
     Parameters
     ----------
@@ -55,51 +69,74 @@ def gpu(
         The bundle that both devices serve; its encoder must be in fp32 (`export encoder --quantize
         none`).
     out
-        Folder for gpu.json, gpu.md and gpu.png.
+        Folder for gpu.json and gpu.md.
     rows
-        Numbers of drawn keys that are searched; each takes 2 bytes a dimension of the GPU's memory,
-        and of this machine's.
+        Numbers of random keys that are searched. Each key takes 2 bytes per dimension, in the GPU's
+        memory and in main memory.
     rate
-        Queries a second in the open loop.
+        Queries per second in the open loop.
     seconds
-        Length of the open loop, and of the closed loops together.
+        Length of the open loop; the closed loops together take as long.
     compared
-        Queries whose answers are compared with exact search on the processor.
+        Queries whose answers are compared with exact search on the CPU.
     seed
         Draws keys, queries and arrivals.
     """
     require_device("cuda")
     facts = manifest.read(bundle)
     load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
-    encoding = _encoding(bundle, facts)
+    _say("encoding ...")
+    measured = list(
+        encoding_rows(
+            OnnxEncoder(bundle, facts.encoder, device="cuda"),
+            OnnxEncoder(bundle, facts.encoder),
+            tokens=facts.encoder.max_tokens,
+        )
+    )
     searched = [_searched(facts, count, seed) for count in sorted(rows)]
     served, answers = _served(bundle, load, compared)
     Report(
         title="Serving on a GPU",
         settings={"bundle": bundle.name, "rate": rate, "seconds": seconds, "compared": compared},
-        environment=environment(),
         rows=[
-            *encoding.rows(),
+            *measured,
             *(at.row() for at in searched),
             *(at.row() for at in served),
             *answers,
         ],
     ).publish(out, "gpu")
-    gpu_plot.draw(out / "gpu.png", encoding, searched, served)
     return 0
 
 
-def _encoding(bundle: Path, facts: Manifest) -> Encoding:
-    _say("encoding ...")
-    return measure_encoding(
-        OnnxEncoder(bundle, facts.encoder, device="cuda"),
-        OnnxEncoder(bundle, facts.encoder),
-        tokens=facts.encoder.max_tokens,
-    )
+def encoding_rows(on_device: OnnxEncoder, on_cpu: OnnxEncoder, *, tokens: int) -> Iterator[Row]:
+    """Time encoders that cut texts at `tokens`, in every batch size; one row per text length."""
+    for length in lengths_up_to(tokens):
+        times = {texts: _milliseconds(on_device, texts, length) for texts in BATCHES}
+        alone = _milliseconds(on_cpu, 1, length)
+        shown = ", ".join(f"{texts}: {value:.2f}" for texts, value in times.items())
+        yield Row(
+            what=f"encode texts of {length} tokens, ms a batch of so many",
+            goal="-",
+            measured=f"{shown}; on the CPU one takes {alone:.2f}",
+            figures={
+                "batch_ms": {str(texts): value for texts, value in times.items()},
+                "cpu_ms": alone,
+            },
+        )
+
+
+def _milliseconds(encoder: OnnxEncoder, texts: int, length: int) -> float:
+    """The median time of a batch of `texts` texts; the first run is not timed."""
+    batch, seconds = [[_TOKEN] * length] * texts, []
+    for _ in range(REPETITIONS + 1):
+        start = perf_counter()
+        encoder.embed_batch(batch)
+        seconds.append(perf_counter() - start)
+    return 1000 * median(seconds[1:])
 
 
 def _searched(facts: Manifest, rows: int, seed: int) -> Searched:
-    """Search on a device that is opened anew, so that the memory of the last is free again."""
+    """Search on a newly opened device, which frees the memory of the previous one."""
     _say(f"searching {rows:,} rows ...")
     device = open_device("cuda")
     assert device is not None
@@ -108,7 +145,7 @@ def _searched(facts: Manifest, rows: int, seed: int) -> Searched:
 
 
 def _served(bundle: Path, load: Load, compared: int) -> tuple[list[Served], list[Row]]:
-    """The figures of both devices, and the rows about their answers."""
+    """Return the figures of both devices, and the rows that compare their answers."""
     texts = read_queries(bundle)
     chosen = list(islice(distinct(texts, seed=load.seed + 1), compared))
     exact = exact_scores(bundle, chosen)
@@ -120,6 +157,85 @@ def _served(bundle: Path, load: Load, compared: int) -> tuple[list[Served], list
         served.append(figures)
         answers.append(tolerance_row(device, scores, exact))
     return served, answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """The figures of the service on one device."""
+
+    device: DeviceName
+    ready_seconds: float
+    latency: Summary
+    failures: dict[str, int]
+    levels: list[Level]
+
+    def row(self) -> Row:
+        """Return the report's row."""
+        rates = ", ".join(f"{at.connections}: {at.per_second:.0f}" for at in self.levels)
+        failed = f"; FAILED: {self.failures}" if self.failures else ""
+        return Row(
+            what=f"the service, device {self.device}",
+            goal="-",
+            measured=f"open loop {self.latency}; answers/s by connections: {rates}; CPU"
+            f" {best(self.levels).query_cpu_ms:.2f} ms a query; ready in"
+            f" {self.ready_seconds:.1f} s{failed}",
+            figures=asdict(self),
+        )
+
+
+def measure_service(
+    bundle: Path, device: DeviceName, queries: Iterator[str], load: Load, *, compared: Sequence[str]
+) -> tuple[Served, Scores]:
+    """Serve the bundle on a device; return figures, and the scores of the `compared` queries."""
+    with TemporaryDirectory() as folder:
+        config = Path(folder) / "keymatch.toml"
+        config.write_text(f'[engine]\ndevice = "{device}"\n')
+        options = ["--no-access-log", "--config", str(config)]
+        with running_server(bundle, options=options, ready_seconds=READY_SECONDS) as server:
+            warm_up(server, queries, seconds=min(4.0, load.seconds))
+            outcome = measure_predictions(server, queries, load)
+            levels = measure_saturation(
+                server, queries, seconds=load.seconds, levels_of=CONNECTIONS
+            )
+            scores = served_scores(server, compared)
+            return Served(
+                device=device,
+                ready_seconds=server.seconds_to_ready,
+                latency=Summary.of(outcome.latencies),
+                failures=outcome.failures,
+                levels=levels,
+            ), scores
+
+
+def served_scores(server: Server, queries: Sequence[str]) -> Scores:
+    """Return the scores of each query's labels, as the service answers them."""
+    _, answers = one_by_one(server.port, map(predict, queries))
+    return [[label["score"] for label in answer["results"][0]["keywords"]] for answer in answers]
+
+
+def exact_scores(bundle: Path, queries: Sequence[str]) -> Scores:
+    """Return the scores of an exact search on the CPU, without the service."""
+    bare = BarePredictor.open(bundle)
+    options = replace(bare.options, exact=True)
+    answer = bare.predictor.predict(bare.view, queries, options)
+    return [[label.score for label in prediction.keywords] for prediction in answer.predictions]
+
+
+def tolerance_row(device: DeviceName, served: Scores, exact: Scores) -> Row:
+    """Compare scores rank by rank, since labels with nearly equal scores may change places."""
+    differences = [
+        abs(score - other)
+        for scores, others in zip(served, exact, strict=True)
+        for score, other in zip(scores, others, strict=True)
+    ]
+    largest = max(differences, default=0.0)
+    return Row(
+        what=f"answers, device {device}, against exact search on the CPU",
+        goal=f"scores within {TOLERANCE:g}",
+        measured=f"largest difference {largest:.1e}, mean {float(np.mean(differences)):.1e}",
+        met=largest <= TOLERANCE,
+        figures={"largest": largest, "mean": float(np.mean(differences))},
+    )
 
 
 def _say(sentence: str) -> None:

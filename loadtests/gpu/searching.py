@@ -1,8 +1,8 @@
-"""Exact search on the device by number of rows, held against an exact scan on the processor.
+"""Exact search on the device by number of rows, compared with an exact scan on the CPU.
 
-Keys and queries are unit vectors drawn at random: an exact scan takes as long over any others.
-Recall counts a row as right whose similarity is that of the last exact row but for the rounding of
-queries to fp16.
+Keys and queries are random unit vectors; an exact scan takes as long for any others. A row counts
+as recalled if its similarity is at least that of the last exact row, apart from rounding: queries
+are rounded to fp16.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from time import perf_counter
 
 import numpy as np
 
-from loadtests.results.result_table import Row
+from loadtests.report import Row
+from service.core.index.choose_ef import recall_per_query
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import exact_search
 from service.core.index.protocol import RowFilter, batches
-from service.core.index.recall import recall_per_query
 from service.core.types import Floats, Halves
 
-BATCHES = (1, 8, 64)  # queries
+BATCHES = (1, 8, 64)  # queries per batch
 REPETITIONS = 20
-FP16_TIE = 2e-4  # similarities closer than this are equal, once queries are rounded to fp16
-DEAD_SHARE = 0.05  # of the rows, with tombstones
+FP16_TIE = 2e-4  # smaller differences count as equal, because queries are rounded to fp16
+DEAD_SHARE = 0.05  # share of the rows with tombstones
 _EXACT_QUERIES = 64
-_DRAWN_ROWS = 65_536  # at a time
+_DRAWN_ROWS = 65_536  # rows that are drawn in one step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """The figures of one number of rows; milliseconds by queries in a batch."""
+    """The figures of one number of rows; milliseconds by batch size."""
 
     rows: int
     depth: int
@@ -40,10 +40,10 @@ class Searched:
     milliseconds: dict[str, float]
     with_tombstones: dict[str, float]
     recall: float
-    difference: float  # largest, of a similarity to the processor's of the same rank
+    difference: float  # largest difference of a similarity to the CPU's at the same rank
 
     def row(self) -> Row:
-        """The row of the report."""
+        """Return the report's row."""
         return Row(
             what=f"search {self.rows:,} rows in fp16, ms a batch of so many queries",
             goal="recall 1 but for ties",
@@ -81,7 +81,7 @@ def measure_search(
 
 
 def drawn(random: np.random.Generator, rows: int, dimension: int) -> Halves:
-    """Return unit vectors [rows, dimension] in fp16."""
+    """Return random unit vectors [rows, dimension] in fp16."""
     vectors = np.empty((rows, dimension), np.float16)
     for batch in batches(rows, _DRAWN_ROWS):
         part = random.standard_normal((batch.stop - batch.start, dimension), np.float32)
@@ -92,7 +92,7 @@ def drawn(random: np.random.Generator, rows: int, dimension: int) -> Halves:
 def _compared(
     segment: DeviceSegment, keys: Halves, queries: Floats, depth: int
 ) -> tuple[float, float]:
-    """Mean recall, and the largest difference of similarities."""
+    """Return mean recall, and the largest difference of similarities."""
     everything = RowFilter(start=0, stop=len(keys))
     exact, exact_rows = exact_search(keys, queries, count=depth, row_filter=everything)
     similarities, rows = segment.search(queries, count=depth, ef=0, row_filter=None)

@@ -1,1 +1,1 @@
-"""Other ways to answer the same queries, measured beside Keymatch in one run."""
+"""Other ways to answer the same queries, measured next to Keymatch in one run."""

@@ -1,8 +1,8 @@
-"""`python -m loadtests.opponents`: Keymatch beside three other ways to serve the same keys.
+"""`python -m loadtests.opponents`: Keymatch next to three other ways to serve the same keys.
 
 The opponents are a plain stack, txtai's API service, and Chroma behind a thin service. Each runs in
-a server process of its own, started here, and gets the same traffic in turn. Their packages are
-installed into a virtual environment of their own. Writes opponents.json and opponents.md.
+its own server process and gets the same traffic in turn. Their packages are installed into a
+separate virtual environment. Writes opponents.json and opponents.md.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from loadtests.measure.environment import environment
-from loadtests.opponents.comparison_rows import store_rows, traffic_rows
-from loadtests.opponents.environment import prepared_environment
-from loadtests.opponents.registry import chosen
-from loadtests.opponents.rounds import Plan, play, warm_up
-from loadtests.opponents.sides import running_sides
-from loadtests.opponents.stores import Setup, Store, load_stores
+from loadtests.opponents.rounds import Measured, Plan, Traffic, play, warm_up
+from loadtests.opponents.systems import (
+    Setup,
+    Side,
+    chosen,
+    load_stores,
+    prepared_environment,
+    running_sides,
+)
 from loadtests.queries import distinct, read_queries
-from loadtests.results.result_table import Report, Row
+from loadtests.report import Report, Row, environment
+from loadtests.resources import process_tree, resident
+from loadtests.traffic import Summary
 from service.command_line import open_console, run
 from service.core.bundle import manifest
 from training.commands.options import MANY
+
+KEYMATCH, PLAIN = "keymatch", "plain"  # names of systems
+TIMES_THE_PLAIN_STACK = 12.0  # goal for the throughput at saturation
 
 app = App(name="loadtests.opponents", help=__doc__)
 
@@ -51,12 +58,12 @@ def opponents(
     out
         Folder for the report, the stores and the opponents' environment.
     only
-        Names of opponents: plain, txtai, chroma. All by default.
+        Names of opponents: plain, txtai, chroma. Default: all.
     keys
-        Use only so many of the bundle's keys, on all sides.
+        The number of the bundle's keys to use, for all systems. Default: all.
     packages
-        The opponents' virtual environment, OUT/environment by default. Packages that it lacks are
-        installed into it.
+        The opponents' virtual environment. Default: OUT/environment. Missing packages are installed
+        into it.
     """
     console, named, facts = open_console(stderr=True), chosen(only), manifest.read(bundle)
     required = [package for opponent in named.values() for package in opponent.packages]
@@ -71,7 +78,7 @@ def opponents(
     stores = load_stores(bundle, folder, setup, keys=keys, console=console)
     console.print("measuring ...")
     Report(
-        title="Keymatch beside other systems",
+        title="Keymatch and other systems",
         settings={"bundle": facts.name, "keys": total, **asdict(plan)},
         environment={**environment(), "opponents": versions},
         rows=_measured_rows(setup, stores, plan, read_queries(bundle)),
@@ -80,14 +87,69 @@ def opponents(
 
 
 def _measured_rows(
-    setup: Setup, stores: Mapping[str, Store], plan: Plan, texts: list[str]
+    setup: Setup, stores: Mapping[str, Path], plan: Plan, texts: list[str]
 ) -> list[Row]:
     queries = distinct(texts, seed=plan.seed)
     with running_sides(setup, stores) as sides:
         for side in sides:
             warm_up(side, queries)
         rows = traffic_rows(play(sides, plan, queries))
-        return rows + store_rows(sides, stores)
+        return rows + [size_row(side) for side in sides]
+
+
+def traffic_rows(measured: Mapping[Traffic, Mapping[str, Measured]]) -> list[Row]:
+    """Rows for throughput or latency, and for the servers' CPU time."""
+    rows = []
+    for kind, by_side in measured.items():
+        for name, result in by_side.items():
+            rows.append(_traffic_row(f"{kind}: {name}", kind, result))
+        if kind.rate is None and {KEYMATCH, PLAIN} <= set(by_side):
+            rows.append(_ratio_row(by_side))
+    return rows
+
+
+def size_row(side: Side) -> Row:
+    """A row for the memory after the load, and for the time to readiness."""
+    megabytes = sum(resident(pid).total for pid in process_tree(side.server.pid))
+    ready = side.server.seconds_to_ready
+    return Row(
+        what=f"size and start: {side.name}",
+        goal="-",
+        measured=f"{megabytes:.0f} MB resident after the load; ready in {ready:.1f} s",
+        figures={"resident_mb": megabytes, "ready_seconds": ready},
+    )
+
+
+def _traffic_row(what: str, kind: Traffic, result: Measured) -> Row:
+    figures: dict[str, Any] = {**asdict(kind), "failures": result.failures}
+    figures["cpu_ms"] = result.cpu_ms
+    failed = f"; FAILED: {result.failures}" if result.failures else ""
+    if not result.latencies:
+        return Row(what=what, goal="-", measured=f"no answer{failed}", figures=figures)
+    latency = Summary.of(result.latencies)
+    figures["latency"] = latency.as_document()
+    parts = [f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms"]
+    if kind.rate is None:
+        figures["per_second"] = len(result.latencies) / result.seconds
+        parts.insert(0, f"{figures['per_second']:.0f} requests/s")
+    if result.inserts:
+        inserts = Summary.of(result.inserts)
+        figures["insert_latency"] = inserts.as_document()
+        parts.append(f"inserts p50 {inserts.p50:.1f}, p99 {inserts.p99:.1f} ms")
+    parts.append(f"CPU {result.cpu_ms:.1f} ms a query")
+    return Row(what=what, goal="-", measured="; ".join(parts) + failed, figures=figures)
+
+
+def _ratio_row(by_side: Mapping[str, Measured]) -> Row:
+    keymatch, plain = by_side[KEYMATCH], by_side[PLAIN]
+    ratio = (len(keymatch.latencies) / keymatch.seconds) / (len(plain.latencies) / plain.seconds)
+    return Row(
+        what="saturation of Keymatch over the plain stack's",
+        goal=f">= {TIMES_THE_PLAIN_STACK:g}x",
+        measured=f"{ratio:.1f}x",
+        met=ratio >= TIMES_THE_PLAIN_STACK,
+        figures={"ratio": ratio},
+    )
 
 
 if __name__ == "__main__":

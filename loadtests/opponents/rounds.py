@@ -1,7 +1,7 @@
-"""The rounds of the comparison: every system in turn gets the same traffic, again and again.
+"""The rounds of the comparison: every system in turn gets the same traffic, repeatedly.
 
 All servers run all the time, but only one of them gets requests. The system that goes first changes
-with every round, so that a noisy minute of the machine does not fall on one system alone.
+with every round, so a noisy minute of the machine does not affect one system alone.
 """
 
 from __future__ import annotations
@@ -13,49 +13,48 @@ from typing import Annotated
 
 import numpy as np
 
-from loadtests.clients.closed_loop import saturate
+from loadtests.clients.flood import saturate
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
-from loadtests.measure.processor_time import processor_seconds
-from loadtests.opponents.registry import Requests
-from loadtests.opponents.sides import Side
+from loadtests.opponents.systems import Requests, Side
+from loadtests.resources import cpu_seconds
 from training.commands.options import MANY
 
 PREDICT, INSERT, PUBLISH = "predict", "insert", "publish"  # names of the streams
-CONNECTIONS = 8  # of the closed loop: enough to keep two cores busy
-_MOST_PER_SECOND = 2_000  # more requests than a system answers in a second: the loop never runs out
+CONNECTIONS = 8  # in the closed loop: enough to keep two cores busy
+_MOST_PER_SECOND = 2_000  # prepared requests: more than a system answers per second
 _PUBLISH_SECONDS = 1.0
 WARM_UP_REQUESTS, WARM_UP_SECONDS = 100, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One kind of traffic; `rate` queries a second in an open loop, None for a closed loop."""
+    """One kind of traffic: `rate` queries per second in an open loop, or a closed loop if None."""
 
     rate: float | None
-    inserts: float = 0.0  # a second
+    inserts: float = 0.0  # per second
 
     def __str__(self) -> str:
-        """The text of a table cell."""
+        """Return the text for a table cell."""
         if self.rate is None:
             return f"closed loop, {CONNECTIONS} connections"
-        beside = f" beside {self.inserts:g} inserts/s" if self.inserts else ""
-        return f"{self.rate:g}/s{beside}"
+        inserting = f" with {self.inserts:g} inserts/s" if self.inserts else ""
+        return f"{self.rate:g}/s{inserting}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured, how often and how long.
+    """The plan of the measurements: their number, length and rates.
 
     Attributes
     ----------
     seconds
         Length of each measurement.
     rounds
-        How often each measurement is repeated.
+        Number of repetitions of each measurement.
     rates
-        Queries a second of the open loops.
+        Queries per second in the open loops.
     inserts
-        Inserted texts a second beside each of the rates.
+        Inserted texts per second, in addition to each of the rates.
     seed
         Draws queries and arrivals.
     """
@@ -67,25 +66,25 @@ class Plan:
     seed: int = 0
 
     def kinds(self) -> list[Traffic]:
-        """Saturation, the rates, and the rates with inserts."""
+        """The kinds of traffic: saturation, each rate, and each rate with inserts."""
         quiet = [Traffic(rate=rate) for rate in self.rates]
         return [Traffic(rate=None), *quiet, *(replace(k, inserts=self.inserts) for k in quiet)]
 
 
 @dataclass(kw_only=True)
 class Measured:
-    """What one system did with one kind of traffic, over all rounds."""
+    """The results of one system under one kind of traffic, over all rounds."""
 
-    latencies: list[float] = field(default_factory=list)  # seconds, of queries
-    inserts: list[float] = field(default_factory=list)  # seconds
+    latencies: list[float] = field(default_factory=list)  # seconds per query
+    inserts: list[float] = field(default_factory=list)  # seconds per insert
     failures: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0  # of the closed loops
-    processor_seconds: float = 0.0  # of the servers' processes
+    seconds: float = 0.0  # total length of the closed loops
+    cpu_seconds: float = 0.0  # of the server's processes
 
     @property
-    def processor_ms(self) -> float:
-        """Processor time for each answered query, in milliseconds; it includes the inserts'."""
-        return self.processor_seconds / max(len(self.latencies), 1) * 1000
+    def cpu_ms(self) -> float:
+        """Milliseconds of CPU time per answered query, including the time for inserts."""
+        return self.cpu_seconds / max(len(self.latencies), 1) * 1000
 
 
 def play(
@@ -98,7 +97,7 @@ def play(
         first = turn % len(sides)
         for kind in kinds:
             for side in (*sides[first:], *sides[:first]):
-                # Arrivals differ between rounds, and are the same for all sides of a round.
+                # Arrivals differ between rounds, but are the same for all systems in a round.
                 drawn = replace(plan, seed=plan.seed + turn)
                 _measure(side, kind, queries, drawn, measured[kind][side.name])
     return measured
@@ -107,7 +106,7 @@ def play(
 def _measure(
     side: Side, kind: Traffic, queries: Iterator[str], plan: Plan, measured: Measured
 ) -> None:
-    before = processor_seconds(side.server.pid)
+    before = cpu_seconds(side.server.pid)
     if kind.rate is None:
         texts = islice(queries, int(_MOST_PER_SECOND * plan.seconds))
         requests = [side.requests.predict(text) for text in texts]
@@ -121,17 +120,17 @@ def _measure(
     else:
         planned = streams(side.requests, kind, queries, plan)
         _add(measured, drive(side.server.port, planned))
-    measured.processor_seconds += processor_seconds(side.server.pid) - before
+    measured.cpu_seconds += cpu_seconds(side.server.pid) - before
 
 
 def warm_up(side: Side, queries: Iterator[str]) -> None:
-    """Read what a server maps or builds when it is first used."""
+    """Send queries until a server has mapped or built what it loads on first use."""
     requests = [side.requests.predict(text) for text in islice(queries, WARM_UP_REQUESTS)]
     saturate(side.server.port, requests, connections=CONNECTIONS, seconds=WARM_UP_SECONDS)
 
 
 def streams(requests: Requests, kind: Traffic, queries: Iterator[str], plan: Plan) -> list[Stream]:
-    """The open loop's queries, and the inserts beside them."""
+    """Return the streams of the open loop: queries, and inserts at the same time."""
     assert kind.rate is not None
     seconds, seed = plan.seconds, plan.seed
     starts = poisson_starts(rate=kind.rate, seconds=seconds, seed=seed)
@@ -140,7 +139,7 @@ def streams(requests: Requests, kind: Traffic, queries: Iterator[str], plan: Pla
     if kind.inserts:
         starts = poisson_starts(rate=kind.inserts, seconds=seconds, seed=seed + 1_000)
         texts = list(islice(queries, len(starts)))
-        # A text that is drawn again in a later round is inserted under another id.
+        # A text that is drawn again in a later round gets another id.
         posts = [requests.insert(f"{kind} {seed} {text}", f"{text} {seed}") for text in texts]
         planned.append(Stream(name=INSERT, requests=posts, starts=starts))
         if requests.publish is not None:

@@ -1,1 +1,1 @@
-"""A service under mixed load for half an hour, with a snapshot, a reload and a kill in between."""
+"""Half an hour of mixed load on a service, with a snapshot, a reload and a kill in between."""

@@ -1,9 +1,9 @@
-"""`python -m loadtests.soak`: mixed load for half an hour; what a service loses, leaks and refuses.
+"""`python -m loadtests.soak`: half an hour of mixed load; reports losses, leaks and refusals.
 
-Predictions, labels, deletions, clicks, probes and scrapes go on while blocks of live rows are
-sealed and merged, a snapshot is written and served, and the process is killed and started again.
-Reports acknowledged writes that are missing, answers other than 200, and by how much memory and
-open files of the second life grow after its warm-up. Writes soak.json, soak.md and soak.png.
+Predictions, labels, deletions, clicks, probes and scrapes continue while blocks of live rows are
+sealed and merged, a snapshot is written and served, and the process is killed and restarted.
+Reports acknowledged writes that are missing, answers other than 200, and the growth of memory and
+open files after the restart and its warm-up. Writes soak.json (with all samples) and soak.md.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from tempfile import TemporaryDirectory
 
 from cyclopts import App
 
-from loadtests.measure.environment import environment
 from loadtests.queries import read_queries
-from loadtests.results.result_table import Report, Row
-from loadtests.soak import samples_plot
+from loadtests.report import Report, Row
 from loadtests.soak.course import BEFORE, Course, Rates, run_course
 from loadtests.soak.samples import drift
 from service.command_line import open_console, run
 from service.core.bundle import manifest
 from service.core.errors import CommandFailed
 
-DRIFT = 0.02  # what memory may grow by
-JUDGED_SAMPLES = 8  # at least, so that a window has two
+DRIFT = 0.02  # allowed relative growth of the memory
+JUDGED_SAMPLES = 8  # at least, so that each compared window has two samples
 BROKEN = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "RequestFailed")
 
 app = App(name="loadtests.soak", help=__doc__)
@@ -43,24 +41,24 @@ def soak(
     labels: float = 4.0,
     clicks: float = 10.0,
 ) -> int:
-    """Run, judge and report; the status is 1 where a goal is missed.
+    """Run, judge and report; the status is 1 if a goal is missed.
 
     Parameters
     ----------
     bundle
         The bundle's folder; its texts are the queries.
     out
-        Folder for soak.json, soak.md and soak.png.
+        Folder for soak.json and soak.md.
     minutes
-        Duration beside snapshot and restart.
+        Duration in minutes, without the time for the snapshot and the restart.
     reads
-        Predictions a second.
+        Predictions per second.
     labels
-        Requests of four labels a second.
+        Requests per second, with four labels each.
     clicks
-        Clicks a second.
+        Clicks per second.
     """
-    manifest.read(bundle)  # before half an hour of work: it may be missing
+    manifest.read(bundle)  # fail now, not after half an hour, if it is missing
     rates = Rates(reads=reads, labels=labels, clicks=clicks)
     open_console(stderr=True).print(f"{minutes:g} minutes of mixed load ...")
     with TemporaryDirectory(prefix="keymatch-soak-") as folder:
@@ -68,35 +66,35 @@ def soak(
             bundle, Path(folder), read_queries(bundle), seconds=60 * minutes, rates=rates
         )
     rows = list(rows_of(course, seconds=60 * minutes))
-    out.mkdir(parents=True, exist_ok=True)
-    samples_plot.draw(out / "soak.png", course.samples, course.events)
-    Report(
+    report = Report(
         title="Soak",
         settings={"minutes": minutes, **asdict(rates), "bundle": bundle.name},
-        environment=environment(),
         rows=rows,
-    ).publish(out, "soak")
-    return 0 if all(row.met is not False for row in rows) else 1
+    )
+    report.publish(out, "soak")
+    return report.status
 
 
 def rows_of(course: Course, *, seconds: float) -> Iterator[Row]:
-    """Judge a course; raises `CommandFailed` where it was too short for that."""
+    """Judge a course; raises `CommandFailed` if it was too short."""
     yield _lost(course)
     yield _answers(course)
     judged = course.judged(seconds)
     if len(judged) < JUDGED_SAMPLES:
         raise CommandFailed(f"{len(judged)} samples after the warm-up are too few; more --minutes")
-    private, whole = (
-        drift(judged, lambda sample: sample.private),
-        drift(judged, lambda sample: sample.resident),
-    )
+    private = drift(judged, lambda sample: sample.private)
+    whole = drift(judged, lambda sample: sample.resident)
     yield Row(
         what="growth of memory after the warm-up, first to last quarter",
         goal=f"<= {DRIFT:.0%}",
         measured=f"{private.share:+.1%} (private, {private.first:.0f} to {private.last:.0f} MB);"
         f" {whole.share:+.1%} with mapped files ({whole.first:.0f} to {whole.last:.0f} MB)",
         met=private.share <= DRIFT,
-        figures={"private": private.share, "resident": whole.share},
+        figures={
+            "private": private.share,
+            "resident": whole.share,
+            "samples": list(map(asdict, course.samples)),
+        },
     )
     files = drift(judged, lambda sample: float(sample.descriptors))
     most = max(sample.descriptors for sample in judged[: len(judged) // 2])
@@ -134,7 +132,7 @@ def _lost(course: Course) -> Row:
 
 
 def _answers(course: Course) -> Row:
-    """Connections may break in the first life, which ends with a kill, and in no other way."""
+    """Judge the answers; only the kill before the restart may break connections."""
     wrong = {
         answer: times
         for answer, times in course.answers.items()

@@ -1,4 +1,4 @@
-"""The clients of a soak: each sends one request at a time, at its pace, until it is stopped."""
+"""The clients of a soak: each sends one request at a time, at a given rate, until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from loadtests.clients.connection import Connection, RequestFailed, delete, get,
 from loadtests.soak.ledger import Ask, Ledger, Refused, Write
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
 
-LABELS = 400  # of each writer of labels: each is written again and again
-CLICKED = 400  # queries of each writer of clicks
+LABELS = 400  # per writer of labels; each label is written repeatedly
+CLICKED = 400  # queries per writer of clicks
 LABELS_A_REQUEST = 4
-DELETE_EVERY = 10  # requests
+DELETE_EVERY = 10  # every tenth request deletes a label
 
 Turn = Callable[[Ask, int], None]  # sends the n-th request, and records what was acknowledged
 
 
 class Client(Thread):
-    """Calls `turn` at `rate` a second; a broken connection is counted and opened again."""
+    """Calls `turn` `rate` times per second; counts broken connections and reconnects."""
 
     def __init__(self, name: str, turn: Turn, *, port: int, rate: float, stop: Event) -> None:
         """Send to `port` from `start` on, until `stop` is set."""
         super().__init__(name=name, daemon=True)
-        self.answers: Counter[str] = Counter()  # by HTTP status, or by the error's name
-        self.slowest = 0.0  # seconds
+        self.answers: Counter[str] = Counter()  # HTTP status or error name -> count
+        self.slowest = 0.0  # seconds of the slowest answer
         self._turn, self._port = turn, port
         self._pause, self._stop_asked = 1 / rate, stop
 
@@ -41,7 +41,7 @@ class Client(Thread):
                 connection = connection or Connection(self._port)
                 self._turn(self._counted(connection), number)
             except Refused:
-                continue  # counted already, and the connection is whole
+                continue  # already counted; the connection still works
             except (OSError, RequestFailed) as error:
                 self.answers[type(error).__name__] += 1
                 if connection is not None:
@@ -64,7 +64,7 @@ class Client(Thread):
 
 
 def read(queries: Iterator[str]) -> Turn:
-    """Predict: one query, now and then eight with evidence."""
+    """Predict one query per request; every now and then eight queries with evidence."""
 
     def turn(ask: Ask, number: int) -> None:
         if number % 20:
@@ -77,11 +77,11 @@ def read(queries: Iterator[str]) -> Turn:
 
 
 def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
-    """Create and replace labels, each with a query, and delete one now and then."""
+    """Create and replace labels, each with a query; delete one every now and then."""
 
     def turn(ask: Ask, number: int) -> None:
         if number % DELETE_EVERY == DELETE_EVERY - 1:
-            # One of those that the request before has put, so it exists.
+            # The previous request has put this label, so it exists.
             label_id = f"{owner}-{(number - 1) * LABELS_A_REQUEST % LABELS}"
             write = Write(kind=DeleteLabel.kind, subject=label_id)
             ledger.write(ask, delete(f"/labels/{label_id}"), [write])
@@ -104,9 +104,9 @@ def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
 
 
 def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
-    """Make a label, then click it for queries; each query again after `CLICKED` others.
+    """Create a label, then click it for queries; a query repeats after `CLICKED` others.
 
-    Every round clicks another label, so that each click says something new.
+    Every pass over the queries clicks another label, so each click adds information.
     """
 
     def turn(ask: Ask, number: int) -> None:
@@ -127,7 +127,7 @@ def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
 
 
 def operate() -> Turn:
-    """Ask for what probes and dashboards ask for."""
+    """Send the requests of probes and dashboards."""
     paths = ("/health/ready", "/metrics", "/info", "/labels?limit=50")
 
     def turn(ask: Ask, number: int) -> None:

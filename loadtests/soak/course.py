@@ -1,13 +1,12 @@
-"""The course of a soak: two lives of one service over one label log.
+"""The course of a soak: one service over one label log, before and after a kill.
 
-In the first life a snapshot is written and served while clients go on; a kill ends it. The second
-one replays the log under the same clients, and is judged: what it holds must not grow.
+Before the kill, a snapshot is written and served under load. After the restart, the service replays
+the log under the same load; from then on its memory and open files must not grow.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,28 +23,28 @@ from loadtests.soak import clients
 from loadtests.soak.clients import Client
 from loadtests.soak.ledger import Ledger
 from loadtests.soak.samples import Sample, Sampler
+from service.child_server import Server, running_server
 from service.core.label_log import open_log
-from training.experiments.service_process import HOST, Server, free_port, running_process
 
-SNAPSHOT_AT, KILL_AFTER = 0.1, 0.1  # of the whole time: when, and how long after the reload
+SNAPSHOT_AT, KILL_AFTER = 0.1, 0.1  # shares of the time: start to snapshot, reload to kill
 BEFORE, AFTER = "before the kill", "after it"
-OWNERS = {BEFORE: "a", AFTER: "b"}  # begin the ids that the clients of each life write
-WARM_UP = 0.15  # of the whole time: what is sampled in the second life before is not judged
+OWNERS = {BEFORE: "a", AFTER: "b"}  # id prefixes before and after the restart
+WARM_UP = 0.15  # share of the whole time; samples this soon after the restart are not judged
 SNAPSHOT_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Requests a second of each kind."""
+    """Requests per second of each kind."""
 
     reads: float = 40.0
-    labels: float = 4.0  # of four labels each
+    labels: float = 4.0  # requests with four labels each
     clicks: float = 10.0
 
 
 @dataclass(eq=False)
 class Course:
-    """What happened; times in seconds since the start."""
+    """The record of a soak; times are in seconds since the start."""
 
     ledger: Ledger = field(default_factory=Ledger)
     samples: list[Sample] = field(default_factory=list)
@@ -54,22 +53,22 @@ class Course:
     slowest: dict[str, float] = field(default_factory=dict)
     missing_labels: dict[str, int] = field(
         default_factory=dict
-    )  # when -> labels not as acknowledged
-    lost: int = 0  # acknowledged writes that the log lacks
+    )  # when -> number of labels that differ from what was acknowledged
+    lost: int = 0  # number of acknowledged writes that the log lacks
     start: float = field(default_factory=monotonic)
 
     def note(self, event: str) -> None:
-        """Remember when something happened."""
+        """Record when something happened."""
         self.events[event] = monotonic() - self.start
 
     def judged(self, seconds: float) -> list[Sample]:
-        """The samples of the second life after its warm-up, in a course of `seconds`."""
+        """Return the samples after the restart and its warm-up, in a course of `seconds`."""
         first = self.events["restarted"] + WARM_UP * seconds
         return [sample for sample in self.samples if first <= sample.at]
 
 
 class _Killed(Exception):
-    """Ends the first life."""
+    """Ends the part before the restart."""
 
 
 def run_course(
@@ -77,13 +76,13 @@ def run_course(
 ) -> Course:
     """Serve a copy of `bundle` in `folder` for about `seconds`.
 
-    A snapshot of a busy machine may take minutes: it and the reload are added to the time.
+    A snapshot on a busy machine may take minutes; the time for it and the reload is added.
     """
     shelf, state = folder / "bundles", folder / "state"
     shutil.copytree(bundle, shelf / "first")
     config = folder / "soak.toml"
-    # Small blocks, so that dozens of them are sealed and merged within the time, and the log is
-    # walked as often, for the first time within the warm-up: it leaves five megabytes once.
+    # Small blocks, so that dozens of them are sealed and merged within the time. The log is checked
+    # as often, first within the warm-up, since the first check leaves five megabytes behind.
     config.write_text("[engine]\nseal_rows = 2048\nlog_check_minutes = 2.0\n")
     course = Course()
     life = partial(_life, course, shelf, state, config, texts, rates)
@@ -96,7 +95,7 @@ def run_course(
         sleep(KILL_AFTER * seconds)
         server.process.kill()
         course.note("killed")
-        sleep(1)  # clients see broken connections
+        sleep(1)  # lets clients see their broken connections
         raise _Killed
     with life(AFTER):
         course.note("restarted")
@@ -118,17 +117,14 @@ def _life(
     rates: Rates,
     life: str,
 ) -> Iterator[Server]:
-    """Serve, with clients that are stopped before the server is."""
-    port, stop = free_port(), Event()
-    command = [sys.executable, "-m", "service", "serve", "--bundle", str(shelf / "first")]
-    command += ["--state", str(state), "--config", str(config)]
-    command += ["--host", HOST, "--port", str(port), "--no-access-log"]
-    with running_process(command, port=port, state=state) as server:
-        # Nothing may be written before the labels are compared; the first life finds none.
+    """Serve with running clients; they are stopped before the server is."""
+    stop, options = Event(), ["--config", str(config), "--no-access-log"]
+    with running_server(shelf / "first", state=state, options=options) as server:
+        # Compare the labels before anything is written; before the restart there are none yet.
         course.missing_labels["at the restart"] = _missing(server, course.ledger.labels())
-        threads = _clients(course, port, texts, rates, stop, life)
+        threads = _clients(course, server.port, texts, rates, stop, life)
         sampler = Sampler(
-            server.pid, port, course.samples, start=course.start, seconds=1.0, stop=stop
+            server.pid, server.port, course.samples, start=course.start, seconds=1.0, stop=stop
         )
         for thread in (*threads, sampler):
             thread.start()
@@ -165,24 +161,18 @@ def _clients(
 
 
 def _ask(server: Server, path: str, document: dict[str, str]) -> None:
-    connection = Connection(server.port)
-    connection.socket.settimeout(SNAPSHOT_SECONDS)
-    try:
+    with Connection(server.port) as connection:
+        connection.socket.settimeout(SNAPSHOT_SECONDS)
         require(connection.ask(post(path, document)))
-    finally:
-        connection.close()
 
 
 def _missing(server: Server, labels: Mapping[str, set[str | None]]) -> int:
-    """How many labels the service does not show as they were acknowledged last."""
-    connection = Connection(server.port)
-    try:
+    """Return how many labels differ from what was last acknowledged."""
+    with Connection(server.port) as connection:
         answers = [
             (connection.ask(get(f"/labels/{quote(label_id)}")), possible)
             for label_id, possible in labels.items()
         ]
-    finally:
-        connection.close()
     return sum(
         (None if answer[0] == 404 else require(answer)["text"]) not in possible
         for answer, possible in answers

@@ -1,4 +1,4 @@
-"""What was acknowledged, and what of it the service no longer has."""
+"""The ledger of acknowledged writes, and the search for writes that the service lost."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from service.core.types import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """One change that a client sent: of the label `subject`, or a click of the query `subject`.
+    """One change sent by a client: of the label `subject`, or a click of the query `subject`.
 
-    `text` is the label's new text, None where it is deleted or where a query was clicked.
+    `text` is the label's new text; None for a deleted label and for a click.
     """
 
     kind: str
@@ -24,7 +24,7 @@ class Write:
 
     @classmethod
     def of(cls, event: Event) -> Write:
-        """The change of an event of the label log."""
+        """Return the change that an event of the label log records."""
         body = event.body
         if event.kind == PutInstance.kind:
             return cls(kind=event.kind, subject=body["query"])
@@ -35,14 +35,14 @@ Ask = Callable[[bytes], tuple[int, bytes]]  # sends a request and returns status
 
 
 class Refused(RequestFailed):
-    """An answer with another status than 200: nothing was written."""
+    """An answer with another status than 200, so nothing was written."""
 
 
 @dataclass(eq=False)
 class Ledger:
-    """All acknowledged writes by the version that was answered; for several threads.
+    """All acknowledged writes by the version in their answer; usable by several threads.
 
-    `unanswered` holds the writes whose connection broke: each was written or was not.
+    `unanswered` holds the writes whose connection broke: each may or may not have been written.
     """
 
     acknowledged: dict[int, Write] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Ledger:
     _lock: Lock = field(default_factory=Lock)
 
     def write(self, ask: Ask, request: bytes, writes: Sequence[Write]) -> None:
-        """Send a request and record its writes, the last of which becomes the answered version."""
+        """Send a request and record its writes; the last one gets the version in the answer."""
         try:
             version = require(ask(request))["version"]
         except Refused:
@@ -63,16 +63,16 @@ class Ledger:
             self.acknowledged.update(enumerate(writes, version - len(writes) + 1))
 
     def lost(self, events: Iterable[Event]) -> list[int]:
-        """The acknowledged versions whose event is missing from the log, or is another one."""
+        """Return the acknowledged versions whose event is missing in the log, or differs."""
         stored = {event.sequence: Write.of(event) for event in events}
         return [
             version for version, write in self.acknowledged.items() if stored.get(version) != write
         ]
 
     def labels(self) -> Mapping[str, set[str | None]]:
-        """What may be the text of each label now; None stands for a deleted one.
+        """Return the texts that each label may have now; None stands for a deleted label.
 
-        It is the newest acknowledged text, or one that was sent and not answered.
+        They are the newest acknowledged text, and those that were sent and not answered.
         """
         with self._lock:
             acknowledged = sorted(self.acknowledged.items())

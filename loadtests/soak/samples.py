@@ -1,8 +1,7 @@
-"""What a service holds over time: memory and descriptors, and how far they drift."""
+"""Samples of a service's memory and open files over time, and their drift."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +9,21 @@ from statistics import median
 from threading import Event, Thread
 from time import monotonic
 
-from loadtests.clients.connection import Connection, RequestFailed, get
-from loadtests.measure.footprint import resident
+from loadtests.clients.connection import RequestFailed
+from loadtests.resources import metric, metrics_of, resident
 
-WINDOW = 0.25  # the first and the last quarter of what is judged are compared
-_LIVE_BYTES = re.compile(rb"^keymatch_live_bytes (\S+)$", re.MULTILINE)
+WINDOW = 0.25  # the first and the last quarter of the judged samples are compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at the server's process: `at` in seconds since the start, sizes in megabytes."""
+    """A sample of the server's process: `at` in seconds since the start, sizes in megabytes."""
 
     at: float
     resident: float
     private: float
     descriptors: int
-    live: float  # of what was learned, as the service estimates it
+    live: float  # the service's own estimate for what it has learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +35,12 @@ class Drift:
 
     @property
     def share(self) -> float:
-        """By how much of the first the last is larger."""
+        """The growth from the first to the last window, relative to the first."""
         return self.last / self.first - 1
 
 
 def drift(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> Drift:
-    """Compare the first with the last window of samples; there must be eight samples."""
+    """Compare the first with the last window of samples; needs at least eight samples."""
     size = max(1, round(WINDOW * len(samples)))
     return Drift(
         first=median(map(figure, samples[:size])), last=median(map(figure, samples[-size:]))
@@ -50,7 +48,7 @@ def drift(samples: Sequence[Sample], figure: Callable[[Sample], float]) -> Drift
 
 
 class Sampler(Thread):
-    """Looks at a server every `seconds`, until it is stopped."""
+    """Samples a server every `seconds`, until it is stopped."""
 
     def __init__(
         self,
@@ -72,21 +70,15 @@ class Sampler(Thread):
         while not self._stop_asked.wait(self._seconds):
             try:
                 self._samples.append(self._sample())
-            except (OSError, RequestFailed):  # the server was killed, or has just been replaced
+            except (OSError, RequestFailed):  # the server was killed, or is just being replaced
                 continue
 
     def _sample(self) -> Sample:
-        connection = Connection(self._port)
-        try:
-            _, metrics = connection.ask(get("/metrics"))
-        finally:
-            connection.close()
-        live = _LIVE_BYTES.search(metrics)
-        size = resident(self._pid)
+        live, size = metric(metrics_of(self._port), "keymatch_live_bytes"), resident(self._pid)
         return Sample(
             at=monotonic() - self._start,
             resident=size.total,
             private=size.private,
             descriptors=len(list(Path(f"/proc/{self._pid}/fd").iterdir())),
-            live=float(live[1]) / 1e6 if live else 0.0,
+            live=live / 1e6,
         )

@@ -1,4 +1,4 @@
-"""Answers many queries in one thread, with the predictor and the memory that a service has."""
+"""Answers many queries in one thread, with a service's predictor and memory."""
 
 from __future__ import annotations
 
@@ -23,44 +23,36 @@ from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer
 from service.http.responses import result_answer
 
-_SEARCHED_TOGETHER = 256  # queries
-
-
-def answer(
-    loaded: LoadedBundle, queries: Sequence[str], options: PredictOptions
-) -> Mapping[str, Prediction]:
-    """The prediction of each different query, bit for bit that of `POST /predict`.
-
-    All are encoded together, sorted by length; a graph whose vectors depend on their batch encodes
-    them one by one, as in the service. Each thread that answers calls this by itself.
-    """
-    predictor, view = loaded.predictor, loaded.memory.view
-    plain = [FileQuery(text=query) for query in queries]
-    return {
-        query.text: Prediction(
-            query=query.text, keywords=predictor.keywords(view, ranking, options), items=items
-        )
-        for query, ranking, items in _rankings(predictor, view, plain, options)
-    }
+_SEARCHED_TOGETHER = 256  # queries per search
 
 
 def results(
     loaded: LoadedBundle, queries: Sequence[FileQuery], options: PredictOptions
 ) -> Mapping[FileQuery, ResultAnswer]:
-    """What `POST /predict` has under `results` for each different query, as `answer` predicts it.
+    """Answer each distinct query, with results bit-identical to those of `POST /predict`.
 
-    A query attends to the items that it names; raises `InvalidInput` for one that no item has.
+    A query attends to the items that it names. Raises `InvalidInput` for an unknown item. Every
+    answering thread calls this.
 
-    Without evidence they are made from ids and scores: a `Keyword` for each takes twice the time.
+    All queries are encoded together, sorted by length. An encoder whose vectors depend on the batch
+    encodes them one by one, as in the service. Without evidence, answers are made from ids and
+    scores: creating `Keyword` objects takes twice the time.
     """
     predictor, view = loaded.predictor, loaded.memory.view
 
     def explained(text: str, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, ranking, options)
-        return result_answer(Prediction(query=text, keywords=keywords, items=items), explain=True)
+        prediction = Prediction(
+            query=text, keywords=keywords, items=items, score_kind=ranking.score_kind
+        )
+        return result_answer(prediction, explain=True)
 
     def plain(text: str, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
-        return {"query": text, "keywords": _keywords(view, ranking)}
+        return {
+            "query": text,
+            "score_kind": ranking.score_kind,
+            "keywords": _keywords(view, ranking),
+        }
 
     result = explained if options.explain else plain
     return {
@@ -72,7 +64,7 @@ def results(
 def _rankings(
     predictor: Predictor, view: View, queries: Sequence[FileQuery], options: PredictOptions
 ) -> Iterator[tuple[FileQuery, Ranking, AttendedItems]]:
-    """The ranking of each different query, and its items where they are to be explained."""
+    """Yield each distinct query with its ranked labels, and its items if they are explained."""
     search_in_one_thread()
     distinct = list(dict.fromkeys(queries))
     vectors = predictor.encode([query.text for query in distinct], Stopwatch())
@@ -91,10 +83,7 @@ def _fused(
     vectors: Floats,
     options: PredictOptions,
 ) -> tuple[Floats, list[AttendedItems]]:
-    """The vectors [n, d] that are searched: those of `queries`, each fused with its own items.
-
-    The items [n] are those of `explained_items`.
-    """
+    """Fuse vectors [n, d] with each query's items; returns them with the items to explain."""
     places: dict[tuple[str, ...] | None, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query.items, []).append(place)

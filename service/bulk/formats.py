@@ -1,100 +1,101 @@
 """The formats of answers: JSON lines, CSV and parquet.
 
-    .jsonl    a line for each query: an entry of `results` of `POST /predict`; with "problem" where
+    .jsonl    a line for each query: an entry of `results` of `POST /predict`; with "problem" if
               the row was skipped
-    .csv      a line for each keyword: row, query, rank, id, text, score, novel; a single line
-              without a rank where a query has no keyword
-    .parquet  a row for each query: query, keywords (a list of id, text, score, novel), problem
+    .csv      a line for each keyword: row, query, rank, id, text, score, novel, score_kind; a
+              single line without a rank if a query has no keyword
+    .parquet  a row for each query: query, keywords (a list of id, text, score, novel), problem,
+              score_kind
 
 Answers are written in parts, which are joined to one file at the end.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import orjson
 
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig, MissingExtra
+from service.core.tables.separated import csv_writer
 from service.http.answers import ResultAnswer
 
-CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel")
+# A spreadsheet treats a cell that begins with one of these as a formula.
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
+CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel", "score_kind")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredPart:
-    """Queries that follow one another in the input, the first one's row from 1, and the answers."""
+    """Answers to consecutive queries of the input; `first_row` counts from 1."""
 
     first_row: int
     queries: Sequence[FileQuery]
-    results: Mapping[FileQuery, ResultAnswer]  # not of queries that have a problem
-
-
-class Format(Protocol):
-    """Writes answers."""
-
-    def part(self, answered: AnsweredPart) -> bytes:
-        """The content of a part's file."""
-        ...
-
-    def join(self, parts: Iterable[Path], target: Path) -> None:
-        """Write the parts, in this order, to `target` as one file."""
-        ...
+    results: Mapping[FileQuery, ResultAnswer]  # of queries without a problem
 
 
 class JsonLines:
-    """One JSON object a query, as HTTP answers it."""
+    """One JSON object per query, as HTTP answers it."""
+
+    header: ClassVar[bytes] = b""
 
     def part(self, answered: AnsweredPart) -> bytes:
-        """The lines of a part."""
-        lines = io.BytesIO()
-        for query in answered.queries:
-            document = _document(query, answered.results)
-            lines.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
-        return lines.getvalue()
+        """Return the lines of a part."""
+        documents = (_document(query, answered.results) for query in answered.queries)
+        return b"".join(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in documents)
 
     def join(self, parts: Iterable[Path], target: Path) -> None:
-        """One part after the other."""
+        """Write the header and the parts, in this order, to `target`."""
         with target.open("wb") as joined:
-            _append(joined, parts)
+            joined.write(self.header)
+            for part in parts:
+                with part.open("rb") as content:
+                    shutil.copyfileobj(content, joined)
 
 
-class CsvLines:
-    """One line a keyword."""
+class CsvLines(JsonLines):
+    """One line per keyword.
+
+    With `escape_formulas`, a text that a spreadsheet would treat as a formula gets an apostrophe
+    before it: `=1+1` becomes `'=1+1`.
+    """
+
+    header = f"{','.join(CSV_COLUMNS)}\n".encode()
+
+    def __init__(self, *, escape_formulas: bool = False) -> None:
+        self._escape = escape_formulas
 
     def part(self, answered: AnsweredPart) -> bytes:
-        """The lines of a part, without the header."""
+        """Return the lines of a part."""
         lines = io.StringIO()
-        writer = csv.writer(lines, lineterminator="\n")
+        writer = csv_writer(lines)
         for row, query in enumerate(answered.queries, start=answered.first_row):
-            keywords = _document(query, answered.results)["keywords"]
+            document = _document(query, answered.results)
+            keywords, kind = document["keywords"], document.get("score_kind", "")
             if not keywords:
-                writer.writerow((row, query.text, "", "", "", "", ""))
+                writer.writerow((row, self._cell(query.text), "", "", "", "", "", kind))
             for rank, keyword in enumerate(keywords, start=1):
                 score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
-                shown = (keyword["id"], keyword["text"], score, novel)
-                writer.writerow((row, query.text, rank, *shown))
+                texts = (self._cell(keyword["id"]), self._cell(keyword["text"]))
+                shown = (self._cell(query.text), rank, *texts, score, novel, kind)
+                writer.writerow((row, *shown))
         return lines.getvalue().encode()
 
-    def join(self, parts: Iterable[Path], target: Path) -> None:
-        """The header, then one part after the other."""
-        with target.open("wb") as joined:
-            joined.write(f"{','.join(CSV_COLUMNS)}\n".encode())
-            _append(joined, parts)
+    def _cell(self, text: str) -> str:
+        return f"'{text}" if self._escape and text.startswith(FORMULA_BEGINS) else text
 
 
 class Parquet:
-    """One row a query."""
+    """One row per query."""
 
     def __init__(self) -> None:
-        """Raise `MissingExtra` where pyarrow is not installed."""
+        """Raise `MissingExtra` if pyarrow is not installed."""
         try:
             import pyarrow
             from pyarrow import parquet
@@ -106,11 +107,16 @@ class Parquet:
             [("id", text), ("text", text), ("score", number), ("novel", truth)]
         )
         self._schema = pyarrow.schema(
-            [("query", text), ("keywords", pyarrow.list_(keyword)), ("problem", text)]
+            [
+                ("query", text),
+                ("keywords", pyarrow.list_(keyword)),
+                ("problem", text),
+                ("score_kind", text),
+            ]
         )
 
     def part(self, answered: AnsweredPart) -> bytes:
-        """A parquet file of the part."""
+        """Return the part as a parquet file."""
         rows = [
             {"problem": None, **_document(query, answered.results)} for query in answered.queries
         ]
@@ -120,31 +126,33 @@ class Parquet:
         return bytes(content.getvalue())
 
     def join(self, parts: Iterable[Path], target: Path) -> None:
-        """The rows of all parts in one file, a row group for each part."""
+        """Write the rows of all parts to `target`, a row group for each part."""
         with self._parquet.ParquetWriter(target, self._schema) as joined:
             for part in parts:
                 joined.write_table(self._parquet.read_table(part, schema=self._schema))
 
 
-def format_of(path: Path, *, explain: bool) -> Format:
-    """The format that a file's ending names; raises `InvalidConfig` for another ending."""
+Format = JsonLines | Parquet
+
+
+def format_of(path: Path, *, explain: bool, escape_formulas: bool = False) -> Format:
+    """Return the format for a file's ending.
+
+    Raises `InvalidConfig` for another ending, and for an option that the format does not support.
+    """
     if path.suffix not in (".jsonl", ".csv", ".parquet"):
         raise InvalidConfig(f"{path}: unknown ending; expected .jsonl, .csv or .parquet")
+    if escape_formulas and path.suffix != ".csv":
+        raise InvalidConfig(f"{path} is no spreadsheet: name a .csv file for --escape-formulas")
     if path.suffix == ".jsonl":
         return JsonLines()
     if explain:
         raise InvalidConfig(f"{path} has no place for evidence: name a .jsonl file for --explain")
-    return CsvLines() if path.suffix == ".csv" else Parquet()
+    return CsvLines(escape_formulas=escape_formulas) if path.suffix == ".csv" else Parquet()
 
 
 def _document(query: FileQuery, results: Mapping[FileQuery, ResultAnswer]) -> Any:
-    """The result of a query, or why it has none."""
+    """Return a query's result as a document, or its problem."""
     if query.problem:
         return {"query": query.text, "keywords": [], "problem": query.problem}
     return results[query]
-
-
-def _append(target: Any, parts: Iterable[Path]) -> None:
-    for part in parts:
-        with part.open("rb") as content:
-            shutil.copyfileobj(content, target)

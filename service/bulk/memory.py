@@ -1,4 +1,4 @@
-"""Opens what a service with the same bundle and state would answer from, for reading only."""
+"""Opens, read-only, the memory from which a service with the same bundle and state answers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from service.core.label_log import LabelLog, open_log
 from service.core.memory.segment_store import SegmentStore
 from service.core.types import Halves
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.devices import open_device, segments_folder
+from service.engine.device import open_device, segments_folder
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.settings import EngineSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogPlace:
-    """The label log of a state, and its newest event when this was asked."""
+    """A state's label log, with its newest event at the time of the look-up."""
 
     state: Path | str
     id: str
     newest: int
-    served: Path  # the bundle that a service with this state and the given bundle serves
+    served: Path  # the bundle that a service would serve: the given or a reloaded one
 
 
 def find_log(state: str, bundle: Path) -> LogPlace:
-    """Look at the log of a state folder or PostgreSQL URL; raises `LogError` if there is none."""
+    """Find the log of a state folder or PostgreSQL URL. Raises `LogError` if there is none."""
     place = state if "://" in state else Path(state)
     with closing(open_log(place, create=False)) as label_log:
         directory = BundleDirectory(folder=bundle.absolute().parent, started_with=bundle)
@@ -43,10 +43,10 @@ def find_log(state: str, bundle: Path) -> LogPlace:
 def open_memory(
     bundle: Path, log: LogPlace | None, settings: EngineSettings, *, until: int
 ) -> LoadedBundle:
-    """Load a bundle and the events of a log up to `until`; without a log the bundle alone.
+    """Load a bundle and a log's events up to `until`, or the bundle alone without a log.
 
-    Full blocks of live rows and of posted items are searched through the segments that a service
-    has built for them, so that answers are equal to that service's; those without are scanned.
+    Full blocks of live rows and posted items use the segments that a service has built, so answers
+    equal that service's. Other blocks are scanned.
     """
     device = open_device(settings.device)
     if log is None:
@@ -61,21 +61,25 @@ def open_memory(
 
 
 def _attach_segments(loaded: LoadedBundle, label_log: LabelLog, settings: EngineSettings) -> None:
-    store = SegmentStore(segments_folder(label_log, settings))
+    folder = segments_folder(label_log, settings)
     parameters, memory = loaded.bundle.manifest.index.parameters(), loaded.memory
 
-    def built(vectors: Halves) -> Segment | None:
+    def built(vectors: Halves, folder: Path = folder) -> Segment | None:
+        store = SegmentStore(folder)
         key = store.key(vectors, parameters)
         return store.find(key, parameters, shape=vectors.shape, discard_damaged=False)
 
+    base = memory.view.unbuilt_base_plan()
+    if base is not None and len(base.rows):
+        segment = built(memory.view.vectors(base.rows), folder / "base")
+        if segment is not None:
+            memory.attach_base(base, segment)
     for plan in list(memory.view.unsealed_plans()):
         segment = built(memory.view.vectors(plan.rows)) if len(plan.rows) else None
         if segment is not None or not len(plan.rows):
             memory.attach(memory.seal(plan, segment))
-    if memory.view.items is None:
-        return
-    vectors_of = memory.view.items.posted.vectors.read
     for plan in list(memory.view.unsealed_item_plans()):
-        segment = built(vectors_of(plan.rows)) if len(plan.rows) else None
+        items = memory.view.items
+        segment = built(items.posted.vectors.read(plan.rows)) if items and len(plan.rows) else None
         if segment is not None or not len(plan.rows):
             memory.attach_items(plan, segment)

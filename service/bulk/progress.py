@@ -1,4 +1,4 @@
-"""How far a long run is, on stderr: count, rate and time left."""
+"""Shows the progress of a long run on stderr: count, rate and time left."""
 
 from __future__ import annotations
 
@@ -6,59 +6,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from service.command_line import open_console
 
-SECONDS = 10.0  # between two lines where stderr is no terminal
+SECONDS = 10.0  # between two lines if stderr is no terminal
 
-Report = Callable[[int], None]  # is called with the items that are done since the last call
+Report = Callable[[int], None]  # takes the number of items done since the last call
 
 
 @contextmanager
 def reported(total: int, what: str, *, done: int = 0) -> Iterator[Report]:
-    """Yield what counts items of `total`; `done` were there before and say nothing of the rate.
+    """Yield a function that counts finished items; `done` of `total` are finished already.
 
-    A terminal shows a bar, everything else gets a line now and then.
+    A terminal shows a bar; other outputs get a line every `SECONDS`.
     """
     console = open_console(stderr=True)
-    count = _Count(total=total, what=what, before=done)
-    if not console.is_terminal:
-        yield lambda items: count.add(items, console)
-        return
+    now, start = done, monotonic()
+    shown = start
+
+    def line() -> str:
+        seconds = monotonic() - start
+        rate = (now - done) / seconds if seconds else 0.0
+        counted = f"{now:,} of {total:,} {what}"
+        left = f", {rate:,.0f}/s, {_duration((total - now) / rate)} left" if rate else ""
+        return counted + left
+
+    def add(items: int) -> None:
+        nonlocal now, shown
+        now += items
+        if task is not None:
+            bar.update(task, completed=now, description=line())
+        elif monotonic() - shown >= SECONDS:
+            shown = monotonic()
+            console.print(line(), soft_wrap=True)
+
     columns = (BarColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(count.line(), total=total, completed=done)
-
-        def report(items: int) -> None:
-            count.add(items)
-            bar.update(task, completed=count.done, description=count.line())
-
-        yield report
-
-
-class _Count:
-    """Counts items and describes them."""
-
-    def __init__(self, *, total: int, what: str, before: int) -> None:
-        self._total, self._what, self._before = total, what, before
-        self.done = before
-        self._start = self._shown = monotonic()
-
-    def add(self, items: int, console: Console | None = None) -> None:
-        self.done += items
-        if console is not None and monotonic() - self._shown >= SECONDS:
-            self._shown = monotonic()
-            console.print(self.line(), soft_wrap=True)
-
-    def line(self) -> str:
-        seconds = monotonic() - self._start
-        rate = (self.done - self._before) / seconds if seconds else 0.0
-        line = f"{self.done:,} of {self._total:,} {self._what}"
-        if not rate:
-            return line
-        return f"{line}, {rate:,.0f}/s, {_duration((self._total - self.done) / rate)} left"
+    on_terminal = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not on_terminal) as bar:
+        task = bar.add_task(line(), total=total, completed=done) if on_terminal else None
+        yield add
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The queries of a file, each checked by the same rule as those of `POST /predict`."""
+"""The queries of a file, checked by the rules of `POST /predict`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,63 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from service.bulk.items_column import ItemsColumn
-from service.core.errors import InvalidConfig, InvalidData
+from service.core.errors import InvalidConfig, InvalidData, InvalidInput, echoed
+from service.core.items.fusion import places_of
 from service.core.items.item_memory import ItemMemory
-from service.core.tables.columns import ending_of, read_columns
+from service.core.tables.columns import ending_of, items_cell, read_columns
 from service.core.tables.separated import DelimiterOption, delimiter_character
-from service.http.request_models.texts import text_type
+from service.http.request_models import text_type
 from service.settings import Limits
 
 OnBadRow = Literal["stop", "skip"]
-ONLY_COLUMN = "text"  # of a text file, in messages
+ONLY_COLUMN = "text"  # name of a text file's only column in messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemsColumn:
+    """The column in which a row names its items, under the limits of `POST /predict`.
+
+    `delimiter` separates the items in a cell. Names are looked up in `memory`, if there is one.
+    """
+
+    name: str
+    limits: Limits
+    delimiter: str = "|"
+    memory: ItemMemory | None = None
+
+    def __post_init__(self) -> None:
+        if not self.delimiter:
+            raise InvalidConfig("--items-delimiter must be one character or more")
+
+    def items_of(self, cell: Any) -> tuple[str, ...] | None:
+        """Return the names in a cell. None, for an empty cell, means predicted items.
+
+        An empty list means no items. Raises `ValueError`, which says what is wrong.
+        """
+        names = items_cell(cell, delimiter=self.delimiter)
+        if not names and not isinstance(cell, list):
+            return None
+        if len(names) > self.limits.items:
+            raise ValueError(f"names {len(names):,} items; at most {self.limits.items} are allowed")
+        for name in names:
+            if len(name) > self.limits.query_characters:
+                raise ValueError(
+                    f"the item {echoed(name)} has {len(name):,} characters; at most"
+                    f" {self.limits.query_characters:,} are allowed"
+                )
+        if self.memory is not None:
+            try:
+                places_of(self.memory, names)
+            except InvalidInput as error:
+                raise ValueError(str(error)) from error
+        return names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileQuery:
-    """The query of one row, or why it cannot be answered (`problem`).
+    """One row's query, or the reason why it cannot be answered (`problem`).
 
-    `items` are names of the items that it attends to, in place of the predicted ones (None).
+    `items` names the items that it attends to; None means the predicted ones.
     """
 
     text: str
@@ -37,7 +77,7 @@ class FileQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a file holds: its rows, those that are skipped, and the digest of all queries."""
+    """A file's number of rows, its number of skipped rows, and the digest of all queries."""
 
     rows: int
     skipped: int
@@ -45,15 +85,15 @@ class Survey:
 
 
 class QueryRule:
-    """What `POST /predict` takes as a query."""
+    """The rule of `POST /predict` for a query."""
 
     def __init__(self, limits: Limits) -> None:
-        """Check under the configured limits."""
+        """Use the configured limits."""
         self._most = limits.query_characters
         self._adapter: TypeAdapter[str] = TypeAdapter(text_type(limits))
 
     def check(self, value: Any) -> FileQuery:
-        """The query without white space at its ends, or why it cannot be answered."""
+        """Return the trimmed query, or why it cannot be answered."""
         try:
             return FileQuery(text=self._adapter.validate_python(value, strict=True))
         except ValidationError:
@@ -80,11 +120,10 @@ class QueryFile:
         delimiter: DelimiterOption | None = None,
         items: ItemsColumn | None = None,
     ) -> None:
-        """Use `path`, which is opened when it is read; raises `InvalidConfig` without a column.
+        """Prepare to read `path`. Raises `InvalidConfig` if `column` is needed and missing.
 
-        `delimiter` is for csv files, by default that of the header.
-
-        On a row whose query cannot be answered, reading stops with `InvalidData`, or goes on.
+        `delimiter` is for csv files and defaults to the header's. `on_bad_row` tells whether to
+        skip a row whose query cannot be answered, or to raise `InvalidData`.
         """
         if column is None and ending_of(path) != ".txt":
             raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
@@ -94,9 +133,9 @@ class QueryFile:
         self.items = items
 
     def knowing(self, memory: ItemMemory) -> QueryFile:
-        """The same file, in which an item that is not in `memory` is a problem of its row."""
+        """Return the same file, where a row with an item that is not in `memory` has a problem."""
         known = copy(self)
-        known.items = None if self.items is None else self.items.known_by(memory)
+        known.items = None if self.items is None else replace(self.items, memory=memory)
         return known
 
     def __iter__(self) -> Iterator[FileQuery]:
@@ -105,14 +144,18 @@ class QueryFile:
         for line, values in read_columns(self.path, columns, delimiter=self._delimiter):
             query, field = self._rule.check(values[0]), self._column
             if self.items is not None and not query.problem:
-                query, field = _with_items(query, self.items, values[1]), self.items.name
+                field = self.items.name
+                try:
+                    query = replace(query, items=self.items.items_of(values[1]))
+                except ValueError as error:
+                    query = replace(query, problem=str(error))
             if query.problem and self._on_bad_row == "stop":
                 advice = "correct the row, or pass --on-bad-row skip to leave it unanswered"
                 raise InvalidData(self.path, f"{query.problem}; {advice}", line=line, field=field)
             yield query
 
     def survey(self) -> Survey:
-        """Read the whole file once; raises `InvalidData` for what is wrong, or if it is empty."""
+        """Read the whole file once. Raises `InvalidData` if it is empty or has an error."""
         digest, rows, skipped = hashlib.sha256(), 0, 0
         for query in self:
             text = query.text.encode()
@@ -123,11 +166,3 @@ class QueryFile:
         if not rows:
             raise InvalidData(self.path, "holds no query; give a file with at least one row")
         return Survey(rows=rows, skipped=skipped, digest=digest.hexdigest())
-
-
-def _with_items(query: FileQuery, column: ItemsColumn, cell: Any) -> FileQuery:
-    """The query with the items of its row, or what is wrong with them."""
-    try:
-        return replace(query, items=column.items_of(cell))
-    except ValueError as error:
-        return replace(query, problem=str(error))

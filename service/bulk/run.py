@@ -1,47 +1,208 @@
-"""Answers all queries of a file in threads, part by part.
+"""Answers all queries of a file in threads, part by part, and keeps the parts in a work folder.
 
-Encoding and searching, nine tenths of a query's time, leave the interpreter's lock to other
-threads. Threads share one memory; processes were no faster on two cores and would hold one each.
-One thread more than cores works while another waits for that lock or for the disk.
+Encoding and searching, nine tenths of a query's time, release the GIL. Threads share one memory;
+each process would need its own. There is one more thread than cores, to work while another one
+waits for the GIL or for the disk.
+
+The work folder `.OUT.predict/` exists next to the output file until that is complete. It holds
+`job.json`, the facts that all parts have in common, and a file `NUMBER.CHECKSUM.part` for each
+part, written atomically and synced to disk. The checksum covers the facts and the part. Another
+call with the same facts continues with the missing parts. A damaged part, or one with other facts,
+is removed and counts as missing.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
+
+import orjson
 
 from service.bulk.answering import results
 from service.bulk.formats import AnsweredPart, Format
+from service.bulk.progress import Report
 from service.bulk.query_file import FileQuery, QueryFile, Survey
-from service.bulk.work_folder import Job, WorkFolder
-from service.core.errors import InvalidData
+from service.core.errors import Busy, InvalidConfig, InvalidData
+from service.core.files.atomic import refuse_existing, sync, write_file, writing
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 
-Progress = Callable[[int], None]  # is called with the rows that are done
-
-# Of a part: a second of a thread, so that an interrupt is soon heeded and threads end together.
-# Fewer rows would differ more in length where they are encoded together.
+JOB = "job.json"
+FORMAT = 1  # version of the parts' format
+# A thread answers a part in about a second, so interrupts act soon and threads end together. With
+# smaller parts, texts that are encoded together would differ more in length.
 _MOST_ROWS = 1_024
-_MOST_KEYWORDS = 65_536  # of a part, some 40 MB
-_PARTS_A_THREAD = 2  # one that is answered, and one that waits
+_MOST_KEYWORDS = 65_536  # per part, some 40 MB
+_PARTS_A_THREAD = 2  # one being answered, and one waiting
 _SPARE_THREADS = 1
-_SWITCH_SECONDS = 0.001  # how long the interpreter's lock is kept where other threads wait for it
+_SWITCH_SECONDS = 0.001  # how long a thread may keep the GIL if others wait
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The inputs and options on which the answers depend.
+
+    `version` is the newest log event that they reflect, `format` the version of the parts' format.
+    """
+
+    bundle: str  # fingerprint of the bundle's manifest
+    state: str  # id of the state's log, "" without a state
+    input: str  # digest of all queries
+    top_k: int
+    depth: int
+    memorization: float
+    explain: bool
+    candidates: int
+    part_rows: int
+    escape_formulas: bool = False
+    version: int = 0
+    format: int = FORMAT
+
+    def difference(self, other: Job) -> str:
+        """Describe the first difference between the jobs, except in `version`; "" if none."""
+        mine, theirs = asdict(self), asdict(other)
+        for name, value in mine.items():
+            if name != "version" and value != theirs[name]:
+                if isinstance(value, str):
+                    return f"another {name}"
+                return f"{name} = {theirs[name]} in place of {value}"
+        return ""
+
+
+class WorkFolder:
+    """The work folder of one output file; `opened` locks it."""
+
+    def __init__(self, out: Path) -> None:
+        """Set the paths; `opened` creates the folder."""
+        self.out = out.absolute()
+        self.folder = self.out.parent / f".{self.out.name}.predict"
+        self._facts = b""  # the job as it is stored
+        self._parts: dict[int, Path] = {}
+        self.damaged = 0  # damaged parts of an interrupted run, to be made again
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Create the folder and hold its lock.
+
+        Raises `InvalidData` if the output exists or cannot be written, and `Busy` while another
+        process writes it.
+        """
+        refuse_existing(self.out)
+        with writing(self.out, self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY)
+            try:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise Busy(f"{self.out} is being written by another process") from error
+                try:
+                    yield
+                finally:
+                    if not self._any_part():  # nothing to continue from
+                        shutil.rmtree(self.folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+    def begin(self, job: Job) -> Job:
+        """Store the job; returns the job of an interrupted run instead, to continue it.
+
+        Raises `InvalidConfig` if that run had other arguments.
+        """
+        begun = self._begun()
+        if begun is None:
+            begun = job
+            write_file(self.folder / JOB, orjson.dumps(asdict(job)))
+        difference = begun.difference(job)
+        if difference:
+            raise InvalidConfig(
+                f"{self.out}: {self.folder} keeps a run that was interrupted, and this one has"
+                f" {difference}: give the same arguments to go on, or remove that folder to begin"
+                " again"
+            )
+        self._facts = orjson.dumps(asdict(begun))
+        self._keep_whole_parts()
+        return begun
+
+    def has(self, number: int) -> bool:
+        """Whether a part is complete."""
+        return number in self._parts
+
+    def write(self, number: int, content: bytes) -> None:
+        """Write a part atomically. Any thread may call this."""
+        path = self.folder / f"{number:06}.{self._checksum(content)}.part"
+        write_file(path, content)
+        self._parts[number] = path
+
+    def finish(self, parts: int, form: Format) -> None:
+        """Join the first `parts` parts to the output atomically, and remove the folder.
+
+        Raises `InvalidData` for a part that was damaged after it was written, and removes it.
+        """
+        joined = self.folder / "joined"
+        form.join((self._whole(self._parts[number]) for number in range(parts)), joined)
+        sync(joined)
+        refuse_existing(self.out)
+        joined.rename(self.out)
+        sync(self.out.parent)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _begun(self) -> Job | None:
+        """Return the job of an interrupted run that has finished a part, or None."""
+        path = self.folder / JOB
+        if not path.exists() or not self._any_part():
+            return None
+        try:
+            return Job(**orjson.loads(path.read_bytes()))
+        except (TypeError, ValueError) as error:
+            message = f"is damaged; remove {self.folder} to begin again"
+            raise InvalidData(path, message) from error
+
+    def _keep_whole_parts(self) -> None:
+        """Find the parts of an interrupted run; remove damaged ones."""
+        for path in sorted(self.folder.glob("*.part")):
+            number = path.name.split(".")[0]
+            if number.isdecimal() and self._is_whole(path):
+                self._parts[int(number)] = path
+            else:
+                path.unlink()
+                self.damaged += 1
+
+    def _whole(self, path: Path) -> Path:
+        if not self._is_whole(path):
+            path.unlink()
+            advice = "it was removed; the same command answers its rows again"
+            raise InvalidData(path, f"was damaged on the disk; {advice}")
+        return path
+
+    def _is_whole(self, path: Path) -> bool:
+        return path.suffixes[0][1:] == self._checksum(path.read_bytes())
+
+    def _checksum(self, content: bytes) -> str:
+        return hashlib.sha256(self._facts + content).hexdigest()
+
+    def _any_part(self) -> bool:
+        return any(self.folder.glob("*.part"))
 
 
 def rows_of_part(top_k: int, *, explain: bool) -> int:
-    """How many rows are answered together, so that what a thread holds stays bounded."""
+    """Return the number of rows of a part, which bounds a thread's memory."""
     keywords = top_k * (10 if explain else 1)
     return max(1, min(_MOST_ROWS, _MOST_KEYWORDS // keywords))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BulkRun:
-    """Everything that one run needs."""
+    """One run over a file."""
 
     queries: QueryFile
     survey: Survey
@@ -50,15 +211,20 @@ class BulkRun:
     loaded: LoadedBundle
     threads: int
 
-    def answer(self, folder: WorkFolder, form: Format, progress: Progress) -> None:
-        """Answer the parts that `folder` lacks; an interrupt keeps those that are answered.
+    def answer(self, folder: WorkFolder, form: Format, progress: Report) -> None:
+        """Answer the parts missing in `folder`; after an interrupt, finished parts are kept.
 
-        At most two parts a core are held, however long the file is. Raises `InvalidData` where it
-        has become another one meanwhile.
+        At most two parts per thread are in memory, however long the file is. Raises `InvalidData`
+        if the file has changed meanwhile.
         """
 
         def write(number: int, part: list[FileQuery]) -> int:
-            folder.write(number, form.part(self._answered(number, part)))
+            good = [query for query in part if not query.problem]
+            found = results(self.loaded, good, self.options)
+            first = 1 + number * self.job.part_rows
+            folder.write(
+                number, form.part(AnsweredPart(first_row=first, queries=part, results=found))
+            )
             return len(part)
 
         pending: set[Future[int]] = set()
@@ -75,42 +241,26 @@ class BulkRun:
                 while pending:
                     pending = _finished(pending, progress)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # those that run are still written
+                pool.shutdown(wait=False, cancel_futures=True)  # running parts are still written
                 raise
-        if rows != self.rows:
+        if rows != self.survey.rows:
             raise InvalidData(self.queries.path, "has changed meanwhile; call the command again")
 
     def rows_done(self, folder: WorkFolder) -> int:
-        """How many rows lie in complete parts."""
-        last = self.rows - (self.parts - 1) * self.job.part_rows
-        return sum(
-            last if number == self.parts - 1 else self.job.part_rows
-            for number in range(self.parts)
-            if folder.has(number)
-        )
-
-    @property
-    def rows(self) -> int:
-        """How many rows the file has."""
-        return self.survey.rows
+        """Count the rows in complete parts."""
+        most = self.job.part_rows
+        complete = (number for number in range(self.parts) if folder.has(number))
+        return sum(min(most, self.survey.rows - number * most) for number in complete)
 
     @property
     def parts(self) -> int:
-        """How many parts the file has."""
-        return -(-self.rows // self.job.part_rows)
+        """The number of parts of the file."""
+        return -(-self.survey.rows // self.job.part_rows)
 
     def _parts(self) -> Iterator[list[FileQuery]]:
         queries = iter(self.queries)
         while part := list(islice(queries, self.job.part_rows)):
             yield part
-
-    def _answered(self, number: int, part: list[FileQuery]) -> AnsweredPart:
-        good = [query for query in part if not query.problem]
-        return AnsweredPart(
-            first_row=1 + number * self.job.part_rows,
-            queries=part,
-            results=results(self.loaded, good, self.options),
-        )
 
 
 @contextmanager
@@ -123,8 +273,8 @@ def _short_switches() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def _finished(pending: set[Future[int]], progress: Progress) -> set[Future[int]]:
-    """Wait for one part at least; returns those that are not done."""
+def _finished(pending: set[Future[int]], progress: Report) -> set[Future[int]]:
+    """Wait for at least one part; returns the unfinished ones."""
     done, left = wait(pending, return_when=FIRST_COMPLETED)
     for future in done:
         progress(future.result())

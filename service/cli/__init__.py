@@ -1,1 +1,1 @@
-"""The commands of `python -m service`."""
+"""Commands of `keymatch`, one file each: parse options, call the service's code, print."""

@@ -1,26 +1,22 @@
-"""`python -m service compare`: what changes between two bundles, as a page."""
+"""`keymatch compare`: what changes between two bundles, as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from service.bulk.progress import reported
 from service.command_line import open_console
-from service.comparison.answers import rankings_of
 from service.comparison.comparison import compare as compare_rankings
+from service.comparison.comparison import rankings_of, read_queries
 from service.comparison.page import page, summary
-from service.comparison.query_labels import read_queries
 from service.core.bundle import manifest
-from service.core.errors import InvalidConfig, InvalidData
-from service.core.files.atomic import refuse_existing, write_file
+from service.core.errors import InvalidConfig
+from service.core.files.atomic import refuse_existing, refuse_unwritable, write_file
 from service.core.tables.separated import DelimiterOption, delimiter_character
-from service.settings import Limits, load_settings
+from service.settings import load_settings
 
 LEAST_TOP_K = 5  # for P@5
 
@@ -28,47 +24,53 @@ LEAST_TOP_K = 5  # for P@5
 def compare(
     *,
     bundle: list[Path],
-    queries: Path,
+    input: Path,
     out: Path,
     query: str | None = None,
-    labels: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    label: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     delimiter: DelimiterOption | None = None,
     top_k: int = 10,
 ) -> int:
     """Compare the answers of two bundles to the same queries.
 
     Each bundle answers with its own depth and memorization. The page shows how far the rankings
-    agree, which queries change most, and, where labels are known, which bundle is better and
-    whether the difference may be chance.
+    agree and which queries change most. If labels are known, it also shows which bundle is better
+    and whether the difference may be chance.
 
     Parameters
     ----------
     bundle
         A bundle's folder; given twice, the present one (A) first.
-    queries
+    input
         A .csv, .tsv or .jsonl file (each may be followed by .gz), a .parquet file, or a .txt file
-        with one query a line.
+        with one query per line.
     out
-        The new HTML page; it loads nothing.
+        The HTML page to write; it loads nothing from elsewhere.
     query
         The column of the queries; not needed for a .txt file.
-    labels
+    label
         Columns of known labels: an id or a text, or a list of them. Rows of one query add up.
     delimiter
-        What parts the fields of a .csv file; default: whichever fits its header line.
+        What separates the fields of a .csv file; default: whichever fits its header line.
     top_k
-        How many keywords of each are compared, at least 5.
+        How many keywords per query are compared, at least 5.
     """
     if len(bundle) != 2:
         raise InvalidConfig(f"--bundle must be given twice, not {len(bundle)} times")
-    settings = load_settings(None, {})
-    _require_allowed(top_k, settings.limits)
-    _require_writable(out)
-    names = _names(bundle)
+    settings = load_settings(None, {"workers": 1})
+    if not LEAST_TOP_K <= top_k <= settings.limits.top_k:
+        allowed = f"between {LEAST_TOP_K} and {settings.limits.top_k:,}"
+        raise InvalidConfig(f"--top-k must be {allowed}")
+    refuse_existing(out)  # before the long work
+    refuse_unwritable(out.absolute().parent)
+    left_name, right_name = (manifest.read(folder).name for folder in bundle)
+    names = (left_name, right_name)
+    if left_name == right_name:
+        names = (str(bundle[0]), str(bundle[1]))
     known = read_queries(
-        queries,
+        input,
         query=query,
-        labels=labels,
+        labels=label,
         limits=settings.limits,
         delimiter=delimiter_character(delimiter),
     )
@@ -78,37 +80,8 @@ def compare(
             for folder in bundle
         )
     comparison = compare_rankings(names, left, right, known, k=top_k)
-    with _as_unwritable(out):
-        write_file(out, page(comparison).encode())
+    write_file(out, page(comparison).encode())
     console = open_console()
     for line in (*summary(comparison), f"{out}: the page"):
         console.out(line, highlight=False)
     return 0
-
-
-def _require_allowed(top_k: int, limits: Limits) -> None:
-    if not LEAST_TOP_K <= top_k <= limits.top_k:
-        raise InvalidConfig(f"--top-k must be between {LEAST_TOP_K} and {limits.top_k:,}")
-
-
-def _require_writable(out: Path) -> None:
-    """Raise `InvalidData` now for what would stop the page in the end."""
-    refuse_existing(out)
-    with _as_unwritable(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out.parent):
-            pass
-
-
-@contextmanager
-def _as_unwritable(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidData(out, f"cannot be written: {error.strerror or error}") from error
-
-
-def _names(bundles: list[Path]) -> tuple[str, str]:
-    """The bundles' names, or their folders where the names are equal; both must be bundles."""
-    left, right = (manifest.read(folder).name for folder in bundles)
-    return (left, right) if left != right else (str(bundles[0]), str(bundles[1]))

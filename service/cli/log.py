@@ -1,14 +1,15 @@
-"""`python -m service log`: show, verify, save or cut the label log, for the person on call."""
+"""`keymatch log`: show, verify, save or cut the label log, for the person on call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from datetime import datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
@@ -16,15 +17,16 @@ from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
-from service.core.files.atomic import new_folder, refuse_existing, refuse_unwritable
-from service.core.held_events import held_link
+from service.core.files.atomic import new_folder, refuse_unusable, refuse_unwritable, write_file
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.maintenance.check import LogReport, StoredEvent, stored_events, verify
 from service.core.label_log.maintenance.compact import compact as cut_events
-from service.core.label_log.maintenance.lost_items import LostItems, lost_items
+from service.core.label_log.maintenance.compact import lost_items
 from service.core.label_log.maintenance.recover import recover as save_whole_events
+from service.core.replay import held_link
 from service.core.types import Event
 
+STANDARD_OUTPUT = Path("-")
 _FINGERPRINT_CHARACTERS = 12  # enough to tell encoders apart
 
 
@@ -37,13 +39,13 @@ def log(
     compact: Path | None = None,
     drop_items: bool = False,
     limit: int = 100,
-    json: bool = False,
+    json: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
 ) -> int:
-    """Show the label log, verify it, save what is whole of it, or cut what a snapshot holds.
+    """Show the label log, verify it, save its intact events, or cut events that a snapshot holds.
 
     Only `--compact` changes the log. The service may run meanwhile. Exit status 1: `--check` found
-    an event that is missing or altered, `--recover` could not save all, or `--compact` would lose
-    items, so nothing was cut. 2: the log cannot be read, or not be cut.
+    an event that is missing or altered, `--recover` could not save all, or `--compact` cut nothing
+    because items would be lost. 2: the log cannot be read or cut.
 
     Parameters
     ----------
@@ -54,22 +56,25 @@ def log(
     check
         Verify every event and print a verdict.
     recover
-        Write every whole event into a new log in this new state folder, and say which were lost.
+        Write every intact event into a new log in this new state folder, and say which are lost.
     compact
         Cut the events that the snapshot in this bundle's folder holds. From then on the log serves
         only with this snapshot or a later one, so reload it first, and keep a copy of it.
     limit
         Show at most this many events.
     json
-        Print one JSON object per line.
+        Write one JSON object per line to this file instead; - is the standard output.
     """
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
     if compact is not None:
         return _compact(state, compact, drop_items=drop_items)
     if recover is not None:
-        refuse_existing(recover)
-        refuse_unwritable(recover)
+        refuse_unusable(recover)
+    if json is not None and json != STANDARD_OUTPUT:
+        if str(json).startswith("-"):
+            raise InvalidConfig(f"--json takes a file, or - for the standard output, not {json}")
+        refuse_unwritable(json.absolute().parent)
     with closing(open_log(state, create=False)) as opened:
         if recover is not None:
             return _recover(opened, recover)
@@ -80,23 +85,36 @@ def log(
         return _show(opened, after=after, last=last, limit=limit, json=json)
 
 
-def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: bool) -> int:
+def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: Path | None) -> int:
     shown = stored_events(opened, after=after, until=after + limit)
-    if json:
-        _lines(_facts(stored) for stored in shown)
-    else:
-        _table(opened, shown, after=after, last=last, limit=limit)
+    if json is not None:
+        _lines(json, map(_facts, shown))
+        return 0
+    table = Table("event", "time (UTC)", "kind")
+    for column in table.columns:
+        column.no_wrap = True
+    table.add_column("content")
+    for stored in shown:
+        event = stored.event
+        time = f"{stored.written:%Y-%m-%d %H:%M:%S}"
+        # A cell is cut at the terminal's edge; `--json` has the whole event.
+        content = Text(_summary(event), no_wrap=True, overflow="ellipsis")
+        table.add_row(str(event.sequence), time, event.kind, content)
+    open_console().print(table)
+    more = f"; continue with --after {after + limit}" if after + limit < last else ""
+    _say(f"{opened.place}: {last:,} events{more}")
     return 0
 
 
-def _check(opened: LabelLog, *, after: int, json: bool) -> int:
+def _check(opened: LabelLog, *, after: int, json: Path | None) -> int:
     try:
         report = verify(opened, after=after)
     except LogCorrupt as error:
         _say(f"corrupt: {error}", stderr=True)
         return 1
-    if json:
-        _lines([{"place": opened.place, "id": opened.id, **_report_facts(report)}])
+    if json is not None:
+        facts = {"bytes" if name == "size" else name: fact for name, fact in asdict(report).items()}
+        _lines(json, [{"place": opened.place, "id": opened.id, **facts}])
     else:
         _say(f"{opened.place}: {_verdict(report)}")
     return 0
@@ -116,7 +134,7 @@ def _recover(opened: LabelLog, folder: Path) -> int:
 
 
 def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
-    open_log(state, create=False).close()  # an empty log must not be created here
+    open_log(state, create=False).close()  # raises instead of creating an empty log
     with closing(open_log(state)) as opened:
         before = opened.cut()
         facts = open_bundle(bundle).manifest
@@ -124,7 +142,15 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
         if facts.items is None and not drop_items:
             lost = lost_items(opened, until=held.sequence)
             if lost:
-                return _refuse_to_lose(opened.place, bundle, lost)
+                _say(
+                    f"error: nothing was cut: {bundle} is a snapshot without an item memory, and"
+                    f" {lost} are only in {opened.place}. Write a snapshot of a bundle with an item"
+                    " memory (`keymatch snapshot --bundle ... --state ... --out ...`), which holds"
+                    " labels, clicks and items; reload it and cut by that one. Or give --drop-items"
+                    " if the items may go",
+                    stderr=True,
+                )
+                return 1
         cut = cut_events(opened, held)
         kept = opened.last_sequence() - cut
     _say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
@@ -136,38 +162,12 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
     return 0
 
 
-def _refuse_to_lose(place: str, bundle: Path, lost: LostItems) -> int:
-    _say(
-        f"error: nothing was cut: {bundle} is a snapshot without an item memory, and {lost} are"
-        f" only in {place}. Write a snapshot of a bundle with an item memory (`python -m service"
-        " snapshot --bundle ... --state ... --out ...`), which holds labels, clicks and items;"
-        " reload it and cut by that one. Or give --drop-items if the items may go",
-        stderr=True,
-    )
-    return 1
-
-
-def _table(
-    opened: LabelLog, shown: Iterable[StoredEvent], *, after: int, last: int, limit: int
-) -> None:
-    table = Table("event", "time (UTC)", "kind", "content")
-    for stored in shown:
-        event = stored.event
-        time = f"{stored.written:%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(event.sequence), time, event.kind, Text(_summary(event), overflow="fold"))
-    open_console().print(table)
-    more = f"; continue with --after {after + limit}" if after + limit < last else ""
-    _say(f"{opened.place}: {last:,} events{more}")
-
-
 def _summary(event: Event) -> str:
-    """The event's main fields in one line, with control characters from clients replaced."""
+    """Join the event's main fields, with control characters from clients replaced."""
     values = (event.body.get(name) for name in CHANGES[event.kind].summary)
     texts = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
     line = " | ".join(str(text) for text in texts if text)
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
-    )
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
 
 
 def _facts(stored: StoredEvent) -> dict[str, Any]:
@@ -182,42 +182,32 @@ def _facts(stored: StoredEvent) -> dict[str, Any]:
     }
 
 
-def _report_facts(report: LogReport) -> dict[str, Any]:
-    return {
-        "events": report.events,
-        "first": report.first,
-        "last": report.last,
-        "kinds": report.kinds,
-        "encoders": report.encoders,
-        "bytes": report.size,
-        "newest": report.newest,
-    }
-
-
 def _verdict(report: LogReport) -> str:
     if not report.events:
         return "intact, no events"
     return (
         f"intact, {report.events:,} events, {report.first} to {report.last},"
-        f" {report.size:,} bytes, newest {_minute(report.newest)}; kinds: {_counts(report.kinds)};"
+        f" {report.size:,} bytes, newest {report.newest:%Y-%m-%d %H:%M:%S} UTC;"
+        f" kinds: {_counts(report.kinds)};"
         f" encoders: {_counts(report.encoders, _FINGERPRINT_CHARACTERS)}"
     )
-
-
-def _minute(time: datetime | None) -> str:
-    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _counts(counts: Mapping[str, int], characters: int | None = None) -> str:
     return ", ".join(f"{name[:characters]} {count:,}" for name, count in counts.items())
 
 
-def _lines(objects: Iterable[Mapping[str, Any]]) -> None:
-    console = open_console()  # which also ends quietly when `head` closes the pipe
-    for document in objects:
-        console.out(orjson.dumps(document).decode(), highlight=False)
+def _lines(place: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """Write a line for each object to a file or standard output."""
+    lines = map(orjson.dumps, objects)
+    if place != STANDARD_OUTPUT:
+        write_file(place, b"".join(line + b"\n" for line in lines))
+        return
+    console = open_console()  # it also ends quietly when `head` closes the pipe
+    for line in lines:
+        console.out(line.decode(), highlight=False)
 
 
 def _say(sentence: str, *, stderr: bool = False) -> None:
-    """One line, whatever the terminal's width."""
+    """Print one line, whatever the terminal's width."""
     open_console(stderr=stderr).print(sentence, soft_wrap=True)

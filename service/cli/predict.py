@@ -1,4 +1,4 @@
-"""`python -m service predict`: the answers to all queries of a file, without a server."""
+"""`keymatch predict`: the answers to all queries of a file, without a server."""
 
 from __future__ import annotations
 
@@ -9,43 +9,17 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 
 from service.bulk.formats import Format, format_of
-from service.bulk.items_column import ItemsColumn
-from service.bulk.memory import LogPlace, find_log, open_memory
+from service.bulk.memory import find_log, open_memory
 from service.bulk.progress import reported
-from service.bulk.query_file import OnBadRow, QueryFile, Survey
-from service.bulk.run import BulkRun, rows_of_part
-from service.bulk.work_folder import Job, WorkFolder
-from service.command_line import Interrupted, open_console
+from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
+from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
+from service.command_line import STATE_VARIABLE, Interrupted, open_console
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
 from service.core.tables.separated import DelimiterOption
 from service.core.types import PredictOptions
 from service.http.request_models import RequestModels
-from service.settings import STATE_VARIABLE, EngineSettings, Limits, load_settings
-
-_Explain = Annotated[bool, Parameter(help="Add metadata and evidence to each keyword; for .jsonl.")]
-_Rerank = Annotated[
-    bool | None, Parameter(help="Rank the best keywords a second time; default: as the bundle can.")
-]
-_Delimiter = Annotated[
-    DelimiterOption | None,
-    Parameter(help="What parts the fields of a .csv file; default: whichever fits its header."),
-]
-_OnBadRow = Annotated[
-    OnBadRow,
-    Parameter(
-        help="Stop at a row whose query is empty or too long, or whose items are not those of the"
-        " bundle and state, before anything is answered, or skip it."
-    ),
-]
-_ItemsColumn = Annotated[
-    str | None,
-    Parameter(
-        help="A column of ids or texts of the items that the row's query attends to, for a bundle"
-        " with an item memory. An empty cell: those that are predicted."
-    ),
-]
-_ItemsDelimiter = Annotated[str, Parameter(help="What parts the items of a cell.")]
+from service.settings import EngineSettings, Limits, load_settings
 
 
 def predict(
@@ -58,17 +32,18 @@ def predict(
     top_k: int = 10,
     depth: int | None = None,
     memorization: float | None = None,
-    rerank: _Rerank = None,
-    explain: _Explain = False,
-    delimiter: _Delimiter = None,
-    on_bad_row: _OnBadRow = "stop",
-    items_column: _ItemsColumn = None,
-    items_delimiter: _ItemsDelimiter = "|",
+    rerank: bool | None = None,
+    explain: bool = False,
+    escape_formulas: Annotated[bool, Parameter(negative=())] = False,
+    delimiter: DelimiterOption | None = None,
+    on_bad_row: OnBadRow = "stop",
+    items_column: str | None = None,
+    items_delimiter: str = "|",
     config: Path | None = None,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
 
-    Called again, an interrupted run goes on where it stopped. A service may run meanwhile.
+    Call it again to continue an interrupted run. A service may run meanwhile.
 
     Parameters
     ----------
@@ -76,37 +51,69 @@ def predict(
         The bundle's folder.
     input
         A .csv, .tsv or .jsonl file (each may be followed by .gz), a .parquet file, or a .txt file
-        with one query a line.
+        with one query per line.
     out
-        The new file: .jsonl (as HTTP answers), .csv (a line a keyword) or .parquet (a row a query).
+        The new file: .jsonl (as HTTP), .csv (a line per keyword) or .parquet (a row per query).
     query
         The column of the queries; not needed for a .txt file.
     state
-        DIR|URL: the state whose labels and clicks count as well; it is only read.
+        DIR|URL: the state whose labels and clicks are used, too; it is only read.
     top_k
-        The most keywords for each query.
+        The most keywords per query.
     depth
         How many of the nearest keys vote; default: the bundle's.
     memorization
         Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
+    rerank
+        Order the best keywords again by the reranker; default: if the bundle has one.
+    explain
+        Add metadata and evidence to each keyword; for .jsonl.
+    escape_formulas
+        Put an apostrophe before each text of a .csv file that begins with = + - @, a tab or a
+        carriage return, so that a spreadsheet shows the text instead of computing it.
+    delimiter
+        What separates the fields of a .csv file; default: whichever fits its header.
+    on_bad_row
+        Stop before anything is answered, or skip the row, if a query is empty or too long, or an
+        item is unknown.
+    items_column
+        A column of ids or texts of the items that the row's query attends to, for a bundle with an
+        item memory. An empty cell means the predicted items.
+    items_delimiter
+        What separates the items in a cell.
     config
-        The TOML file of a service: its limits, threads (default: one a core) and device hold here.
+        The TOML file of a service, for its limits, threads (default: one per core) and device.
     """
-    settings, facts = load_settings(config, {}), manifest.read(bundle)
+    settings, facts = load_settings(config, {"workers": 1}), manifest.read(bundle)
     base = PredictOptions(top_k=top_k, explain=explain)
     options = facts.options(base, depth=depth, memorization=memorization, rerank=rerank)
     _require_allowed(options, settings.limits)
-    form = format_of(out, explain=explain)
+    form = format_of(out, explain=explain, escape_formulas=escape_formulas)
+    items = None
+    if items_column is not None:
+        if facts.items is None:
+            raise InvalidConfig(
+                f"--items-column {items_column}: the bundle {facts.name} has no item memory"
+            )
+        items = ItemsColumn(name=items_column, limits=settings.limits, delimiter=items_delimiter)
     queries = QueryFile(
         input,
         query,
         limits=settings.limits,
         on_bad_row=on_bad_row,
         delimiter=delimiter,
-        items=_items_column(items_column, items_delimiter, facts, settings.limits),
+        items=items,
     )
     with (folder := WorkFolder(out)).opened():
-        run = _opened(folder, queries, options, bundle, state, settings.engine)
+        run = _opened(
+            folder,
+            queries,
+            options,
+            bundle,
+            state,
+            settings.engine,
+            escape_formulas=escape_formulas,
+        )
         return _answer(run, folder, form)
 
 
@@ -117,17 +124,39 @@ def _opened(
     bundle: Path,
     state: str | None,
     settings: EngineSettings,
+    *,
+    escape_formulas: bool,
 ) -> BulkRun:
-    """A new run, or the one that was interrupted; raises what stands in its way."""
+    """Open a new or an interrupted run. Raises any error before queries are answered."""
     log = None if state is None else find_log(state, bundle)
-    _say_if_another_is_served(log, bundle)
+    if log is not None and log.served.absolute() != bundle.absolute():
+        _say(
+            f"note: a service with this state serves {log.served}, to which it was reloaded;"
+            f" these answers are those of {bundle}"
+        )
     survey = queries.survey()
-    job = folder.begin(_job(bundle, log, survey, options))
+    job = folder.begin(
+        Job(
+            bundle=manifest.fingerprint(manifest.read(bundle)),
+            state="" if log is None else log.id,
+            input=survey.digest,
+            top_k=options.top_k,
+            depth=options.depth,
+            memorization=options.memorization,
+            explain=options.explain,
+            candidates=options.candidates,
+            part_rows=rows_of_part(options.top_k, explain=options.explain),
+            escape_formulas=escape_formulas,
+            version=0 if log is None else log.newest,
+        )
+    )
+    if folder.damaged:
+        _say(f"{folder.out}: {folder.damaged:,} kept parts are damaged, and are answered again")
     loaded = open_memory(bundle, log, settings, until=job.version)
     memory = loaded.memory.view.items
     if queries.items is not None and memory is not None:
         queries = queries.knowing(memory)
-        survey = queries.survey()  # once more: only an open memory knows what is unknown
+        survey = queries.survey()  # again, with the open memory, which knows unknown items
     return BulkRun(
         queries=queries,
         survey=survey,
@@ -136,17 +165,6 @@ def _opened(
         loaded=loaded,
         threads=settings.threads,
     )
-
-
-def _items_column(
-    name: str | None, delimiter: str, facts: manifest.Manifest, limits: Limits
-) -> ItemsColumn | None:
-    """The column of items, if one is named; raises `InvalidConfig` for a bundle without items."""
-    if name is None:
-        return None
-    if facts.items is None:
-        raise InvalidConfig(f"--items-column {name}: the bundle {facts.name} has no item memory")
-    return ItemsColumn(name=name, limits=limits, delimiter=delimiter)
 
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
@@ -160,51 +178,28 @@ def _require_allowed(options: PredictOptions, limits: Limits) -> None:
         raise InvalidConfig(f"--{option} {first['input']}: {first['msg']}") from error
 
 
-def _job(bundle: Path, log: LogPlace | None, survey: Survey, options: PredictOptions) -> Job:
-    return Job(
-        bundle=manifest.fingerprint(manifest.read(bundle)),
-        state="" if log is None else log.id,
-        input=survey.digest,
-        top_k=options.top_k,
-        depth=options.depth,
-        memorization=options.memorization,
-        explain=options.explain,
-        candidates=options.candidates,
-        part_rows=rows_of_part(options.top_k, explain=options.explain),
-        version=0 if log is None else log.newest,
-    )
-
-
 def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
-    out, before = folder.out, run.rows_done(folder)
+    out, rows, before = folder.out, run.survey.rows, run.rows_done(folder)
     if before:
-        _say(f"{out}: goes on after {before:,} of {run.rows:,} queries")
+        _say(f"{out}: goes on after {before:,} of {rows:,} queries")
     try:
-        with reported(run.rows, "queries", done=before) as report:
+        with reported(rows, "queries", done=before) as report:
             run.answer(folder, form, report)
             folder.finish(run.parts, form)
     except Interrupted as end:
         _say(
-            f"{end}: {run.rows_done(folder):,} of {run.rows:,} queries are answered and kept;"
+            f"{end}: {run.rows_done(folder):,} of {rows:,} queries are answered and kept;"
             " the same command goes on there"
         )
         return end.status
     skipped = run.survey.skipped
     left = f", {skipped:,} of them skipped" if skipped else ""
-    version = run.loaded.memory.view.version
-    _say(f"{out}: {run.rows:,} queries{left}; bundle {run.loaded.name}, version {version}")
+    bundle, version = run.loaded.bundle.manifest.name, run.loaded.memory.view.version
+    scores = "probabilities" if run.options.candidates else "sums of votes"
+    _say(f"{out}: {rows:,} queries{left}; bundle {bundle}, version {version}; scores are {scores}")
     return 0
 
 
-def _say_if_another_is_served(log: LogPlace | None, bundle: Path) -> None:
-    if log is not None and log.served.absolute() != bundle.absolute():
-        _say(
-            f"note: a service with this state serves {log.served}, to which it was reloaded;"
-            f" these answers are those of {bundle}"
-        )
-
-
 def _say(sentence: str) -> None:
-    """One line on stderr, whatever the terminal's width."""
-    console = open_console(stderr=True)
-    console.print(sentence, soft_wrap=True)
+    """Print one line on stderr, whatever the terminal's width."""
+    open_console(stderr=True).print(sentence, soft_wrap=True)

@@ -1,24 +1,18 @@
-"""`python -m service serve`: check the options, then run the server."""
+"""`keymatch serve`: check the options, then run the server."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from service.core.bundle import manifest
-from service.engine.devices import require_device
-from service.http.auth import (
-    Access,
-    read_keys,
-    require_keys_beyond_loopback,
-    require_keys_for_metrics,
-)
-from service.server.launcher import launch
-from service.server.serve_config import ServeConfig
-from service.settings import API_KEYS_VARIABLE, STATE_VARIABLE, Settings, load_settings
+from service.command_line import STATE_VARIABLE
+
+if TYPE_CHECKING:
+    from service.http.access import Access
+    from service.settings import Settings
 
 
 def serve(
@@ -39,20 +33,22 @@ def serve(
     Parameters
     ----------
     bundle
-        The bundle's folder, as `python -m export bundle` writes it.
+        The bundle's folder, as `keymatch export bundle` writes it.
     state
         DIR|URL: the folder of the label log, created if it does not exist, or a postgresql:// URL.
         Other users of the machine can read command lines: pass a password through PGPASSFILE,
         PGPASSWORD or KEYMATCH_STATE.
     bundles
-        Folder of POST /admin/snapshot and /admin/reload; default: the one that contains --bundle.
+        Folder for POST /admin/snapshot, which writes to it, and /admin/reload; default: the one
+        that contains --bundle.
     host
         Address to listen on; default 127.0.0.1. Any other address needs API keys (KEYMATCH_API_KEYS
         names their file) or --allow-anonymous.
     port
         Port to listen on; default 8000, 0 for any free port.
     workers
-        Worker processes, each with the whole memory and its share of the cores; default 1.
+        Worker processes, each with the whole memory and its share of the cores; default: one per
+        core, and at most one per 3 GiB of memory.
     config
         A TOML file with the tables [limits], [engine] and [server].
     allow_anonymous
@@ -60,8 +56,14 @@ def serve(
     access_log
         Log one line per request; default yes.
     other_data
-        Start on a label log that was begun for other data than the bundle's; default no.
+        Accept a label log that was begun for other data than the bundle's; default no.
     """
+    from service.core.bundle import manifest
+    from service.engine.device import require_device
+    from service.server.launcher import launch  # the server, which --help does not need
+    from service.server.worker import ServeConfig
+    from service.settings import load_settings
+
     options = {
         "host": host,
         "port": port,
@@ -70,8 +72,9 @@ def serve(
         "access_log": access_log,
     }
     settings = load_settings(config, options, engine={"other_data": other_data})
-    access = _read_access(settings)
-    _require_servable(settings, access, bundle)
+    access = _required_access(settings)
+    require_device(settings.engine.device)
+    manifest.read(bundle)  # raises before a port is opened
     return launch(
         ServeConfig(
             bundle=bundle,
@@ -83,15 +86,18 @@ def serve(
     )
 
 
-def _read_access(settings: Settings) -> Access:
+def _required_access(settings: Settings) -> Access:
+    """Read the API keys. Raises `InvalidConfig` if the settings need keys that are missing."""
+    from service.http.access import (
+        Access,
+        read_keys,
+        require_keys_beyond_loopback,
+        require_keys_for_metrics,
+    )
+    from service.settings import API_KEYS_VARIABLE
+
     keys, server = os.environ.get(API_KEYS_VARIABLE), settings.server
     access = read_keys(Path(keys)) if keys else Access()
     require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
+    require_keys_for_metrics(access, metrics_need_key=server.metrics_need_key)
     return access
-
-
-def _require_servable(settings: Settings, access: Access, bundle: Path) -> None:
-    """Raise what would stop the engine anyway, before a port is opened."""
-    require_keys_for_metrics(access, metrics_need_key=settings.server.metrics_need_key)
-    require_device(settings.engine.device)
-    manifest.read(bundle)

@@ -1,4 +1,4 @@
-"""`python -m service snapshot`: a bundle and its label log as one new bundle."""
+"""`keymatch snapshot`: merge a bundle and its label log into one new bundle."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from service.command_line import open_console
+from service.command_line import STATE_VARIABLE, open_console
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_existing, refuse_unwritable
-from service.core.label_log import open_log
-from service.core.memory.snapshot import write_snapshot
-from service.core.memory.view import View
-from service.core.processes.low_priority import lower_priority
-from service.engine.loaded_bundle import load_bundle
+from service.core.files.atomic import refuse_unusable
+from service.core.processes.low_priority import lower_priority, wake_when_orphaned
 from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
-from service.settings import STATE_VARIABLE, EngineSettings
 
-Report = Callable[[int], None]  # is called with the number of indexed rows
+if TYPE_CHECKING:
+    from service.core.memory.view import View
+
+Report = Callable[[int], None]  # takes the number of indexed rows
 
 
 def snapshot(
@@ -38,7 +36,7 @@ def snapshot(
     progress: Path | None = None,
     other_data: bool = False,
 ) -> int:
-    """Write a new bundle that holds everything that a bundle and its label log hold.
+    """Write a new bundle that holds all of a bundle and its label log.
 
     The service may run meanwhile; `POST /admin/snapshot` runs this command. Serve the new bundle
     with the same state: only events that it does not hold are replayed. Only one snapshot at a time
@@ -47,30 +45,34 @@ def snapshot(
     Parameters
     ----------
     bundle
-        The folder of the bundle that is served.
+        The folder of the served bundle.
     state
         The folder or the PostgreSQL URL of the label log.
     out
-        The new bundle's folder; must not exist.
+        The new bundle's folder; it must not exist yet.
     until
         The last event to include; default: the newest.
     nice
         Run at the lowest priority; on a busy machine this may take very long.
     niceness
-        Add so much to the niceness, which keeps a share of a busy processor (8: about 15 %).
+        Add this to the niceness, which leaves a share of a busy core (8: about 15 %).
     progress
-        The file in which the service that runs this keeps the progress; end when it is removed.
+        The file in which the calling service keeps the progress; removing it cancels the snapshot.
     other_data
-        Take a label log that was begun for other data than the bundle's.
+        Accept a label log that was begun for other data than the bundle's.
     """
+    from service.core.bundle import manifest
+    from service.core.memory.snapshot import write_snapshot
+
     if nice:
         lower_priority()
     elif niceness is not None:
         os.nice(niceness)
     parent = os.getppid()
-    refuse_existing(out)
-    refuse_unwritable(out)
-    # The service that runs this holds the lock already.
+    if progress is not None:
+        wake_when_orphaned()
+    refuse_unusable(out)
+    # With `progress`, the calling service holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
         view, log_id, chain = _view(bundle, state, until=until, other_data=other_data)
         with _reporting(view, out.name, progress) as report:
@@ -83,7 +85,8 @@ def snapshot(
             write_snapshot(
                 view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
             )
-    said = f"{out}: version {view.version}, {len(view.labels):,} labels"
+    index = manifest.read(out).index
+    said = f"{out}: version {view.version}, {len(view.labels):,} labels; {index}"
     open_console().print(said, soft_wrap=True)
     return 0
 
@@ -91,7 +94,11 @@ def snapshot(
 def _view(
     bundle: Path, state: str, *, until: int | None, other_data: bool
 ) -> tuple[View, str, str]:
-    """The memory up to event `until`, the id of its log, and the chain there, hexadecimal."""
+    """Return the memory up to event `until`, the log's id, and that event's chain hash in hex."""
+    from service.core.label_log import open_log
+    from service.engine.loaded_bundle import load_bundle
+    from service.settings import EngineSettings
+
     settings = EngineSettings(other_data=other_data)
     with closing(open_log(state, create=False)) as label_log:
         view = load_bundle(bundle, label_log, settings, until=until).memory.view
@@ -102,7 +109,7 @@ def _view(
 
 @contextmanager
 def _reporting(view: View, name: str, file: Path | None) -> Iterator[Report]:
-    """Yield what shows the number of indexed rows: in the service's file, or on the terminal."""
+    """Yield a function that reports indexed rows in the service's file or on the terminal."""
     total = len(view.alive_rows())
     if file is not None:
         kept = SnapshotFile(file.parent)

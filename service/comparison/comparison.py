@@ -1,36 +1,231 @@
-"""What differs between two bundles' answers to the same queries."""
+"""Compares two bundles' answers to the same queries.
+
+It measures how far two rankings agree, how good each is, and whether a difference may be chance.
+Shapes: n queries, at most k keywords per ranking.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from service.comparison.measures import (
-    PairedTest,
-    Ranking,
-    metrics_of,
-    overlaps,
-    paired_test,
-    rank_changes,
-)
-from service.comparison.query_labels import KnownLabels
+import numpy as np
 
-SHOWN = 20  # queries that change most
+from service.bulk.answering import results
+from service.bulk.memory import open_memory
+from service.bulk.progress import Report
+from service.bulk.query_file import ONLY_COLUMN, FileQuery, QueryRule
+from service.core.errors import InvalidConfig, InvalidData
+from service.core.index.protocol import batches
+from service.core.tables.columns import ending_of, read_columns
+from service.core.types import Doubles, PredictOptions
+from service.http.answers import KeywordAnswer
+from service.settings import EngineSettings, Limits
+
+DRAWS = 10_000  # random draws of the randomization test and of the bootstrap
+CONFIDENCE = 95  # percent, of the confidence interval
+_SEED = 0
+
+Keywords = Sequence[KeywordAnswer]  # the best first
+KnownLabels = dict[str, tuple[str, ...]]  # query -> distinct ids or texts of its labels
+_ANSWERED_TOGETHER = 2_048  # queries
+SHOWN = 20  # number of most changed queries on the page
+
+
+def read_queries(
+    path: Path,
+    *,
+    query: str | None,
+    labels: Sequence[str],
+    limits: Limits,
+    delimiter: str | None = None,
+) -> KnownLabels:
+    """Read a file's queries in order. Labels of rows with the same query are joined.
+
+    `labels` name columns; a cell holds the id or the text of a label, a list of them, or nothing.
+    `delimiter` is for csv files. Raises `InvalidData` for a query that `POST /predict` would
+    refuse, and for a file without one.
+    """
+    if query is None and (labels or ending_of(path) != ".txt"):
+        raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
+    column, rule = query or ONLY_COLUMN, QueryRule(limits)
+    known: dict[str, dict[str, None]] = {}
+    rows = read_columns(path, [column, *labels], delimiter=delimiter)
+    for line, (value, *cells) in rows:
+        checked = rule.check(value)
+        if checked.problem:
+            message = f"{checked.problem}; correct or remove the row"
+            raise InvalidData(path, message, line=line, field=column)
+        of_query = known.setdefault(checked.text, {})
+        for name, cell in zip(labels, cells, strict=True):
+            for label in _labels_of(cell):
+                if not isinstance(label, str):
+                    message = f"a label is no text but {type(label).__name__}"
+                    raise InvalidData(path, message, line=line, field=name)
+                of_query.update({label.strip(): None} if label.strip() else {})
+    if not known:
+        raise InvalidData(path, "holds no query; give a file with at least one row")
+    return {text: tuple(of_query) for text, of_query in known.items()}
+
+
+def _labels_of(cell: Any) -> Iterator[Any]:
+    if cell is None:
+        return
+    for label in cell if isinstance(cell, list) else [cell]:
+        yield str(label) if type(label) is int else label  # an id may be a number
+
+
+def rankings_of(
+    bundle: Path,
+    queries: Sequence[str],
+    *,
+    k: int,
+    settings: EngineSettings,
+    progress: Report,
+) -> dict[str, Keywords]:
+    """Return the k best keywords of each query, with the bundle's own depth and memorization.
+
+    `progress` is called with the number of queries answered since its last call.
+    """
+    loaded = open_memory(bundle, None, settings, until=0)
+    options = loaded.bundle.manifest.options(PredictOptions(top_k=k))
+    asked = [FileQuery(text=query) for query in queries]
+    parts = [asked[part] for part in batches(len(asked), _ANSWERED_TOGETHER)]
+    rankings: dict[str, Keywords] = {}
+    with ThreadPoolExecutor(settings.threads) as pool:
+        for answered in pool.map(lambda part: results(loaded, part, options), parts):
+            progress(len(answered))
+            rankings.update((query.text, found["keywords"]) for query, found in answered.items())
+    return rankings
+
+
+def overlaps(left: Keywords, right: Keywords, depth: int) -> list[float]:
+    """Return overlap@1 to overlap@depth: the share of top labels, by id, that both rankings have.
+
+    If both are empty, it is 1. The mean is the average overlap, in which top ranks count most.
+    """
+    ours: set[str] = set()
+    theirs: set[str] = set()
+    shared, shares = 0, []
+    for place in range(depth):
+        if place < len(left):
+            shared += left[place]["id"] in theirs
+            ours.add(left[place]["id"])
+        if place < len(right):
+            shared += right[place]["id"] in ours
+            theirs.add(right[place]["id"])
+        longest = max(len(ours), len(theirs))
+        shares.append(shared / longest if longest else 1.0)
+    return shares
+
+
+def rank_changes(left: Keywords, right: Keywords) -> dict[str, int]:
+    """Return by how many ranks each label of both rankings moved; positive is upwards."""
+    ranks = {keyword["id"]: rank for rank, keyword in enumerate(left)}
+    return {
+        keyword["id"]: ranks[keyword["id"]] - rank
+        for rank, keyword in enumerate(right)
+        if keyword["id"] in ranks
+    }
+
+
+def is_known(keyword: KeywordAnswer, known: Collection[str]) -> bool:
+    """Return whether a keyword is one of the known labels, given by id or text."""
+    return keyword["id"] in known or keyword["text"] in known
+
+
+def precision(ranking: Keywords, known: Collection[str], depth: int) -> float:
+    """Return P@depth: the share of the first `depth` ranks that hold a known label."""
+    return sum(is_known(keyword, known) for keyword in ranking[:depth]) / depth
+
+
+def recall(ranking: Keywords, known: Collection[str], depth: int) -> float:
+    """Return R@depth: the share of known labels among the first `depth` keywords."""
+    shown = {name for keyword in ranking[:depth] for name in (keyword["id"], keyword["text"])}
+    return sum(label in shown for label in known) / len(known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTest:
+    """A metric of both sides over the same queries.
+
+    `low` and `high` bound the difference of the means (right minus left) by a paired bootstrap. `p`
+    is the two-sided p-value of the paired randomization test.
+    """
+
+    left: float
+    right: float
+    low: float
+    high: float
+    p: float
+    wins: int
+    losses: int
+    ties: int
+
+    @property
+    def difference(self) -> float:
+        """The difference of the means, right minus left."""
+        return self.right - self.left
+
+
+def paired_test(left: Doubles, right: Doubles) -> PairedTest:
+    """Test whether the means of `left` and `right`, [n] each, differ.
+
+    Randomization: if both were equally good, each query's difference could as well have the other
+    sign. p is the share of `DRAWS` random sign choices whose mean is at least as far from 0 as the
+    observed mean, which counts as one draw. Queries of equal difference are drawn together.
+    """
+    generator = np.random.default_rng(_SEED)
+    differences = np.round(right - left, 12)
+    mean, n = differences.mean(), len(differences)
+    sizes, counts = np.unique(np.abs(differences), return_counts=True)
+    positive = generator.binomial(counts, 0.5, size=(DRAWS, len(sizes)))
+    flipped = (2 * positive - counts) @ sizes / n  # [DRAWS], means under random signs
+    as_large = np.count_nonzero(np.abs(flipped) >= abs(mean) - 1e-12)
+    values, counts = np.unique(differences, return_counts=True)
+    resampled = generator.multinomial(n, counts / n, size=DRAWS) @ values / n
+    outside = (100 - CONFIDENCE) / 2
+    low, high = np.percentile(resampled, [outside, 100 - outside])
+    return PairedTest(
+        left=float(left.mean()),
+        right=float(right.mean()),
+        low=float(low),
+        high=float(high),
+        p=float((1 + as_large) / (1 + DRAWS)),
+        wins=int(np.count_nonzero(differences > 0)),
+        losses=int(np.count_nonzero(differences < 0)),
+        ties=int(np.count_nonzero(differences == 0)),
+    )
+
+
+def metrics_of(
+    rankings: Mapping[str, Keywords], known: Mapping[str, Collection[str]], k: int
+) -> dict[str, Doubles]:
+    """Compute P@1, P@5 and R@k of each query that has known labels, [n] each."""
+    judged = [(rankings[query], set(labels)) for query, labels in known.items() if labels]
+    return {
+        "P@1": np.array([precision(ranking, labels, 1) for ranking, labels in judged]),
+        "P@5": np.array([precision(ranking, labels, 5) for ranking, labels in judged]),
+        f"R@{k}": np.array([recall(ranking, labels, k) for ranking, labels in judged]),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far two bundles give the same keywords, means over all queries.
+    """How far two bundles give the same keywords, averaged over all queries.
 
-    `overlaps` are by depth; `moved` is the mean distance, in places, that a keyword of both moved.
+    `overlaps` are by depth; `moved` is the mean number of ranks that a shared keyword moved.
     """
 
     queries: int
     unchanged: int  # queries with the same keywords in the same order
     overlaps: Mapping[int, float]
     moved: float
-    up: int  # keywords of both that moved towards the top
+    up: int  # shared keywords that moved up
     down: int
     new: int  # keywords that only B has
     gone: int
@@ -41,15 +236,15 @@ class ChangedQuery:
     """A query, both rankings and its known labels."""
 
     query: str
-    left: Ranking
-    right: Ranking
+    left: Keywords
+    right: Keywords
     known: frozenset[str]
-    agreement: float  # the average overlap
+    agreement: float  # average overlap
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Everything that the page shows; `quality` is empty without known labels."""
+    """The content of the page; `quality` is empty without known labels."""
 
     names: tuple[str, str]
     k: int
@@ -61,13 +256,13 @@ class Comparison:
 
 def compare(
     names: tuple[str, str],
-    left: Mapping[str, Ranking],
-    right: Mapping[str, Ranking],
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
     known: KnownLabels,
     *,
     k: int,
 ) -> Comparison:
-    """Compare rankings of at most k keywords by query, in the order of the queries."""
+    """Compare each query's two rankings of at most k keywords, in the queries' order."""
     ours, theirs = metrics_of(left, known, k), metrics_of(right, known, k)
     judged = sum(1 for labels in known.values() if labels)
     return Comparison(
@@ -80,7 +275,7 @@ def compare(
     )
 
 
-def _agreement(left: Mapping[str, Ranking], right: Mapping[str, Ranking], *, k: int) -> Agreement:
+def _agreement(left: Mapping[str, Keywords], right: Mapping[str, Keywords], *, k: int) -> Agreement:
     pairs = [(ranking, right[query]) for query, ranking in left.items()]
     moves = [rank_changes(*pair) for pair in pairs]
     shares = [overlaps(*pair, k) for pair in pairs]
@@ -97,19 +292,19 @@ def _agreement(left: Mapping[str, Ranking], right: Mapping[str, Ranking], *, k: 
     )
 
 
-def ids(ranking: Ranking) -> list[str]:
-    """The label ids of a ranking, the best first."""
-    return [keyword.id for keyword in ranking]
+def ids(ranking: Keywords) -> list[str]:
+    """Return the label ids of a ranking, the best first."""
+    return [keyword["id"] for keyword in ranking]
 
 
 def _most_changed(
-    left: Mapping[str, Ranking],
-    right: Mapping[str, Ranking],
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
     known: KnownLabels,
     *,
     k: int,
 ) -> list[ChangedQuery]:
-    """The `SHOWN` queries whose rankings agree least, of equal ones the first of the file."""
+    """Return the `SHOWN` queries whose rankings agree least; ties keep the file's order."""
     agreements = {query: fmean(overlaps(left[query], right[query], k)) for query in left}
     changed = [query for query in left if ids(left[query]) != ids(right[query])]
     return [

@@ -1,4 +1,4 @@
-"""The comparison as one HTML page without anything to load, and as lines for the terminal."""
+"""The comparison as one self-contained HTML page, and as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from service.comparison.comparison import Agreement, ChangedQuery, Comparison
-from service.comparison.measures import CONFIDENCE, DRAWS, PairedTest, is_known, rank_changes
+from service.comparison.comparison import (
+    CONFIDENCE,
+    DRAWS,
+    Agreement,
+    ChangedQuery,
+    Comparison,
+    PairedTest,
+    is_known,
+    rank_changes,
+)
 
-CHANCE = 0.05  # a difference with a smaller p is called one
+CHANCE = 0.05  # a difference with a smaller p counts as significant
 
 
 def page(comparison: Comparison) -> str:
-    """The page; every text of a bundle or of the queries' file is escaped."""
+    """Return the page. Texts of bundles and of the queries' file are escaped."""
     ours, theirs = map(escape, comparison.names)
     body = [
         f"<h1>{ours} and {theirs}</h1>",
@@ -29,7 +37,7 @@ def page(comparison: Comparison) -> str:
 
 
 def summary(comparison: Comparison) -> Iterator[str]:
-    """The comparison in a few lines."""
+    """Yield the comparison in a few lines."""
     agreement = comparison.agreement
     shares = ", ".join(f"@{depth} {share:.1%}" for depth, share in agreement.overlaps.items())
     yield f"A {comparison.names[0]}, B {comparison.names[1]}: {agreement.queries:,} queries"
@@ -40,11 +48,11 @@ def summary(comparison: Comparison) -> Iterator[str]:
             f" p = {test.p:.4f}; B wins {test.wins:,}, loses {test.losses:,}: {verdict(test)}"
         )
     if not comparison.quality:
-        yield "quality: no labels are known; name their columns by --labels"
+        yield "quality: no labels are known; name their columns by --label"
 
 
 def verdict(test: PairedTest) -> str:
-    """What the test says, in words."""
+    """Return the result of the test in words."""
     if test.p >= CHANCE:
         return "may be chance"
     return "B is better" if test.difference > 0 else "A is better"
@@ -80,12 +88,12 @@ def _quality(comparison: Comparison) -> Iterator[str]:
         f" p is that of a paired randomisation test, the interval ({CONFIDENCE} %, in points)"
         f" that of a paired bootstrap, with {DRAWS:,} draws each.</p>"
     )
-    heads = ("", "A", "B", "B - A", "interval", "p", "B wins", "B loses", "equal", "")
+    columns = ("", "A", "B", "B - A", "interval", "p", "B wins", "B loses", "equal")
     yield from _table(
-        heads,
+        columns,
         (
             (
-                metric,
+                f"{metric}\n{verdict(test)}",
                 f"{test.left:.2%}",
                 f"{test.right:.2%}",
                 _points(test),
@@ -94,7 +102,6 @@ def _quality(comparison: Comparison) -> Iterator[str]:
                 f"{test.wins:,}",
                 f"{test.losses:,}",
                 f"{test.ties:,}",
-                verdict(test),
             )
             for metric, test in comparison.quality.items()
         ),
@@ -130,8 +137,8 @@ def _lists(changed: ChangedQuery) -> Iterator[str]:
                 continue
             keyword = ranking[place]
             mark = ' class="known"' if is_known(keyword, changed.known) else ""
-            move = "" if moved is None else _move(moved.get(keyword.id))
-            yield f"<td{mark}>{escape(keyword.text)}{move}</td>"
+            move = "" if moved is None else _move(moved.get(keyword["id"]))
+            yield f"<td{mark}>{escape(keyword['text'])}{move}</td>"
         yield "</tr>"
     yield "</tbody></table></div>"
 
@@ -149,11 +156,15 @@ def _points(test: PairedTest) -> str:
     return f"{100 * test.difference:+.2f}"
 
 
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield a table. A row's first cell is its name; a second line in it is the result in words."""
     yield '<div class="wide"><table>'
-    if heads:
-        yield f"<thead><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr></thead>"
+    if columns:
+        yield f"<thead><tr>{''.join(f'<th>{escape(head)}</th>' for head in columns)}</tr></thead>"
     yield "<tbody>"
     for first, *cells in rows:
-        yield f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(c)}</td>' for c in cells)}</tr>"
+        name, _, words = map(escape, first.partition("\n"))
+        said = f'<span class="soft">{words}</span>' if words else ""
+        figures = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        yield f"<tr><th>{name}{said}</th>{figures}</tr>"
     yield "</tbody></table></div>"

@@ -1,1 +1,1 @@
-"""The retrieval core: synchronous, without web or asyncio; training and export use it too."""
+"""The retrieval core: synchronous, without web or asyncio code. Training and export use it, too."""

@@ -1,8 +1,8 @@
 """The kinds of write, one class each: what a client's write becomes, and what the label log stores.
 
-A change is built by the operation that a client asked for, or read back from an event of the label
-log; the memory applies both alike. A new kind of write is a new class here and its line in
-`CHANGES`; the memory says what it does to the rows (`Draft`).
+A change is built from a client's request or read back from an event of the label log. The memory
+applies both alike. To add a kind of write, add a class here, list it in `Change`, and define in
+`Draft` what it does to the rows.
 
 | class         | kind           | body (JSON)                          | vectors, fp16    |
 |---------------|----------------|--------------------------------------|------------------|
@@ -13,28 +13,28 @@ log; the memory applies both alike. A new kind of write is a new class here and 
 | `DeleteItem`  | `item.delete`  | `id`                                 | none             |
 | `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
 
-An instance's `weight` is left out where it is 1. All vectors are those of the encoder: the memory
-fuses a query with the items that it holds at this point of the log, so a replay finds the same.
+An instance's `weight` is left out if it is 1. All vectors are the encoder's. The memory fuses a
+query with the items that it holds at this point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
 
-Item = NewLabel | NewInstance | NewItem  # what can be posted
-VectorsOf = Callable[[Item], Halves]  # an item's vectors [n, d], as stored or encoded again
+Posted = NewLabel | NewInstance | NewItem  # what can be posted
+VectorsOf = Callable[[Posted], Halves]  # returns an item's vectors [n, d], stored or encoded again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PutLabel:
-    """Create or replace a label; vectors [1 + queries, d] of its text, then of its queries."""
+    """Create or replace a label. Its vectors [1 + queries, d] are those of its text and queries."""
 
     kind: ClassVar[str] = "label.put"
     summary: ClassVar[tuple[str, ...]] = ("id", "text", "queries")
@@ -44,7 +44,7 @@ class PutLabel:
     vectors: Halves
 
     def body(self) -> Mapping[str, Any]:
-        """What the label log stores beside the vectors."""
+        """Return what the label log stores alongside the vectors."""
         return asdict(self.label)
 
     @classmethod
@@ -55,43 +55,11 @@ class PutLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deletion:
-    """Delete what has this id; an id that nothing has changes nothing but the version."""
-
-    kind: ClassVar[str]
-    summary: ClassVar[tuple[str, ...]] = ("id",)
-
-    sequence: int
-    id: str
-
-    @property
-    def vectors(self) -> Halves:
-        """None, [0, 0]."""
-        return _no_vectors()
-
-    def body(self) -> Mapping[str, Any]:
-        """What the label log stores."""
-        return {"id": self.id}
-
-    @classmethod
-    def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
-        """Read the change back; raises KeyError for a wrong body."""
-        return cls(sequence=event.sequence, id=event.body["id"])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteLabel(Deletion):
-    """Delete a label."""
-
-    kind: ClassVar[str] = "label.delete"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PutInstance:
-    """Add a query with the labels that it was clicked for; vectors [1, d] of the query.
+    """Add a query with the labels that it was clicked for. Its vectors are [1, d].
 
-    Unknown labels get no vote: another bundle may have been opened since the write was logged. A
-    label that was clicked for the query before gets the weight of this click.
+    A label that is unknown gets no vote, as the bundle may have changed since the write was logged.
+    If a label was clicked for the same query before, the weight of this click replaces the old one.
     """
 
     kind: ClassVar[str] = "instance.put"
@@ -102,10 +70,10 @@ class PutInstance:
     vectors: Halves
 
     def body(self) -> Mapping[str, Any]:
-        """What the label log stores beside the vectors."""
+        """Return what the label log stores alongside the vectors."""
         body = asdict(self.instance)
         if self.instance.weight == 1.0:
-            del body["weight"]  # so logs without weights are the same as before there were any
+            del body["weight"]  # most clicks weigh 1, so it is not stored
         return body
 
     @classmethod
@@ -122,10 +90,7 @@ class PutInstance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PutItem:
-    """Create or replace an item of the item memory; vectors [1, d] of its text.
-
-    Without an item memory it changes nothing but the version.
-    """
+    """Create or replace an item, if there is an item memory; the vector [1, d] is its text's."""
 
     kind: ClassVar[str] = "item.put"
     summary: ClassVar[tuple[str, ...]] = ("id", "text")
@@ -135,7 +100,7 @@ class PutItem:
     vectors: Halves
 
     def body(self) -> Mapping[str, Any]:
-        """What the label log stores beside the vectors."""
+        """Return what the label log stores alongside the vectors."""
         return asdict(self.item)
 
     @classmethod
@@ -146,62 +111,70 @@ class PutItem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteItem(Deletion):
-    """Delete an item of the item memory."""
+class ChangeWithoutTexts:
+    """A change without vectors. The label log stores all fields except the sequence number."""
 
-    kind: ClassVar[str] = "item.delete"
+    kind: ClassVar[str]
+    summary: ClassVar[tuple[str, ...]]
+
+    sequence: int
+
+    @property
+    def vectors(self) -> Halves:
+        """No vectors, [0, 0]."""
+        return np.zeros((0, 0), np.float16)
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError for a wrong body."""
+        stored = {field.name: event.body[field.name] for field in fields(cls)[1:]}
+        return cls(sequence=event.sequence, **stored)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UseBundle:
-    """Serve the bundle named `bundle` from now on; changes nothing of the memory but the version.
+class DeleteLabel(ChangeWithoutTexts):
+    """Delete the label with this id; if there is none, only the version changes."""
 
-    `configured` is the fingerprint of the bundle that the service was started with: after a restart
-    with another one the request is void.
+    kind: ClassVar[str] = "label.delete"
+    summary: ClassVar[tuple[str, ...]] = ("id",)
+
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteItem(ChangeWithoutTexts):
+    """Delete the item with this id; if there is none, only the version changes."""
+
+    kind: ClassVar[str] = "item.delete"
+    summary: ClassVar[tuple[str, ...]] = ("id",)
+
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UseBundle(ChangeWithoutTexts):
+    """Serve the bundle named `bundle` from now on. In the memory, only the version changes.
+
+    `configured` is the fingerprint of the bundle that the service was started with. If a restart
+    uses another bundle, this change has no effect.
     """
 
     kind: ClassVar[str] = "bundle.use"
     summary: ClassVar[tuple[str, ...]] = ("bundle",)
 
-    sequence: int
     bundle: str
     configured: str
-
-    @property
-    def vectors(self) -> Halves:
-        """None, [0, 0]."""
-        return _no_vectors()
-
-    def body(self) -> Mapping[str, Any]:
-        """What the label log stores."""
-        return {"bundle": self.bundle, "configured": self.configured}
-
-    @classmethod
-    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
-        """Read the change back; raises KeyError for a wrong body."""
-        return cls(
-            sequence=event.sequence,
-            bundle=event.body["bundle"],
-            configured=event.body["configured"],
-        )
 
 
 Change = PutLabel | DeleteLabel | PutInstance | PutItem | DeleteItem | UseBundle
 
-CHANGES: Mapping[str, type[Change]] = {
-    PutLabel.kind: PutLabel,
-    DeleteLabel.kind: DeleteLabel,
-    PutInstance.kind: PutInstance,
-    PutItem.kind: PutItem,
-    DeleteItem.kind: DeleteItem,
-    UseBundle.kind: UseBundle,
-}
+CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_args(Change)}
 
 
-def rows_of(item: Item) -> int:
-    """How many vectors an item has, and rows of the memory it takes at most."""
+def rows_of(item: Posted) -> int:
+    """Return how many vectors an item has: the most rows of the memory that it can take."""
     return 1 + len(item.queries) if isinstance(item, NewLabel) else 1
-
-
-def _no_vectors() -> Halves:
-    return np.zeros((0, 0), np.float16)

@@ -1,21 +1,23 @@
-"""Reads TOML into frozen dataclasses; errors name the file, the key and what is allowed."""
+"""Reads TOML into frozen dataclasses. Errors name the file, the key and the allowed values."""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.core.errors import InvalidConfig
-from service.core.unknown_names import is_unknown
 
-# The configuration of every settings dataclass: unknown keys and "1" in place of 1 are errors.
+# All settings dataclasses use this: unknown keys are errors, and so is "1" instead of 1.
 STRICT = ConfigDict(extra="forbid", strict=True)
+
+COMPARED_CHARACTERS = 100  # a longer name is not a typo, and comparing it takes long
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -36,26 +38,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: type[Settings], document: Mapping[str, Any], *, source: str) -> Settings:
-    """Build a settings dataclass from a document that was read from `source`.
-
-    Raises `InvalidConfig`, which names the source, the key and what is allowed.
-    """
+    """Build a settings dataclass from a document; raises `InvalidConfig`, which names `source`."""
     try:
-        # By way of JSON: strict validation takes no dictionary for a dataclass. Dates become texts.
+        # Via JSON: strict validation takes no dictionary for a dataclass. Dates become texts.
         return TypeAdapter(kind).validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidConfig(f"{source}: {_explain(error, kind)}") from error
 
 
 def toml_value(text: str) -> Any:
-    """Read a value from the command line as TOML; if it is not TOML, return it as text.
-
-    So a name needs no quotation marks.
-    """
+    """Read a command-line value as TOML. If it is not TOML, it is a text: names need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def is_unknown(name: str, known: Sequence[str]) -> str:
+    """Return the end of a sentence that begins with an unknown `name`; it suggests other names."""
+    sentence = f"is unknown; known are {', '.join(known)}"
+    meant = get_close_matches(name, known, 1) if len(name) <= COMPARED_CHARACTERS else []
+    return sentence + "".join(f"; did you mean {other}?" for other in meant)
 
 
 def _explain(error: ValidationError, kind: type[Any]) -> str:
@@ -64,12 +67,12 @@ def _explain(error: ValidationError, kind: type[Any]) -> str:
     path = [str(part) for part in first["loc"]]
     where, message = ".".join(path), first["msg"]
     if first["type"] != "unexpected_keyword_argument":
-        return f"{where}: {message}" if where else message  # no path: keys that contradict
+        return f"{where}: {message}" if where else message  # no path: keys contradict each other
     return f"{where} {is_unknown(path[-1], _known(kind, path[:-1]))}"
 
 
 def _known(kind: Any, path: list[str]) -> list[str]:
-    """Return the keys of the table at `path` in a settings dataclass; "0" is an array position."""
+    """Return the keys of the table at `path` in a settings dataclass; "0" is an array index."""
     for part in path:
         kind = get_args(kind)[0] if part.isdecimal() else get_type_hints(kind).get(part)
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []

@@ -1,57 +1,27 @@
 """The exception tree of Keymatch.
 
     KeymatchError
-    ├── InvalidInput            a value is wrong; names the field and what is allowed
-    │   ├── AnswerTooLarge      the answer would have more bytes than are allowed
-    │   ├── InvalidConfig       in a settings file, an option or an environment variable
-    │   ├── OtherData           the label log was begun for other data than the bundle's
-    │   ├── InvalidData         in a data file; names file, line and field
-    │   ├── UnknownLabel        the memory holds no label with this id
-    │   ├── UnknownItem         the item memory holds no item with this id
-    │   ├── NotInBundle         the bundle has no item memory, or no second ranking
-    │   └── InvalidFields       several fields of one request are wrong
-    │       └── UnknownLabels   the memory holds no label for these ids
-    ├── KeyReused               an idempotency key was used before for a different request
-    ├── BundleError             a bundle cannot be served; names the file
-    │   ├── BundleMissing       the folder or one of its files does not exist
-    │   ├── BundleAltered       a file's size or SHA-256 differs from the manifest
-    │   └── BundleUnsupported   its format, index library or dimension is unknown to this version
-    ├── ParityError             an exported encoder's output differs from torch's too much
-    ├── CommandFailed           a command run by another command failed and printed the reason
-    ├── LogError                the label log cannot be read or written
-    │   ├── LogCorrupt          an event has a wrong checksum, or the sequence has a gap
-    │   ├── LogCut              needed events were cut; a snapshot holds them
-    │   ├── LogReplaced         the log is not the one that was opened: its file or events differ
-    │   └── LogLocked           another process held the log's lock for too long
-    ├── SealError               a segment or snapshot cannot be built; serving goes on
-    │   └── SealLate            its child process was not done in time, and was killed
-    ├── Unavailable             the request cannot be answered now, but perhaps later
-    │   ├── Busy                the same operation is already running
-    │   ├── NotReady            the service is starting, draining or has failed
-    │   ├── MemoryFull          the configured number of live rows is reached
-    │   ├── Overloaded          the queue is full; retry after `retry_after` seconds
-    │   │   ├── DelayExceeded   the queue would take, or took, longer than is useful
-    │   │   └── TooManyBytes    large requests and unread answers hold all they may
-    │   ├── DeadlineExceeded    the request's deadline has passed
-    │   └── ClientLeft          the client disconnected; nobody reads the answer
-    ├── RequestRefused          the HTTP layer refused the request
-    │   ├── MalformedHttp       the request is not HTTP
-    │   ├── UnknownHost         the request's Host is no name of this service
-    │   ├── ForeignOrigin       a web page of another site has sent the request
-    │   ├── HeaderTooLarge      the request's header is larger than the limit
-    │   ├── TooSlow             the request did not come within its time
-    │   ├── TooManyConnections  the service holds as many connections as it may
-    │   ├── MalformedRequest    the body is not JSON in UTF-8
-    │   ├── Unauthenticated     the API key is missing or unknown
-    │   ├── Forbidden           the API key lacks the scope that the route needs
-    │   ├── BodyTooLarge        the body is larger than the limit
-    │   └── UnsupportedMedia    the route does not read this content type
-    ├── DeviceUnavailable       the configured device, or software that it needs, is missing
-    └── MissingExtra            an optional package is not installed; says how to install it
+    ├── InvalidInput
+    │   ├── AnswerTooLarge, InvalidConfig, OtherData, UnknownLabel, UnknownItem, NotInBundle
+    │   ├── InvalidData ── Unwritable
+    │   └── InvalidFields ── UnknownLabels
+    ├── BundleError
+    │   ├── BundleMissing ── UnknownBundle
+    │   └── BundleAltered, BundleUnsupported
+    ├── LogError: LogCorrupt, LogCut, LogReplaced, LogLocked
+    ├── SealError: SealLate, BundlesUnwritable
+    ├── Unavailable
+    │   ├── Busy, Cancelled, NotReady, MemoryFull, DeadlineExceeded, ClientLeft
+    │   └── Overloaded: DelayExceeded, TooManyBytes
+    ├── RequestRefused
+    │   ├── MalformedHttp, UnknownHost, ForeignOrigin, HeaderTooLarge, TooSlow, MalformedRequest
+    │   ├── TooManyConnections, Unauthenticated, Forbidden, BodyTooLarge
+    │   └── UnsupportedMedia ── UnsupportedCoding
+    └── KeyReused, ParityError, Diverged, CommandFailed, DeviceUnavailable, MissingExtra
 
 A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`
-may be sent to a client, so they contain neither paths nor internals; all others are only logged.
-What they repeat of a request is cut (`echoed`).
+may be sent to a client, so they contain neither paths nor internals. All others are only logged. If
+a message repeats a part of the request, that part is cut (`echoed`).
 """
 
 from __future__ import annotations
@@ -63,7 +33,7 @@ ECHOED_CHARACTERS = 100
 
 
 def echoed(text: str) -> str:
-    """`text` in quotation marks, cut: a message must not grow with what a client has sent."""
+    """Return `text` in quotation marks, cut: long input must not make a message long."""
     return repr(text if len(text) <= ECHOED_CHARACTERS else text[:ECHOED_CHARACTERS] + "…")
 
 
@@ -75,7 +45,7 @@ class InvalidInput(KeymatchError):
     """A value is not what its documentation allows."""
 
     def __init__(self, message: str, *, field: str = "") -> None:
-        """Keep the message and `field`, the path of the wrong value (`queries.0`)."""
+        """Keep the message and `field`, the path of the wrong value (such as `queries.0`)."""
         super().__init__(message)
         self.field = field
 
@@ -89,7 +59,7 @@ class InvalidConfig(InvalidInput):
 
 
 class OtherData(InvalidInput):
-    """The label log was begun for other data than the bundle's, and nobody has allowed that."""
+    """The label log belongs to other data than the bundle's, and nobody has allowed that."""
 
 
 class InvalidData(InvalidInput):
@@ -106,6 +76,15 @@ class InvalidData(InvalidInput):
         self.reason = message
 
 
+class Unwritable(InvalidData):
+    """A file or folder cannot be written: the disk is full, read-only, or the path is taken."""
+
+    def __init__(self, path: Path | str, cause: str) -> None:
+        """Name the path and the `cause` that the system gave."""
+        super().__init__(path, f"cannot be written: {cause}")
+        self.cause = cause
+
+
 class UnknownLabel(InvalidInput):
     """The memory holds no label with this id: it never did, or the label was deleted."""
 
@@ -115,7 +94,7 @@ class UnknownItem(InvalidInput):
 
 
 class NotInBundle(InvalidInput):
-    """The bundle lacks a part that the request needs: an item memory, or a second ranking."""
+    """The bundle lacks a part that the request needs: an item memory or a reranker."""
 
     def __init__(self, part: str, *, field: str) -> None:
         """Name the part, and the field that needs it."""
@@ -132,7 +111,7 @@ class InvalidFields(InvalidInput):
 
 
 class UnknownLabels(InvalidFields):
-    """The memory holds no label for some ids of a request."""
+    """The memory has no label for some ids in a request."""
 
 
 class BundleError(KeymatchError):
@@ -144,7 +123,7 @@ class BundleMissing(BundleError):
 
 
 class UnknownBundle(BundleMissing):
-    """No bundle of this name stands beside the one that is served; the message lists those."""
+    """There is no bundle of this name next to the one that is served; the message lists those."""
 
 
 class BundleAltered(BundleError):
@@ -152,15 +131,24 @@ class BundleAltered(BundleError):
 
 
 class BundleUnsupported(BundleError):
-    """A complete and unaltered bundle uses something that this version does not support."""
+    """The bundle is complete and unaltered, but uses something that this version lacks."""
 
 
 class ParityError(KeymatchError):
-    """An exported encoder's vectors or answers differ from torch's by more than the tolerance."""
+    """The vectors or answers of an exported encoder differ from torch's beyond the tolerance."""
+
+
+class Diverged(KeymatchError):
+    """The loss or gradient of a training step is not finite, so further steps are useless."""
+
+    def __init__(self, reason: str, *, advice: str) -> None:
+        """Keep `reason` (what happened, and where) and add `advice` to the message."""
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
 
 
 class CommandFailed(KeymatchError):
-    """A command that was run by another command failed; files that it wrote are kept."""
+    """A command that another command ran has failed. Files that it wrote are kept."""
 
 
 class LogError(KeymatchError):
@@ -172,7 +160,7 @@ class LogCorrupt(LogError):
 
 
 class LogCut(LogError):
-    """Events that are needed were cut from the log's beginning; a snapshot holds them."""
+    """Needed events were cut from the beginning of the log; a snapshot holds them."""
 
 
 class LogReplaced(LogError):
@@ -184,15 +172,26 @@ class LogLocked(LogError):
 
 
 class SealError(KeymatchError):
-    """A segment or a snapshot cannot be built; the memory that is served is unchanged."""
+    """A segment or a snapshot cannot be built. The memory that is served is unchanged."""
 
 
 class SealLate(SealError):
-    """A child process was killed because it took longer than it was given."""
+    """A child process was killed because it exceeded its time limit."""
+
+
+class BundlesUnwritable(SealError):
+    """No snapshot can be written to the folder of `--bundles`. The message gives no path."""
+
+    def __init__(self, cause: str) -> None:
+        """Name the `cause` that the system gave, and what to do."""
+        super().__init__(
+            f"the folder of bundles cannot be written: {cause}; start the service with --bundles"
+            " and a folder that it may write to, on a disk with free space"
+        )
 
 
 class KeyReused(KeymatchError):
-    """An idempotency key was used within a day for a different request."""
+    """An idempotency key was used for a different request within the last day."""
 
 
 class Unavailable(KeymatchError):
@@ -204,7 +203,7 @@ class Busy(Unavailable):
 
 
 class Cancelled(Unavailable):
-    """Somebody asked that the operation be given up; nothing was changed."""
+    """The operation was canceled on request; nothing was changed."""
 
 
 class NotReady(Unavailable):
@@ -216,20 +215,20 @@ class MemoryFull(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """The queue is full; as many requests wait as are allowed to."""
+    """The queue is full: no more requests may wait."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
-        """Keep the message and `retry_after`, whole seconds, for the `Retry-After` header."""
+        """Keep the message, and `retry_after` (whole seconds) for the `Retry-After` header."""
         super().__init__(message)
         self.retry_after = retry_after
 
 
 class DelayExceeded(Overloaded):
-    """More arrives than is answered, and the request would wait, or has waited, for too long."""
+    """The queue is overloaded: the request would wait, or has waited, longer than allowed."""
 
 
 class TooManyBytes(Overloaded):
-    """All large requests and unread answers together hold as many bytes as they may."""
+    """Large requests and unread answers together hold as many bytes as they may."""
 
 
 class ClientLeft(Unavailable):
@@ -241,19 +240,19 @@ class DeadlineExceeded(Unavailable):
 
 
 class RequestRefused(KeymatchError):
-    """The HTTP layer refused a request, which did not reach the engine."""
+    """The HTTP layer refused a request before it reached the engine."""
 
 
 class MalformedHttp(RequestRefused):
-    """What came over the connection is not HTTP, so nobody can tell where the next request is."""
+    """The bytes on a connection are not HTTP, so the next request cannot be found in them."""
 
 
 class UnknownHost(RequestRefused):
-    """The request's Host is no name of this service."""
+    """The request's `Host` is not a name of this service."""
 
 
 class ForeignOrigin(RequestRefused):
-    """A web page of another site has sent a request that may change something."""
+    """A web page of another site sent a request that may change something."""
 
 
 class HeaderTooLarge(RequestRefused):
@@ -261,11 +260,11 @@ class HeaderTooLarge(RequestRefused):
 
 
 class TooSlow(RequestRefused):
-    """The header or the body did not come within the time that it may take."""
+    """The header or the body did not arrive within its time limit."""
 
 
 class TooManyConnections(RequestRefused):
-    """The service holds as many connections as it may; the few more are for probes."""
+    """The limit of connections is reached; a few more are reserved for probes."""
 
 
 class MalformedRequest(RequestRefused):
@@ -288,6 +287,10 @@ class UnsupportedMedia(RequestRefused):
     """The route does not read this content type."""
 
 
+class UnsupportedCoding(UnsupportedMedia):
+    """The body is compressed with a method that the service does not read."""
+
+
 class DeviceUnavailable(KeymatchError):
     """The device that the settings name cannot be used on this machine."""
 
@@ -296,5 +299,5 @@ class MissingExtra(KeymatchError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, *, extra: str) -> None:
-        """Name the package, and the extra of keymatch that installs it."""
+        """Name the package and the extra of keymatch that installs it."""
         super().__init__(f"{package} is not installed: pip install 'keymatch[{extra}]'")

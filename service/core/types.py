@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-# The names tell the element type; shapes are given where an array is used.
+# The names give the element type. Shapes are given where an array is used.
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
 Doubles = NDArray[np.float64]
@@ -23,14 +23,13 @@ Indices = NDArray[np.int32]  # columns of V
 Bits = NDArray[np.uint8]  # a bitmap, little-endian
 Bools = NDArray[np.bool_]
 
-DeviceName = Literal["cpu", "cuda"]  # what encodes and searches
+DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
+# Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
+ScoreKind = Literal["votes", "probability"]
 
 
 class Role(Enum):
-    """What a text is; some encoders use different prompts for queries and for labels.
-
-    An item of the item memory has the prompt of a label.
-    """
+    """The role of a text. Some encoders use different prompts for queries and for other texts."""
 
     QUERY = "query"
     LABEL = "label"
@@ -46,28 +45,20 @@ class RowKind(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictOptions:
-    """How one request is answered.
-
-    `memorization` is the paper's lambda in [0, 1], the weight of instance keys; `depth` is b, the
-    number of retrieved keys; `exact` scans all keys in place of searching the graphs (for
-    evaluation); `explain` adds the evidence to each keyword, and to each query the items that it
-    attended to. `items` are ids or texts of the metadata items that all queries attend to, in place
-    of the predicted ones (None). The memory's best `candidates` are ranked a second time; at 0 its
-    own ranking is the answer.
-    """
+    """The options with which one request is answered."""
 
     top_k: int = 10
-    memorization: float = 0.5
-    depth: int = 200
-    explain: bool = False
-    exact: bool = False
-    items: tuple[str, ...] | None = None
-    candidates: int = 0
+    memorization: float = 0.5  # the paper's lambda in [0, 1], the weight of instance keys
+    depth: int = 200  # b, the number of retrieved keys
+    explain: bool = False  # adds evidence to keywords, and attended items to queries
+    exact: bool = False  # scans all keys instead of searching the graphs, for evaluation
+    items: tuple[str, ...] | None = None  # attended by all queries; None: the nearest
+    candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A row that voted for a keyword; the weights of its rows add up to the sum of its votes."""
+    """A row that voted for a keyword. The weights of all its rows add up to the sum of votes."""
 
     kind: RowKind
     text: str
@@ -77,10 +68,10 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keyword:
-    """A predicted label; `novel` labels were not in the bundle's training data.
+    """A predicted label. `novel` labels were not in the bundle's training data.
 
-    `score` is the sum of its votes (Eq. 7). After a second ranking it is the probability that the
-    label is relevant, and `votes` is that sum; None without one.
+    `score` is the sum of its votes (Eq. 7). After reranking, `score` is the probability that the
+    label is relevant, and `votes` is the sum. Without reranking, `votes` is None.
     """
 
     id: str
@@ -104,24 +95,20 @@ class FusedItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The keywords of one query, by descending score; equal scores by label id.
+    """The keywords of one query, by descending score; ties are ordered by label id.
 
-    `items` are those that the query attended to, None where it is not explained or where the bundle
-    has no item memory.
+    `items` are those that the query attended to, or None without `explain` or an item memory.
     """
 
     query: str
     keywords: tuple[Keyword, ...]
     items: tuple[FusedItem, ...] | None = None
+    score_kind: ScoreKind = "votes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The predictions of one request, the version of the view, and the seconds of each stage.
-
-    `serialized` holds the predictions in place of `predictions` where the request brought a
-    function that serialises them.
-    """
+    """The predictions of one request, perhaps `serialized`, with version and seconds per stage."""
 
     version: int
     predictions: tuple[Prediction, ...]
@@ -131,7 +118,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLabel:
-    """A label as a client posts it; `queries` are queries for which it is known to be relevant."""
+    """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it."""
 
     id: str
     text: str
@@ -141,11 +128,7 @@ class NewLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewInstance:
-    """A query as a client posts it, with the ids of the labels that were clicked for it.
-
-    `weight` is how relevant these labels are to the query: 1 is as relevant as the average label of
-    a trained query.
-    """
+    """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote."""
 
     query: str
     labels: tuple[str, ...]
@@ -153,13 +136,13 @@ class NewInstance:
 
     @property
     def vote_weight(self) -> float:
-        """The weight as the values hold it: rounded to a float32."""
+        """Return the weight as it is stored: rounded to a float32."""
         return float(np.float32(self.weight))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewItem:
-    """An item of the item memory as a client posts it: metadata that queries can attend to."""
+    """A posted item: metadata that queries can attend to. `id` is empty if none is given."""
 
     id: str
     text: str
@@ -167,29 +150,23 @@ class NewItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """A label as the memory holds it.
+    """A label in the memory."""
 
-    `index` is its column of V: it stays the same when the label is replaced, and is not used again
-    after the label is deleted. `novel` says that the label was not in the bundle's training data.
-    `version` is the sequence number of its last write, 0 for a label that was never posted.
-    """
-
-    index: int
+    index: int  # column of V: kept when it is replaced, never reused after its deletion
     id: str
     text: str
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    novel: bool = False
-    version: int = 0
+    novel: bool = False  # not in the bundle's training data
+    version: int = 0  # the sequence number of its last write, 0 if it was never posted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One event of the label log.
 
-    `vectors` are the fp16 embeddings of the event's texts, [n, d] when it is appended and flat when
-    it is read, so that a restart need not encode again. They can be used only with the encoder
-    whose fingerprint is `encoder`.
+    `vectors` are the fp16 embeddings of the event's texts by the encoder with the fingerprint
+    `encoder`. They are [n, d] when appended and flat when read, so a restart need not encode again.
     """
 
     sequence: int

@@ -1,10 +1,8 @@
-"""Snapshots and reloads: write what is served as a bundle, and serve another bundle, while queries
-are answered."""
+"""Snapshots and reloads: write a bundle, or switch to another one, while queries are answered."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -12,18 +10,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from service.command_line import STATE_VARIABLE
+from service.core.bundle.bundle import Bundle
 from service.core.changes import UseBundle
-from service.core.errors import Busy, InvalidInput, KeymatchError, SealError
-from service.core.files.atomic import discard_partial
+from service.core.errors import (
+    BundlesUnwritable,
+    BundleUnsupported,
+    Busy,
+    InvalidInput,
+    KeymatchError,
+    NotReady,
+    SealError,
+    SealLate,
+)
+from service.core.files.atomic import discard_partial, refusal_behind
 from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
 from service.core.processes.low_priority import LowPriorityChild, niceness_of
+from service.core.processes.own_code import own_module
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.label_encoding import LabelEncoding
+from service.engine.encoder_pool import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
+from service.engine.trial import most_bytes
 from service.engine.writing.writer import Writer
-from service.settings import STATE_VARIABLE, EngineSettings
+from service.settings import EngineSettings
 from service.telemetry import Telemetry
 
 log = logging.getLogger("keymatch")
@@ -45,20 +56,21 @@ class BundleAdmin:
         device: ScanDevice | None,
         telemetry: Telemetry,
     ) -> None:
-        """Work for one engine; `submit` calls a function in an answering thread."""
+        """Administer one engine's bundles; `submit` calls a function in an answering thread."""
         self._directory, self._state, self._log = directory, state, label_log
         self._writer, self._encoding, self._submit = writer, encoding, submit
         self._settings, self._device, self._telemetry = settings, device, telemetry
-        self._child = LowPriorityChild()
+        self._child, self._trial = LowPriorityChild(), LowPriorityChild()
         self._reloading = threading.Lock()
         self._progress = SnapshotFile(directory.folder)
 
     def snapshot(self, loaded: LoadedBundle, name: str | None) -> tuple[str, int]:
         """Write everything up to the present version as a bundle; returns its name and version.
 
-        A child process reads the same bundle and log, so that nothing waits in this one. Beside
-        busy processes it gets `write_share` of a core. Raises `Busy`, `Cancelled`, `InvalidInput`
-        for a name that exists or is not allowed, or `SealError`, also after `snapshot_seconds`.
+        A child process reads the same bundle and log, so nothing waits in this process. On a busy
+        machine it gets `write_share` of a core. Raises `Busy`, `Cancelled`, `InvalidInput` for a
+        name that exists or is not allowed, `BundlesUnwritable` if the folder cannot be written, or
+        `SealError` if the child fails or exceeds `snapshot_seconds`.
         """
         version = loaded.memory.view.version
         if name is None:
@@ -67,33 +79,33 @@ class BundleAdmin:
         if target.exists():
             raise InvalidInput(f"a bundle named {name!r} exists already", field="bundle")
         progress = SnapshotProgress(bundle=name, version=version)
-        with self._progress.only_one(), self._progress.kept(progress):
+        with self._refusal_named(), self._progress.only_one(), self._progress.kept(progress):
             try:
                 self._child.run(
-                    [
-                        *(sys.executable, "-m", "service", "snapshot"),
+                    own_module(
+                        *("service", "snapshot"),
                         *("--bundle", str(loaded.bundle.folder), "--out", str(target)),
                         *("--until", str(version), "--progress", str(self._progress.path)),
-                        "--other-data",  # where it is, it was allowed
+                        "--other-data",  # the serving process has checked this
                         *("--niceness", str(niceness_of(self._settings.write_share))),
-                    ],
+                    ),
                     secrets={STATE_VARIABLE: str(self._state)},
                     seconds=self._settings.snapshot_seconds,
                 )
             except SealError:
-                discard_partial(target)  # a child that was killed could not
+                discard_partial(target)  # a killed child leaves it behind
                 raise
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version
 
     def snapshot_progress(self) -> SnapshotProgress | None:
-        """How far the snapshot is that this or another process writes to the bundles' folder."""
+        """Return the progress of the snapshot that any process is writing, or None."""
         return self._progress.read()
 
     def cancel_snapshot(self) -> str | None:
-        """Give up the snapshot that is being written; returns its name, None if there is none.
+        """Cancel the running snapshot; returns its name, or None if there is none.
 
-        The child of another process ends when it next brings its progress up to date.
+        A child of another process ends when it next updates its progress.
         """
         progress = self._progress.read()
         if progress is None:
@@ -104,47 +116,89 @@ class BundleAdmin:
         return progress.bundle
 
     def reload(self, name: str, *, other_data: bool = False) -> LoadedBundle:
-        """Serve another bundle from now on; the present one answers until the other is ready.
+        """Switch to another bundle; the present one answers until the other is ready.
 
         `other_data` allows a bundle of other data than the log was begun for. Other processes on
         the same log follow. Raises `Busy`, `InvalidInput`, `OtherData`, `BundleError` or
-        `LogError`, and then nothing has changed.
+        `LogError`; the present bundle then stays.
         """
         self._directory.path(name)
-        with _one_at_a_time(self._reloading, "another bundle is being opened"):
-            return self._switch_to(
-                name, configured=self._directory.configured(), other_data=other_data
-            )
+        if not self._reloading.acquire(blocking=False):
+            raise Busy("another bundle is being opened")
+        try:
+            configured = self._directory.configured()
+            return self._switch_to(name, configured=configured, other_data=other_data)
+        finally:
+            self._reloading.release()
 
     def follow(self, request: UseBundle) -> None:
-        """Serve the bundle that another process has logged; opens it in a thread of its own."""
+        """Switch to the bundle that another process has logged; opens it in a new thread."""
         threading.Thread(target=self._follow, args=(request,), name="reload", daemon=True).start()
 
     def close(self) -> None:
-        """Kill the child that writes a snapshot, if there is one."""
+        """Kill the child processes that write a snapshot or try a bundle."""
         self._child.stop()
+        self._trial.stop()
+
+    @contextmanager
+    def _refusal_named(self) -> Iterator[None]:
+        try:
+            yield
+        except SealError as error:
+            refusal = refusal_behind(error, self._directory.folder)
+            if refusal is None:
+                raise
+            log.error("The snapshot cannot be written", extra={"cause": str(error)})
+            raise BundlesUnwritable(refusal.strerror or str(refusal)) from error
 
     def _switch_to(self, name: str, *, configured: str, other_data: bool = False) -> LoadedBundle:
         settings = replace(self._settings, other_data=other_data or self._settings.other_data)
         try:
             loaded = load_bundle(
-                self._directory.existing(name), self._log, settings, device=self._device
+                self._directory.existing(name),
+                self._log,
+                settings,
+                device=self._device,
+                trial=self._try,
             )
-            loaded.warm_up(self._submit, threads=self._settings.threads)
+            loaded.warm_up(self._submit, threads=settings.threads, seconds=settings.warm_up_seconds)
             with self._encoding.switched_to(loaded):
                 self._writer.switch_to(loaded, configured=configured).result()
         except KeymatchError:
             self._telemetry.reloads.labels("failed").inc()
             raise
         self._telemetry.reloads.labels("ok").inc()
-        log.info("bundle reloaded", extra={"bundle": name})
+        score_kind = loaded.bundle.manifest.score_kind
+        log.info("bundle reloaded", extra={"bundle": name, "score_kind": score_kind})
         return loaded
+
+    def _try(self, bundle: Bundle) -> None:
+        """Try a bundle in a child process with limited time and memory; see `trial`.
+
+        Raises `BundleUnsupported` if it fails, and `NotReady` while the service stops.
+        """
+        folder, seconds = bundle.folder, self._settings.warm_up_seconds
+        niceness = niceness_of(self._settings.write_share)
+        command = own_module("service.engine.trial", folder)
+        try:
+            self._trial.run([*command, str(niceness), str(seconds)], seconds=seconds)
+        except SealLate as error:
+            raise BundleUnsupported(
+                f"{folder} had no first answer within {seconds} s (engine.warm_up_seconds)"
+            ) from error
+        except SealError as error:
+            if self._trial.stopped:
+                raise NotReady("the service is stopping") from error
+            raise BundleUnsupported(
+                f"{folder} could not answer a query in a child process with"
+                f" {most_bytes(bundle.manifest)} bytes of memory: {error}"
+            ) from error
 
     def _follow(self, request: UseBundle) -> None:
         with self._reloading:
             newest = self._log.newest(UseBundle.kind)
             if newest is not None and newest.sequence > request.sequence:
-                return  # the newer request has a thread of its own
+                return  # another thread handles the newer request
             try:
                 self._switch_to(request.bundle, configured="")
             except KeymatchError as error:
@@ -152,13 +206,3 @@ class BundleAdmin:
                     "another process has reloaded a bundle that cannot be opened here",
                     extra={"bundle": request.bundle, "cause": str(error)},
                 )
-
-
-@contextmanager
-def _one_at_a_time(lock: threading.Lock, busy: str) -> Iterator[None]:
-    if not lock.acquire(blocking=False):
-        raise Busy(busy)
-    try:
-        yield
-    finally:
-        lock.release()

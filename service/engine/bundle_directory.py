@@ -1,4 +1,4 @@
-"""The folder in which bundles stand side by side, and which of them to open at the start."""
+"""The folder that holds the bundles, and the choice of the one to open at the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.core.changes import UseBundle
 from service.core.errors import InvalidInput, UnknownBundle
 from service.core.label_log import LabelLog
 
-NAMED = 20  # bundles that a message lists, at most
+NAMED = 20  # most bundles that a message lists
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 log = logging.getLogger("keymatch")
@@ -26,18 +26,24 @@ class BundleDirectory:
     started_with: Path
 
     def path(self, name: str) -> Path:
-        """The folder of a bundle; raises `InvalidInput` for a name that leads elsewhere."""
+        """Return a bundle's folder; raises `InvalidInput` for a name that leads outside.
+
+        The bundle that the service was started with may lie elsewhere, such as on a read-only disk.
+        A reload can still return to it by name.
+        """
         if not NAME.fullmatch(name):
             raise InvalidInput(
                 "must be a folder's name of letters, digits, '.', '_' and '-'", field="bundle"
             )
         folder = self.folder / name
+        if name == self.started_with.name and not folder.exists():
+            return self.started_with
         if not folder.resolve().is_relative_to(self.folder.resolve()):
             raise InvalidInput("is a link that leads out of the folder of bundles", field="bundle")
         return folder
 
     def existing(self, name: str) -> Path:
-        """The folder of a bundle that exists; raises `InvalidInput`, or `UnknownBundle`."""
+        """Return the folder of a bundle that exists; raises `InvalidInput`, or `UnknownBundle`."""
         folder = self.path(name)
         if not folder.is_dir():
             raise UnknownBundle(f"there is no bundle named {name!r}; {self._listed()}")
@@ -48,21 +54,22 @@ class BundleDirectory:
             folders = sorted(
                 path.parent.name for path in self.folder.glob(f"*/{manifest.FILE_NAME}")
             )
-        except OSError:  # it may be entered and not be read
+        except OSError:  # the folder cannot be listed
             folders = []
+        folders = sorted({*folders, self.started_with.name})
         names = [name for name in folders if NAME.fullmatch(name)]
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"there are: {', '.join(names[:NAMED])}{more}"
 
     def configured(self) -> str:
-        """The fingerprint of the bundle that the service was started with."""
+        """Return the fingerprint of the bundle that the service was started with."""
         return manifest.fingerprint(manifest.read(self.started_with))
 
     def current(self, label_log: LabelLog) -> Path:
-        """The bundle to open at the start.
+        """Return the bundle to open at the start.
 
-        The label log names the bundle of the last reload; a restart opens that one again.
-        A start with another configured bundle than at that reload overrides it.
+        A restart opens the bundle of the last reload, which the label log names, unless the service
+        is now started with another bundle than at that reload.
         """
         event = label_log.newest(UseBundle.kind)
         if event is None:
@@ -75,7 +82,7 @@ class BundleDirectory:
             if folder.is_dir():
                 return folder
         except InvalidInput:
-            pass  # its folder was replaced by a link that leads elsewhere
+            pass  # its folder was replaced by a link that leads outside
         log.warning(
             "the bundle that was last reloaded is gone; the configured one is served",
             extra={"bundle": reload_request.bundle},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from enum import Enum
 from importlib.metadata import version as library_version
 from pathlib import Path
 from time import perf_counter
@@ -20,32 +21,37 @@ from service.core.bundle import manifest
 from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.view import View
-from service.core.types import Answer, NewLabel, PredictOptions
+from service.core.prediction.predictor import QueryCache
+from service.core.types import Answer, NewLabel
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.devices import open_device, segment_source
-from service.engine.label_encoding import LabelEncoding
+from service.engine.device import open_device, segment_source
+from service.engine.encoder_pool import LabelEncoding
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
-from service.engine.reading.arrivals import Arrivals
-from service.engine.reading.query_request import Client, Serializer
 from service.engine.reading.read_path import ReadPath
-from service.engine.reading.task_queue import TaskQueue
-from service.engine.sealer import Sealer
-from service.engine.status import Gauges, State, describe
-from service.engine.writing.operations import Operation, PutLabels
-from service.engine.writing.processor_share import ProcessorShare
-from service.engine.writing.write_path import WritePath
-from service.engine.writing.write_queue import RequestKey
+from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
+from service.engine.sealer import BaseSealer, Sealer
+from service.engine.snapshot_file import SnapshotProgress, described
+from service.engine.writing.operations import Operation, PostLabels, RequestKey, Written
+from service.engine.writing.write_path import ProcessorShare, WritePath
 from service.engine.writing.writer import Writer
-from service.engine.writing.written import Written
 from service.settings import EngineSettings
-from service.telemetry import Telemetry
+from service.telemetry import ITEM_KINDS, Telemetry
 
 log = logging.getLogger("keymatch")
 
 
+class State(Enum):
+    """The states of an engine; only `READY` answers."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
 class Engine:
-    """One bundle, one label log, as many answering threads as cores, one writing thread.
+    """One bundle, one label log, one answering thread per core and one writing thread.
 
     `open` and `close` block; everything else belongs to the event loop.
     """
@@ -59,10 +65,10 @@ class Engine:
         settings: EngineSettings,
         telemetry: Telemetry,
     ) -> None:
-        """Nothing is opened yet.
+        """Prepare an engine, without opening anything.
 
-        `state` is a folder or a PostgreSQL URL, `bundles` the folder from which a reload opens by
-        name, by default the one that contains `bundle`.
+        `state` is a folder or a PostgreSQL URL. A reload opens bundles by name from `bundles`, by
+        default the folder that contains `bundle`.
         """
         self._directory = BundleDirectory(
             folder=bundles or bundle.absolute().parent, started_with=bundle
@@ -74,12 +80,14 @@ class Engine:
         self.state = State.STARTING
         self.failure: BaseException | None = None
         self._log: LabelLog | None = None
-        self._kill_children: list[Callable[[], None]] = []  # of what was started
+        self._kill_children: list[Callable[[], None]] = []  # one function per started component
+        self._cache: QueryCache | None = None  # the cache that was last measured
+        self._hits = self._misses = 0  # of that cache, as reported so far
 
     def open(self) -> None:
-        """Verify the bundle, replay the log, answer a warm-up query; then be ready.
+        """Verify the bundle, replay the log and answer a warm-up query; then the engine is ready.
 
-        Raises what stands in the way, and keeps it as `failure`.
+        On error, stores the exception in `failure` and raises it.
         """
         start = perf_counter()
         try:
@@ -94,7 +102,7 @@ class Engine:
 
     def _open(self) -> None:
         settings, telemetry = self._settings, self._telemetry
-        manifest.read(self._directory.started_with)  # before a log is created for a wrong bundle
+        manifest.read(self._directory.started_with)  # a broken bundle must not create a log
         self._device = open_device(settings.device)
         self._log = open_log(self._state_place)
         self._loaded = load_bundle(
@@ -110,17 +118,18 @@ class Engine:
         self._reads = ReadPath(
             self._queue, telemetry, loaded=lambda: self._loaded, settings=settings
         )
-        self._loaded.warm_up(self._reads.submit, threads=settings.threads)
+        self._loaded.warm_up(
+            self._queue.send, threads=settings.threads, seconds=settings.warm_up_seconds
+        )
         self._encoding.wait_until_warm()
         self._open_writer(self._log)
-        self._kill_children += [self._sealer.interrupt, self._admin.close]
-        self._gauges = Gauges(telemetry)
+        self._kill_children += [*(s.interrupt for s in self._sealers), self._admin.close]
         self._writer.rehearse().result()
         self._log.watch(self._writer.wake)
         self._publish(self._loaded)
 
     def _open_writer(self, label_log: LabelLog) -> None:
-        """Start the writer's thread, and what hands work to it."""
+        """Start the writer's thread, and the components that submit work to it."""
         settings, telemetry = self._settings, self._telemetry
         patience = settings.write_deadline_ms / 1000
         share = ProcessorShare(settings.write_share, cores=settings.threads)
@@ -128,7 +137,7 @@ class Engine:
             log=label_log,
             loaded=self._loaded,
             telemetry=telemetry,
-            queue_items=settings.queue_labels,
+            queue_labels=settings.queue_labels,
             queue_delay=patience / 2,
             published=self._publish,
             reload_requested=lambda request: self._admin.follow(request),
@@ -137,54 +146,61 @@ class Engine:
         )
         self._writes = WritePath(
             self._encoding,
-            self._writer,
+            submit=self._writer.submit,
             loaded=lambda: self._loaded,
             share=share,
-            queue_items=settings.queue_labels,
+            queue_labels=settings.queue_labels,
             patience=patience,
         )
-        self._sealer = Sealer(
-            store=segment_source(self._device, label_log, settings),
-            writer=self._writer,
-            loaded=lambda: self._loaded,
-            telemetry=telemetry,
-        )
+        self._sealers = [
+            kind(
+                store=segment_source(self._device, label_log, settings, folder=folder),
+                writer=self._writer,
+                loaded=lambda: self._loaded,
+                telemetry=telemetry,
+            )
+            for kind, folder in ((Sealer, "."), (BaseSealer, "base"))
+        ]
         self._admin = BundleAdmin(
             directory=self._directory,
             state=self._state_place,
             label_log=label_log,
             writer=self._writer,
             encoding=self._encoding,
-            submit=self._reads.submit,
+            submit=self._queue.send,
             settings=settings,
             device=self._device,
             telemetry=telemetry,
         )
 
     def _publish(self, loaded: LoadedBundle) -> None:
-        """Called from the writer's thread after each new view."""
+        """Announce a new view; the writer's thread calls this for each one."""
         if loaded is not self._loaded or self.state is State.STARTING:
-            self._telemetry.serves(version=library_version("keymatch"), bundle=loaded.name)
+            self._telemetry.serves(
+                version=library_version("keymatch"), bundle=loaded.bundle.manifest.name
+            )
         self._loaded = loaded
         self._reads.waiters.notify()
         if next(loaded.memory.view.all_unsealed(), None) is not None:
-            self._sealer.wake()
+            for sealer in self._sealers:
+                sealer.wake()
 
     def close(self) -> None:
-        """Finish what was admitted, then stop all threads and child processes."""
+        """Finish admitted requests, then stop all threads and child processes."""
         before, self.state = self.state, State.DRAINING
         if before is not State.READY:
             return
         self._admin.close()
         self._encoding.close()
-        self._sealer.close()
+        for sealer in self._sealers:
+            sealer.close()
         self._writer.close()
         self._reads.close()
         if self._log is not None:
             self._log.close()
 
     def kill_children(self) -> None:
-        """Kill all child processes, where closing takes too long; may be called by any thread."""
+        """Kill all child processes if closing takes too long. Any thread may call this."""
         for kill in self._kill_children:
             kill()
 
@@ -201,49 +217,30 @@ class Engine:
         """The newest view; raises `NotReady` unless the engine answers."""
         return self.loaded.memory.view
 
-    async def predict(
-        self,
-        queries: Sequence[str],
-        base: PredictOptions,
-        *,
-        deadline: float,
-        min_version: int = 0,
-        client: Client | None = None,
-        serialize: Serializer | None = None,
-        **requested: Any,
-    ) -> tuple[str, Answer]:
-        """Answer queries from one view of at least `min_version`; returns the bundle's name too.
+    async def predict(self, request: QueryRequest) -> tuple[str, Answer]:
+        """Answer a request; returns the bundle's name and the answer.
 
-        `requested` are options for which the bundle has defaults, None where the request has none;
-        `deadline` is a time of `monotonic`. Raises `NotReady`, or as `ReadPath.predict`.
+        Raises `NotReady`, or as `ReadPath.predict`.
         """
         self._require_ready()
-        return await self._reads.predict(
-            queries,
-            base,
-            deadline=deadline,
-            min_version=min_version,
-            client=client,
-            serialize=serialize,
-            **requested,
-        )
+        return await self._reads.predict(request)
 
     async def write(self, operation: Operation, *, request: RequestKey | None = None) -> Written:
         """Carry out an operation; returns once it is synced to the log and visible.
 
         Raises `NotReady`, `Overloaded`, `DeadlineExceeded`, `MemoryFull`, `KeyReused`, `LogError`
-        or what the operation itself raises; then nothing was written, or, after a `LogError`,
-        possibly all.
+        or what the operation itself raises. Nothing was written then, except that after a
+        `LogError` all may have been.
         """
         self._require_ready()
         return await self._writes.write(operation, request=request)
 
     async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
         """Create or replace labels; raises as `write`."""
-        return await self.write(PutLabels(labels=tuple(labels)))
+        return await self.write(PostLabels(items=tuple(labels)))
 
     async def snapshot(self, name: str | None) -> tuple[str, int]:
-        """Write what is served as a new bundle; returns its name and the version it holds.
+        """Write a snapshot; returns its name and the version it holds.
 
         Raises `NotReady`, or as `BundleAdmin.snapshot`.
         """
@@ -251,50 +248,114 @@ class Engine:
         return await asyncio.to_thread(self._admin.snapshot, self._loaded, name)
 
     async def cancel_snapshot(self) -> str | None:
-        """Give up the snapshot that is being written; returns its name, None if there is none."""
+        """Cancel the running snapshot; returns its name, or None if there is none."""
         self._require_ready()
         return await asyncio.to_thread(self._admin.cancel_snapshot)
 
-    async def reload(self, name: str, *, other_data: bool = False) -> tuple[str, int]:
-        """Serve another bundle; returns its name and the version of its memory.
+    async def reload(
+        self, name: str, *, other_data: bool = False
+    ) -> tuple[LoadedBundle, LoadedBundle]:
+        """Switch to another bundle; returns the former and the new one.
 
         Raises `NotReady`, or as `BundleAdmin.reload`.
         """
-        self._require_ready()
-        loaded = await asyncio.to_thread(self._admin.reload, name, other_data=other_data)
-        return loaded.name, loaded.memory.view.version
+        before = self.loaded
+        return before, await asyncio.to_thread(self._admin.reload, name, other_data=other_data)
 
     # Status ------------------------------------------------------------------------------
 
     def ready(self) -> bool:
         """Whether queries are answered and writes can still succeed."""
-        return self.state is State.READY and self._writer.alive and self._writer.log_in_place
+        if self.state is not State.READY or self._log is None:
+            return False
+        # If the log's file was replaced, a restart would not find new writes.
+        return self._writer.alive and self._log.in_place
 
     def broken(self) -> bool:
         """Whether only a restart can help."""
         return self.state is State.FAILED or (self.state is State.READY and not self._writer.alive)
 
     def writes(self) -> str:
-        """`accepted`, `limited` to few texts each, or `failing`; of an engine that is ready."""
-        if self._writer.failing:
+        """Return how a ready engine takes writes: `accepted`, `limited` (few texts), `failing`."""
+        if self._writer.health.cause:
             return "failing"
         return "accepted" if self._encoding.warm else "limited"
 
     def describe(self) -> dict[str, Any]:
-        """What is served, for GET /info; raises `NotReady`."""
+        """Describe what is served, for GET /info; raises `NotReady`."""
         return describe(self.view, self._admin.snapshot_progress())
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
-        if self.state is State.READY:
-            self._gauges.update(
-                self._loaded,
-                lag=self._writer.lag,
-                log_damaged=self._writer.log_damaged,
-                waiting_queries=self._queue.depth,
-                version_waiters=len(self._reads.waiters),
-            )
+        if self.state is not State.READY:
+            return
+        telemetry, loaded = self._telemetry, self._loaded
+        view = loaded.memory.view
+        for kind, count in _rows(view).items():
+            telemetry.memory_rows.labels(kind).set(count)
+        for kind, count in _items(view).items():
+            telemetry.items.labels(kind).set(count)
+        telemetry.live_bytes.set(view.live_bytes)
+        telemetry.memory_version.set(view.version)
+        telemetry.log_lag_events.set(self._writer.lag)
+        telemetry.log_damaged.set(bool(self._writer.health.damage))
+        telemetry.queue_depth.set(self._queue.depth)
+        telemetry.version_waiters.set(len(self._reads.waiters))
+        if loaded.cache is not self._cache:  # a reload brings a new cache
+            self._cache, self._hits, self._misses = loaded.cache, 0, 0
+        hits, misses = loaded.cache.hits, loaded.cache.misses
+        telemetry.cache_hits.inc(hits - self._hits)
+        telemetry.cache_misses.inc(misses - self._misses)
+        self._hits, self._misses = hits, misses
 
     def _require_ready(self) -> None:
         if self.state is not State.READY:
             raise NotReady(f"the service is {self.state.value}")
+
+
+def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
+    """Describe what is served, for GET /info."""
+    rows = _rows(view)
+    return {
+        "version": view.version,
+        "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
+        "bundle": manifest.as_document(view.bundle.manifest),
+        "score_kind": view.bundle.manifest.score_kind,
+        "novel_labels": "text" if view.bundle.novel is None else "irene",
+        "memory": {
+            "base_rows": rows["base"],
+            "sealed_rows": rows["sealed"],
+            "live_rows": rows["live"],
+            "dead_rows": rows["tombstone"],
+            "segments": sum(1 for part in view.parts) + 1,
+            "unsealed_segments": sum(1 for _ in view.all_unsealed()),
+            "labels": len(view.labels),
+            "live_labels": len(view.labels.live),
+            "items": 0 if view.items is None else len(view.items),
+            "live_bytes": view.live_bytes,
+        },
+        "snapshot": described(snapshot),
+    }
+
+
+def _rows(view: View) -> dict[str, int]:
+    return {
+        "base": view.base_rows,
+        "sealed": view.sealed_rows,
+        "live": view.live_rows - view.sealed_rows,
+        "tombstone": view.dead_rows,
+    }
+
+
+def _items(view: View) -> dict[str, int]:
+    """Count stored items by kind; all are 0 without an item memory."""
+    items = view.items
+    if items is None:
+        return dict.fromkeys(ITEM_KINDS, 0)
+    sealed = items.posted.sealed_count
+    return {
+        "base": items.base.count,
+        "sealed": sealed,
+        "live": items.posted.count - sealed,
+        "tombstone": items.dead,
+    }

@@ -1,69 +1,59 @@
-"""A bundle as it is served: its encoder, its predictor, and a memory that follows the label log."""
+"""A bundle being served: its encoder, its predictor, and a memory that follows the label log."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 import numpy as np
 
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.changes import UseBundle
-from service.core.encoding.encoder import Encoder, OnnxEncoder, open_query_encoder
+from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel, UseBundle
+from service.core.encoding.encoder import Encoder, OnnxEncoder, require_full_length
 from service.core.encoding.representer import Representer, open_representer
-from service.core.errors import LogError
-from service.core.held_events import held_version
+from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
 from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance.recover import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.prediction.predictor import Predictor
-from service.core.prediction.query_cache import QueryCache
+from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.replay import replayed
+from service.core.replay import held_version, replayed
 from service.core.types import DeviceName, Event, PredictOptions
-from service.engine.log_references import LogReferences
 from service.settings import EngineSettings
 
 WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
 _REPLAY_EVENTS = 1000  # applied and published together
+FEW = 2  # so many unknown labels are always accepted: a new training may drop some
+SHOWN = 3  # most unknown labels that a message names
 
 log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBundle:
-    """One open bundle with everything that answers from it."""
+    """One open bundle with everything needed to answer from it."""
 
     bundle: Bundle
-    encoder: Encoder  # of labels and posted texts, and of queries unless the bundle has another
+    encoder: Encoder
     representer: Representer
     cache: QueryCache
     predictor: Predictor
     memory: KnowledgeMemory
 
-    @property
-    def name(self) -> str:
-        """The bundle's name."""
-        return self.bundle.manifest.name
-
-    def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
-        """`base` with what is requested, or the bundle's defaults; see `Manifest.options`."""
-        return self.bundle.manifest.options(base, **requested)
-
     def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
         """Apply events of the label log; returns the last request to serve another bundle, if any.
 
-        Texts of events that another encoder or combiner wrote are encoded again, in `threads`
-        threads. Raises `LogCorrupt`.
+        Texts are encoded again, in `threads` threads, if another encoder or combiner encoded them.
+        Raises `LogCorrupt`.
         """
         reload_request, events = None, iter(events)
         with ThreadPoolExecutor(threads) as pool:
@@ -78,27 +68,133 @@ class LoadedBundle:
         return reload_request
 
     def warm_up(
-        self, submit: Callable[[Callable[[], None]], Future[None]], *, threads: int
+        self,
+        submit: Callable[[Callable[[], None]], Future[None]],
+        *,
+        threads: int,
+        seconds: float,
     ) -> None:
-        """Answer a query on each of so many threads, to which `submit` hands a function.
+        """Answer a query on each of `threads` threads; `submit` runs a function on one of them.
 
-        First calls allocate memory, first searches read pages from disk, and a broken model raises
-        here and not at the first request.
+        The first calls allocate memory, and the first searches read pages from disk. Raises
+        `BundleUnsupported` for a broken model, and if there is no answer within `seconds`.
         """
         barrier = threading.Barrier(threads)
+        self.memory.view.labels.base_identities.prepare()
         if self.memory.view.items is not None:
             self.memory.view.items.base.prepare()
-        view, options = self.memory.view, self.options(PredictOptions())
+        view, options = self.memory.view, self.bundle.manifest.options(PredictOptions())
         keys = self.bundle.keys
         queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
 
         def answer() -> None:
-            barrier.wait()
+            barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
             view.retrieve(queries, depth=options.depth)
 
-        for future in [submit(answer) for _ in range(threads)]:
-            future.result()
+        late = monotonic() + seconds
+        try:
+            for future in [submit(answer) for _ in range(threads)]:
+                future.result(late - monotonic())
+        except KeymatchError:
+            raise
+        except (TimeoutError, threading.BrokenBarrierError) as error:
+            raise BundleUnsupported(
+                f"{self.bundle.folder} had no first answers within {seconds:.0f} s"
+                " (engine.warm_up_seconds)"
+            ) from error
+        except Exception as error:  # errors of ONNX Runtime and faiss have no common base class
+            raise BundleUnsupported(
+                f"{self.bundle.folder} cannot answer a query: {error!r}"
+            ) from error
+
+
+class LogReferences:
+    """Finds labels that the log uses but has not posted, and checks that the bundle has them.
+
+    Names, fingerprints and some labels change with every training, so they cannot tell that a log
+    was begun for other data. The log's clicks and deletions can: a label that they name, and that
+    the log has not posted, must come from the bundle.
+
+    `clicks` counts clicks on unknown labels. `void_items` counts writes of items that have no
+    effect, because the bundle has no item memory.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Check the labels against this bundle."""
+        self._bundle = bundle
+        self.known: set[str] = set()
+        self.unknown: dict[str, None] = {}  # in the order of the log
+        self.clicks = 0
+        self.void_items = 0
+        self._posted: set[str] = set()
+        self._accepted = False  # whether a reload of this bundle is in the log
+
+    @property
+    def other_data(self) -> bool:
+        """Whether the log was begun for other data, and nobody has accepted the bundle for it."""
+        return (
+            not self._accepted and len(self.unknown) > FEW and len(self.unknown) > len(self.known)
+        )
+
+    def watched(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield the events, and note the labels of each."""
+        for event in events:
+            self._note(event)
+            yield event
+
+    def report(self, *, allowed: bool) -> None:
+        """Log unknown labels and void items. Raises `OtherData` for other data unless `allowed`."""
+        if self.void_items:
+            log.warning(
+                f"the bundle {self._bundle.manifest.name} has no item memory: {self.void_items}"
+                " writes of items in the log have no effect while it is served",
+                extra={"bundle": self._bundle.manifest.name, "void_items": self.void_items},
+            )
+        if not self.unknown:
+            return
+        named = f"{len(self.unknown)} of the {len(self.unknown) + len(self.known)} labels"
+        name = self._bundle.manifest.name
+        if self.other_data and not allowed:
+            shown = ", ".join(map(echoed, islice(self.unknown, SHOWN)))
+            raise OtherData(
+                f"the label log was begun for other data: {named} that its clicks and deletions"
+                f" take for granted are unknown to the bundle {name}, such as {shown}; use the"
+                " state that belongs to this bundle, or allow it (serve --other-data, or"
+                ' "other_data": true in a reload), and what the log says of these labels counts'
+                " for nothing"
+            )
+        log.warning(
+            f"{named} that clicks and deletions of the log take for granted are unknown to the"
+            f" bundle {name}; {self.clicks} clicks lose votes",
+            extra={"bundle": name, "unknown_labels": len(self.unknown), "clicks": self.clicks},
+        )
+
+    def _note(self, event: Event) -> None:
+        body = event.body
+        if event.kind == PutLabel.kind:
+            self._posted.add(body.get("id", ""))
+        elif event.kind == PutInstance.kind:
+            known = [self._is_known(label_id) for label_id in body.get("labels", ())]
+            self.clicks += not all(known)
+        elif event.kind in (PutItem.kind, DeleteItem.kind):
+            self.void_items += self._bundle.items is None
+        elif event.kind == DeleteLabel.kind:
+            self._is_known(body.get("id", ""))
+        elif event.kind == UseBundle.kind and body.get("bundle") == self._bundle.folder.name:
+            self._accepted = True
+
+    def _is_known(self, label_id: str) -> bool:
+        if label_id in self._posted or label_id in self.known:
+            return True
+        if label_id in self.unknown:
+            return False
+        found = self._bundle.label_ids.find(label_id) is not None
+        if found:
+            self.known.add(label_id)
+        else:
+            self.unknown[label_id] = None
+        return found
 
 
 def load_bundle(
@@ -108,19 +204,23 @@ def load_bundle(
     *,
     device: ScanDevice | None = None,
     until: int | None = None,
+    trial: Callable[[Bundle], None] | None = None,
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
-    Without a log it holds the bundle alone. Its rows are searched and its texts encoded on
-    `device`, or on the processor (None). Raises `BundleError`, `DeviceUnavailable`, `LogError`
-    where the log lacks events that the bundle holds, and `OtherData` where it was begun for other
-    data, unless the settings allow that.
+    Without a log it holds the bundle alone. Searching and encoding use `device`, or the CPU (None).
+    `trial` is called on the verified bundle before it is loaded, and may raise to refuse it. Raises
+    `BundleError`, `DeviceUnavailable`, `LogError` if the log lacks events that the bundle holds,
+    and `OtherData` if it was begun for other data, unless allowed.
     """
     name: DeviceName = "cpu" if device is None else device.name
     bundle = open_bundle(folder, device=device)
     facts = bundle.manifest
     log.info("bundle verified", extra={"bundle": facts.name, "rows": len(bundle.keys)})
+    if trial is not None:
+        trial(bundle)
     encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
+    require_full_length(bundle, encoder)
     cache = QueryCache(settings.cached_queries)
     loaded = LoadedBundle(
         bundle=bundle,
@@ -128,7 +228,7 @@ def load_bundle(
         representer=open_representer(encoder, bundle),
         cache=cache,
         predictor=Predictor(
-            open_query_encoder(bundle, encoder, device=name),
+            encoder,
             tau=facts.predictor.tau,
             cache=cache,
             reranker=open_reranker(bundle),
@@ -161,10 +261,8 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
     """Raise `OtherData` or `LogError` as `load_bundle` does, without loading anything."""
     references = LogReferences(bundle)
     try:
-        deque(
-            references.watched(label_log.read(after=held_version(bundle.manifest, label_log))),
-            maxlen=0,
-        )
+        events = label_log.read(after=held_version(bundle.manifest, label_log))
+        deque(references.watched(events), maxlen=0)
     except LogError as error:
         raise explained(label_log, error) from error
     references.report(allowed=False)
@@ -172,10 +270,7 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:
     limits = MemoryLimits(
-        live_rows=settings.live_rows,
-        seal_rows=settings.seal_rows,
-        seal_items=settings.seal_items,
+        live_rows=settings.live_rows, seal_rows=settings.seal_rows, seal_items=settings.seal_items
     )
-    if settings.live_bytes is None:
-        return limits
-    return replace(limits, live_bytes=settings.live_bytes)
+    most = settings.live_bytes
+    return limits if most is None else replace(limits, live_bytes=most)

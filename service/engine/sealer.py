@@ -1,6 +1,6 @@
-"""Seals full blocks of live rows and of posted items, one by one.
+"""Builds segments in the background, from full blocks or the bundle's remaining rows.
 
-A child process of low priority builds their segments.
+A full block holds live rows or posted items. A child process of low priority builds each segment.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
-
-import numpy as np
 
 from service.core.errors import BundleError, KeymatchError, SealError
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
-from service.core.memory.segment_source import SegmentSource
-from service.core.processes.heaps import give_back_free_pages
+from service.core.memory.segment_store import SegmentSource
+from service.core.processes.resources import give_back_free_pages
 from service.core.types import Halves, Rows
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.writing.writer import Writer
@@ -24,19 +23,17 @@ from service.telemetry import Telemetry
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds after a failed attempt, doubled each time
 
-COPIED_ROWS = 512  # at a time, some 0.3 ms
+COPIED_ROWS = 512  # per copy, which takes some 0.3 ms
 
-# Segments that no view here needs are deleted only when they are so old: another process on this
-# machine may be about to open one.
+# The age at which a segment without a view in this process is deleted: another process on this
+# machine may be about to open a younger one.
 UNUSED_SECONDS = 24 * 3600.0
-
-Keys = dict[tuple[int, int], str]  # of segments, by their first row and the one after the last
 
 log = logging.getLogger("keymatch")
 
 
 class Sealer:
-    """A thread that builds the segments of planned merges whenever it is woken."""
+    """A thread that, when woken, builds the planned segments one by one."""
 
     def __init__(
         self,
@@ -49,8 +46,8 @@ class Sealer:
         """Start the thread; `loaded` returns the bundle that is served."""
         self._store, self._writer, self._loaded = store, writer, loaded
         self._telemetry = telemetry
-        self._keys: Keys = {}  # of segments built here
-        self._item_keys: Keys = {}  # the same, of posted items
+        # Keys of segments built here, by kind of content, first row, and the row after the last.
+        self._keys: dict[tuple[str, int, int], str] = {}
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
@@ -61,7 +58,7 @@ class Sealer:
         self._woken.set()
 
     def interrupt(self) -> None:
-        """Kill the child that builds a segment, if there is one; called from any thread."""
+        """Kill the child that builds a segment, if there is one. Any thread may call this."""
         self._stopping.set()
         self._store.interrupt()
 
@@ -82,7 +79,7 @@ class Sealer:
             except (SealError, BundleError) as error:
                 if self._stopping.is_set():
                     return
-                # They stay live and are searched exactly: slower, but with the same answers.
+                # The rows stay live and are searched exactly: slower, but with the same answers.
                 log.error("live rows or posted items cannot be sealed", extra={"cause": str(error)})
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -95,48 +92,55 @@ class Sealer:
 
     def _seal_all(self) -> None:
         while not self._stopping.is_set():
-            loaded = self._loaded()
-            view = loaded.memory.view
-            # The newest plan each time: a larger plan may have taken in the next.
-            plan = next(view.unsealed_plans(), None)
-            of_items = next(view.unsealed_item_plans(), None)
-            if plan is not None:
-                self._seal(loaded, plan)
-            elif of_items is not None:
-                self._seal_items(loaded, of_items)
-            else:
-                kept = [*self._keys.values(), *self._item_keys.values()]
-                self._store.prune(kept, older_than=UNUSED_SECONDS)
+            if not self._seal_next(self._loaded()):
+                self._store.prune(list(self._keys.values()), older_than=UNUSED_SECONDS)
                 return
 
-    def _seal(self, loaded: LoadedBundle, plan: SegmentPlan) -> None:
-        start = perf_counter()
-        key, segment = self._segment(loaded, plan, loaded.memory.view.vectors)
-        sealed = loaded.memory.seal(plan, segment)
-        if not self._writer.attach(sealed, to=loaded).result():
-            return
-        self._discard_replaced(self._keys, plan, key)
-        give_back_free_pages()  # the sealed rows and what they were copied to
-        self._report(plan, perf_counter() - start, what="rows")
+    def _seal_next(self, loaded: LoadedBundle) -> bool:
+        """Build the segment of one plan; returns False if there is none without a segment."""
+        start, memory, view = perf_counter(), loaded.memory, loaded.memory.view
+        # Ask for the plans each time: a larger plan may have replaced the next one.
+        for plan in view.unsealed_plans():
+            key, segment = self._segment(loaded, plan, view.vectors)
+            attach = partial(memory.attach, memory.seal(plan, segment))
+            return self._attach(attach, loaded, plan, key, what="rows", start=start)
+        for plan in view.unsealed_item_plans():
+            assert view.items is not None
+            key, segment = self._segment(loaded, plan, view.items.posted.vectors.read)
+            attach_items = partial(memory.attach_items, plan, segment)
+            return self._attach(attach_items, loaded, plan, key, what="items", start=start)
+        return False
 
-    def _seal_items(self, loaded: LoadedBundle, plan: SegmentPlan) -> None:
-        start = perf_counter()
-        items = loaded.memory.view.items
-        assert items is not None
-        key, segment = self._segment(loaded, plan, items.posted.vectors.read)
-        if not self._writer.attach_items(plan, segment, to=loaded).result():
-            return
-        self._discard_replaced(self._item_keys, plan, key)
-        self._report(plan, perf_counter() - start, what="items")
+    def _attach(
+        self,
+        attach: Callable[[], bool],
+        loaded: LoadedBundle,
+        plan: SegmentPlan,
+        key: str,
+        *,
+        what: str,
+        start: float,
+    ) -> bool:
+        """Let the writer attach a segment, and discard the segments that it replaces."""
+        if self._writer.attach(attach, to=loaded).result():
+            self._discard_replaced(what, plan, key)
+            give_back_free_pages()  # of the sealed rows and their copies
+            seconds = perf_counter() - start
+            self._telemetry.seal_seconds.observe(seconds)
+            log.info("sealed", extra={what: len(plan.rows), "seconds": round(seconds, 2)})
+        return True
 
     def _segment(
         self, loaded: LoadedBundle, plan: SegmentPlan, read: Callable[[Rows], Halves]
     ) -> tuple[str, Segment | None]:
-        """The segment of a plan and its key; None and no key for a plan without rows."""
+        """Find or build the segment of a plan; returns "" and None for a plan without rows."""
         if not len(plan.rows):
             return "", None
         parameters = loaded.bundle.manifest.index.parameters()
-        vectors = _vectors(read, plan.rows, dimension=loaded.bundle.keys.shape[1])
+        vectors = self._store.matrix((len(plan.rows), loaded.bundle.keys.shape[1]))
+        for start in range(0, len(plan.rows), COPIED_ROWS):  # copying holds the GIL
+            piece = plan.rows[start : start + COPIED_ROWS]
+            vectors[start : start + len(piece)] = read(piece)
         key = self._store.key(vectors, parameters)
         shape = (len(vectors), vectors.shape[1])
         segment = self._store.find(key, parameters, shape=shape)
@@ -147,24 +151,28 @@ class Sealer:
             raise SealError("a segment that was just built cannot be opened")
         return key, segment
 
-    def _discard_replaced(self, keys: Keys, plan: SegmentPlan, key: str) -> None:
-        for (first, stop), old in list(keys.items()):
-            if plan.first <= first and stop <= plan.stop:
-                del keys[first, stop]
+    def _discard_replaced(self, what: str, plan: SegmentPlan, key: str) -> None:
+        for kept, old in list(self._keys.items()):
+            kind, first, stop = kept
+            if kind == what and plan.first <= first and stop <= plan.stop:
+                del self._keys[kept]
                 if old != key:
                     self._store.discard(old)
         if key:
-            keys[plan.first, plan.stop] = key
-
-    def _report(self, plan: SegmentPlan, seconds: float, *, what: str) -> None:
-        self._telemetry.seal_seconds.observe(seconds)
-        log.info("sealed", extra={what: len(plan.rows), "seconds": round(seconds, 2)})
+            self._keys[what, plan.first, plan.stop] = key
 
 
-def _vectors(read: Callable[[Rows], Halves], rows: Rows, *, dimension: int) -> Halves:
-    """The keys [n, d] of `rows` [n], copied in pieces: a copy holds the interpreter's lock."""
-    vectors = np.empty((len(rows), dimension), np.float16)
-    for start in range(0, len(rows), COPIED_ROWS):
-        piece = rows[start : start + COPIED_ROWS]
-        vectors[start : start + len(piece)] = read(piece)
-    return vectors
+class BaseSealer(Sealer):
+    """A thread that rebuilds the graph of the bundle's rows once many of them have tombstones.
+
+    That takes minutes for a million rows, so full blocks have another thread.
+    """
+
+    def _seal_next(self, loaded: LoadedBundle) -> bool:
+        start, view = perf_counter(), loaded.memory.view
+        plan = view.unbuilt_base_plan()
+        if plan is None:
+            return False
+        key, segment = self._segment(loaded, plan, view.vectors)
+        attach = partial(loaded.memory.attach_base, plan, segment)
+        return self._attach(attach, loaded, plan, key, what="rows of the bundle", start=start)

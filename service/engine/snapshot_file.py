@@ -1,8 +1,8 @@
-"""The snapshot that is being written to a folder of bundles: one at a time, its progress, its end.
+"""Lock and progress file of the snapshot that is being written to a folder of bundles.
 
-Whoever writes one holds a lock on the folder (`flock`), which ends with its process. The service
-keeps how far it is in `.snapshot.json` there, which its child brings up to date and every worker
-reads. Removing that file asks the child to give up.
+The writing process holds a lock on the folder (`flock`), which ends with the process. It keeps the
+progress in `.snapshot.json` there: its child updates the file, and every worker reads it. Removing
+the file cancels the snapshot.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import orjson
 from service.core.errors import Busy, Cancelled, SealError
 
 FILE_NAME = ".snapshot.json"
-FILE_BYTES = 1024  # always: what is overwritten in place needs no free space
-LOCK_SECONDS = 0.5  # for a lock that is only held to see whether anybody else holds it
+FILE_BYTES = 1024  # constant: overwriting in place needs no free disk space
+LOCK_SECONDS = 0.5  # to wait for readers, which hold the lock for a moment to test it
 _RETRY_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotProgress:
-    """How far a snapshot is: `rows` of `of_rows` are indexed; `started` is a Unix time."""
+    """The progress of a snapshot: `rows` of `of_rows` are indexed; `started` is a Unix time."""
 
     bundle: str
     version: int
-    stage: str = "read"  # then "index", then "write"
+    stage: str = "read"  # "read", "index" or "write"
     rows: int = 0
     of_rows: int = 0
     started: float = field(default_factory=time)
@@ -47,7 +47,7 @@ class SnapshotFile:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        """Hold the folder's lock; raises `Busy`, or `SealError` if the folder cannot be used."""
+        """Hold the folder's lock. Raises `Busy`, or `SealError` if the folder cannot be used."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder, os.O_RDONLY)
@@ -67,8 +67,8 @@ class SnapshotFile:
     def kept(self, progress: SnapshotProgress) -> Iterator[None]:
         """Keep the file while the block runs.
 
-        Raises `SealError` if it cannot be written, and `Cancelled` in place of a `SealError` of the
-        block, if it was removed meanwhile.
+        Raises `SealError` if it cannot be written. If the file was removed meanwhile, the block's
+        `SealError` becomes `Cancelled`.
         """
         try:
             try:
@@ -92,14 +92,14 @@ class SnapshotFile:
         except FileNotFoundError:
             raise Cancelled("the snapshot was cancelled") from None
         except OSError:
-            return  # the bundle itself will say what is wrong with the disk
+            return  # writing the bundle will report the disk's error
 
     def read(self) -> SnapshotProgress | None:
-        """How far the snapshot is, None if the service writes none to this folder."""
+        """Return the progress, or None if no snapshot is being written to this folder."""
         with suppress(OSError, ValueError, TypeError):
             descriptor = os.open(self.folder, os.O_RDONLY)
             try:
-                # A process that was killed has left its file behind, but no lock.
+                # A killed process leaves its file behind, but no lock.
                 if not _locked(descriptor, fcntl.LOCK_SH):
                     return SnapshotProgress(**orjson.loads(self.path.read_bytes()))
             finally:
@@ -107,13 +107,13 @@ class SnapshotFile:
         return None
 
     def remove(self) -> None:
-        """Remove the file; whoever writes the snapshot gives up when it notices."""
+        """Remove the file; the process that writes the snapshot then cancels it."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def described(progress: SnapshotProgress | None) -> dict[str, Any] | None:
-    """A snapshot's progress for GET /info, with its age in seconds."""
+    """Return a snapshot's progress for GET /info, with the seconds since its start."""
     if progress is None:
         return None
     document = asdict(progress)

@@ -1,49 +1,42 @@
 """The types of successful answers.
 
-Each field of an answer is defined here and nowhere else: the OpenAPI document is derived from these
-types, and mypy holds the dicts that `responses` builds to them.
+Each field of an answer is defined only here: the OpenAPI document is derived from these types, and
+mypy checks the dicts that `responses` builds against them.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
-
-# Before Python 3.12 pydantic takes no TypedDict of `typing`.
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
 from typing_extensions import TypedDict
 
 from service.core.memory.row_ownership import NEWEST_QUERIES
-from service.http.problems import Problem
+from service.core.types import ScoreKind
+from service.http.problems import Problem, doc
 
 Version = Annotated[
     int,
-    Field(
-        description="Memory version: the sequence number of the newest write that is included; 0"
+    doc(
+        "Memory version: the sequence number of the newest write that is included; 0"
         " for a bundle without writes."
     ),
 ]
-Similarity = Annotated[float, Field(description="Cosine similarity, -1 to 1.")]
-Novel = Annotated[
-    bool, Field(description="Whether the label was posted, rather than part of the training data.")
-]
-Metadata = Annotated[dict[str, str], Field(description="As posted with the label.")]
+Similarity = Annotated[float, doc("Cosine similarity, -1 to 1.")]
+Novel = Annotated[bool, doc("Whether the label was posted, rather than part of the training data.")]
+Metadata = Annotated[dict[str, str], doc("As posted with the label.")]
 
 
 class EvidenceAnswer(TypedDict):
     """One row of the memory that voted for a keyword."""
 
     kind: Annotated[
-        str,
-        Field(
-            description="`instance`: a training query or a posted click; `label`: a label's text."
-        ),
+        str, doc("`instance`: a training query or a posted click; `label`: a label's text.")
     ]
-    text: Annotated[str, Field(description="The text of the row.")]
+    text: Annotated[str, doc("The text of the row.")]
     similarity: Similarity  # of the row and the query
     weight: Annotated[
-        float,
-        Field(description="The row's part of the votes; the weights of all rows sum to them."),
+        float, doc("The row's part of the votes; the weights of all rows sum to them.")
     ]
 
 
@@ -53,27 +46,18 @@ class KeywordAnswer(TypedDict):
     id: str
     text: str
     score: Annotated[
-        float,
-        Field(
-            description="The sum of the votes, 0 to 1 or, with weights, more; with a second ranking"
-            " the probability that the keyword is relevant. Keywords are sorted by it, then by id."
-        ),
+        float, doc("What `score_kind` of the result says. Keywords are sorted by it, then by id.")
     ]
     novel: Novel
-    votes: NotRequired[Annotated[float, Field(description="Their sum, after a second ranking.")]]
+    votes: NotRequired[Annotated[float, doc("Their sum, after a second ranking.")]]
     metadata: NotRequired[Metadata]
-    evidence: NotRequired[
-        Annotated[list[EvidenceAnswer], Field(description="Sorted by weight, largest first.")]
-    ]
+    evidence: NotRequired[Annotated[list[EvidenceAnswer], doc("Sorted by weight, largest first.")]]
 
 
 class FusedItemAnswer(TypedDict):
     """An item of the item memory that a query attended to."""
 
-    kind: Annotated[
-        str,
-        Field(description="`predicted`: near to the query; `given`: named by the request."),
-    ]
+    kind: Annotated[str, doc("`predicted`: near to the query; `given`: named by the request.")]
     id: str
     text: str
     similarity: Similarity  # of the item's text and the query
@@ -82,36 +66,43 @@ class FusedItemAnswer(TypedDict):
 class ResultAnswer(TypedDict):
     """The keywords of one query. `items` is present only with `explain` and an item memory."""
 
-    query: Annotated[str, Field(description="The query, without white space at its ends.")]
+    query: Annotated[str, doc("The query, without white space at its ends.")]
+    score_kind: Annotated[
+        ScoreKind,
+        doc(
+            "What the scores of the keywords are. `votes`: the sum of the votes, 0 to 1"
+            " or, with weights, more; its size depends on the bundle, `memorization` and `depth`."
+            " `probability`: of a second ranking, that the keyword is relevant; those behind its"
+            " candidates follow with smaller scores. Scores of different kinds cannot be compared."
+        ),
+    ]
     items: NotRequired[
         Annotated[
             list[FusedItemAnswer],
-            Field(
-                description="The items that the query was fused with before it was searched: the"
+            doc(
+                "The items that the query was fused with before it was searched: the"
                 " predicted ones by similarity, those of a request in its order."
             ),
         ]
     ]
-    keywords: Annotated[list[KeywordAnswer], Field(description="At most `top_k`, best first.")]
+    keywords: Annotated[list[KeywordAnswer], doc("At most `top_k`, best first.")]
 
 
 class TimingAnswer(TypedDict):
     """Milliseconds by stage, summed over the parts of the request that ran in parallel."""
 
-    queue: Annotated[float, Field(description="Waiting for a free thread.")]
-    encode: Annotated[float, Field(description="Queries to vectors; 0 for cached queries.")]
-    retrieve: Annotated[float, Field(description="Searching the nearest keys.")]
-    score: Annotated[float, Field(description="Votes to ranked labels, and a second ranking.")]
+    queue: Annotated[float, doc("Waiting for a free thread.")]
+    encode: Annotated[float, doc("Queries to vectors; 0 for cached queries.")]
+    retrieve: Annotated[float, doc("Searching the nearest keys.")]
+    score: Annotated[float, doc("Votes to ranked labels, and a second ranking.")]
 
 
 class PredictAnswer(TypedDict):
     """The answer of POST /predict."""
 
-    bundle: Annotated[str, Field(description="The name of the bundle that answered.")]
+    bundle: Annotated[str, doc("The name of the bundle that answered.")]
     version: Version
-    results: Annotated[
-        list[ResultAnswer], Field(description="One for each query, in the order of the queries.")
-    ]
+    results: Annotated[list[ResultAnswer], doc("One for each query, in the order of the queries.")]
     timing_ms: TimingAnswer
 
 
@@ -126,11 +117,10 @@ class NeighbourAnswer(TypedDict):
 class LabelStatus(TypedDict):
     """What the service did with one posted label."""
 
-    id: Annotated[str, Field(description="As posted; without one, made from the text.")]
-    status: Annotated[str, Field(description="`created`, `updated` or `unchanged`.")]
+    id: Annotated[str, doc("As posted; without one, that of the label of this text.")]
+    status: Annotated[str, doc("`created`, `updated` or `unchanged`.")]
     neighbours: Annotated[
-        list[NeighbourAnswer],
-        Field(description="At most 3; empty for a bundle without a combiner."),
+        list[NeighbourAnswer], doc("At most 3; empty for a bundle without a combiner.")
     ]
 
 
@@ -138,9 +128,7 @@ class LabelsAnswer(TypedDict):
     """The answer of POST /labels. The labels are on disk, and visible from `version` on."""
 
     version: Version
-    labels: Annotated[
-        list[LabelStatus], Field(description="One for each label, in the order of the request.")
-    ]
+    labels: Annotated[list[LabelStatus], doc("One for each label, in the order of the request.")]
 
 
 class MergeAnswer(LabelStatus):
@@ -152,13 +140,13 @@ class MergeAnswer(LabelStatus):
 class LineAnswer(MergeAnswer):
     """The answer to a line of a stream whose label was written."""
 
-    line: Annotated[int, Field(description="Number of the line, from 1.")]
+    line: Annotated[int, doc("Number of the line, from 1.")]
 
 
 class LineRefusal(TypedDict):
     """The answer to a line of a stream that was not written; other lines are not affected."""
 
-    line: Annotated[int, Field(description="Number of the line, from 1.")]
+    line: Annotated[int, doc("Number of the line, from 1.")]
     error: Problem
 
 
@@ -166,8 +154,7 @@ class StreamEnd(TypedDict):
     """The last line of the answer to a stream that the service ended early."""
 
     stopped_after: Annotated[
-        int,
-        Field(description="Lines up to this number are answered above; no later line was written."),
+        int, doc("Lines up to this number are answered above; no later line was written.")
     ]
     error: Problem
 
@@ -178,10 +165,22 @@ class VersionAnswer(TypedDict):
     version: Version
 
 
+class LeftOutAnswer(TypedDict):
+    """The labels of one instance that do not exist."""
+
+    instance: Annotated[int, doc("Place of the instance in the request, from 0.")]
+    labels: Annotated[list[str], doc("Their ids.")]
+
+
 class InstancesAnswer(VersionAnswer):
     """The answer of POST /instances."""
 
-    accepted: Annotated[int, Field(description="Number of instances in the request.")]
+    accepted: Annotated[int, doc("Number of instances that were learned, or were known already.")]
+    left_out: NotRequired[
+        Annotated[
+            list[LeftOutAnswer], doc("What was not learned; present with `unknown` of `skip`.")
+        ]
+    ]
 
 
 class BundleAnswer(VersionAnswer):
@@ -190,23 +189,38 @@ class BundleAnswer(VersionAnswer):
     bundle: str
 
 
-class CancelAnswer(TypedDict):
-    """What was given up."""
+class ReloadAnswer(BundleAnswer):
+    """The answer of POST /admin/reload; more than a `BundleAnswer` only if scores change."""
 
-    bundle: Annotated[
-        str | None, Field(description="Name of the snapshot; null where none was being written.")
+    score_kind: NotRequired[
+        Annotated[
+            ScoreKind,
+            doc(
+                "What scores are from now on, see /predict; only if they were something"
+                " else before. A threshold on scores must be chosen again."
+            ),
+        ]
+    ]
+    score_kind_before: NotRequired[
+        Annotated[ScoreKind, doc("What they were; only if that is something else.")]
     ]
 
 
-class SnapshotState(TypedDict):
-    """How far a snapshot is."""
+class CancelAnswer(TypedDict):
+    """The name of the canceled snapshot."""
 
-    bundle: Annotated[str, Field(description="Name of the new bundle.")]
+    bundle: Annotated[str | None, doc("Name of the snapshot; null where none was being written.")]
+
+
+class SnapshotState(TypedDict):
+    """The progress of a snapshot."""
+
+    bundle: Annotated[str, doc("Name of the new bundle.")]
     version: Version
-    stage: Annotated[str, Field(description="`read`, then `index`, then `write`.")]
-    rows: Annotated[int, Field(description="Rows that are indexed.")]
-    of_rows: Annotated[int, Field(description="Rows to index; 0 while that is not known.")]
-    seconds: Annotated[float, Field(description="Since its start.")]
+    stage: Annotated[str, doc("`read`, then `index`, then `write`.")]
+    rows: Annotated[int, doc("Rows that are indexed.")]
+    of_rows: Annotated[int, doc("Rows to index; 0 while that is not known.")]
+    seconds: Annotated[float, doc("Since its start.")]
 
 
 class LabelAnswer(TypedDict):
@@ -215,27 +229,23 @@ class LabelAnswer(TypedDict):
     id: str
     text: str
     queries: Annotated[
-        list[str], Field(description="Known queries posted with the label; empty for base labels.")
+        list[str], doc("Known queries posted with the label; empty for base labels.")
     ]
     metadata: Metadata
     novel: Novel
-    version: Annotated[
-        int, Field(description="Memory version that wrote the label; 0: it came with the bundle.")
-    ]
+    version: Annotated[int, doc("Memory version that wrote the label; 0: it came with the bundle.")]
 
 
 class ClicksAnswer(TypedDict):
     """The queries that a label was clicked for since training, as posted to /instances."""
 
     total: int
-    newest: Annotated[
-        list[str], Field(description=f"At most {NEWEST_QUERIES} queries, the newest first.")
-    ]
+    newest: Annotated[list[str], doc(f"At most {NEWEST_QUERIES} queries, the newest first.")]
     weights: NotRequired[
         Annotated[
             dict[str, float],
-            Field(
-                description="The weights of those of `newest` whose click does not weigh 1;"
+            doc(
+                "The weights of those of `newest` whose click does not weigh 1;"
                 " missing where each weighs 1."
             ),
         ]
@@ -243,7 +253,7 @@ class ClicksAnswer(TypedDict):
 
 
 class ShownLabelAnswer(LabelAnswer):
-    """A label with what it has learned."""
+    """The answer of GET /labels/{label_id}: a label with its clicks."""
 
     clicked: ClicksAnswer
 
@@ -253,25 +263,23 @@ class LabelPage(TypedDict):
 
     version: Version
     labels: list[LabelAnswer]
-    next: Annotated[
-        str | None, Field(description="`after` of the next page; null on the last page.")
-    ]
+    next: Annotated[str | None, doc("`after` of the next page; null on the last page.")]
 
 
 class LiveAnswer(TypedDict):
-    """The process works."""
+    """The answer of GET /health/live."""
 
-    status: Annotated[str, Field(description="Always `live`.")]
+    status: Annotated[str, doc("Always `live`.")]
 
 
 class ReadyAnswer(TypedDict):
-    """Queries are answered."""
+    """The answer of GET /health/ready."""
 
-    status: Annotated[str, Field(description="Always `ready`.")]
+    status: Annotated[str, doc("Always `ready`.")]
     writes: Annotated[
         str,
-        Field(
-            description="`accepted`; `limited` while no child process can encode many texts;"
+        doc(
+            "`accepted`; `limited` while no child process can encode many texts;"
             " `failing` while the label log cannot be used."
         ),
     ]
@@ -281,19 +289,18 @@ class InfoAnswer(TypedDict):
     """What is served, and the limits on requests."""
 
     version: Version
-    device: Annotated[str, Field(description="What encodes and searches: `cpu` or `cuda`.")]
-    bundle: Annotated[dict[str, Any], Field(description="The bundle's manifest.")]
+    device: Annotated[str, doc("What encodes and searches: `cpu` or `cuda`.")]
+    bundle: Annotated[dict[str, Any], doc("The bundle's manifest.")]
+    score_kind: Annotated[
+        ScoreKind, doc("What the scores of /predict are by default; each result says what its are.")
+    ]
     novel_labels: Annotated[
         str,
-        Field(
-            description="What the vector of a posted label is made from: `text`, or `irene` where"
+        doc(
+            "What the vector of a posted label is made from: `text`, or `irene` where"
             " the bundle has a combiner."
         ),
     ]
-    memory: Annotated[
-        dict[str, int], Field(description="Counts of rows, index segments, labels and items.")
-    ]
-    snapshot: Annotated[
-        SnapshotState | None, Field(description="The snapshot that is being written, if any.")
-    ]
-    limits: Annotated[dict[str, int], Field(description="The table [limits] of the settings.")]
+    memory: Annotated[dict[str, int], doc("Counts of rows, index segments, labels and items.")]
+    snapshot: Annotated[SnapshotState | None, doc("The snapshot that is being written, if any.")]
+    limits: Annotated[dict[str, int], doc("The table [limits] of the settings.")]

@@ -1,42 +1,136 @@
-"""Validation that stops: a body of millions of wrong fields costs no more than a few of them.
+"""Validation that stops early: a body with millions of wrong fields costs as little as a few.
 
-Pydantic collects every error, and holds the interpreter's lock until it has: 1.4 s for a body of
-4 MB whose 300,000 fields are all unknown. So what is too much already is cut before, and the
-entries of a long list are validated one by one, until there are more errors than are shown.
+Pydantic collects all errors and holds the GIL meanwhile: 1.4 s for a body of 4 MB with 300,000
+unknown fields. The JSON parser also holds the GIL for a whole document: a tenth of a second for the
+million values that 4 MB can hold. Therefore:
 
-What is wrong is said in pydantic's words; of an unknown field, also which fields are known.
+1. Values are counted, and a body with more than its model could accept is refused (`MostValues`).
+2. The entries of a long list are parsed and validated one by one, until there are more errors than
+   are shown (`body_parts`).
+3. Excess content, such as most unknown fields, is removed before pydantic sees it.
+
+Messages are pydantic's. For an unknown field, they also list the known fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+import msgspec
 import orjson
 from annotated_types import MaxLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from service.core.errors import InvalidFields, echoed
-from service.core.unknown_names import is_unknown
-from service.http.large.body_parts import body_parts
-from service.http.large.body_values import most_values
+from service.core.config import is_unknown
+from service.core.errors import InvalidFields, InvalidInput, echoed
 from service.http.problems import SHOWN_FIELDS
+
+FEW = 20_000  # values that are never refused: the parser takes some milliseconds for them
+
+# A string without escapes, or a structural character in one of two groups.
+_STRING_OR_MARK = re.compile(rb'"[^"]*+"?|([,\[{])|(:)')
+_VALUE = 1  # the group of characters that count values
+MOST = SHOWN_FIELDS + 1  # errors, after which validation stops: the answer shows no more
 
 Model = TypeVar("Model", bound=BaseModel)
 
-MOST = SHOWN_FIELDS + 1  # errors, after which one more makes no difference to the answer
+
+@dataclass(frozen=True, kw_only=True)
+class MostValues:
+    """Limits on a document's characters `,`, `[` and `{` (`values`) and `:` (`names`)."""
+
+    values: float = 0
+    names: float = 0
+
+    def require(self, content: bytes, *, what: str) -> None:
+        """Raise `InvalidInput` if `content` has more. Never call this in the event loop.
+
+        Characters within strings are excluded only if the count is too high without that.
+        """
+        values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+        if values <= self.values and content.count(b":") <= self.names:
+            return
+        # Replace escapes, so a string ends with the next quotation mark.
+        content = content.replace(rb"\\", b"__").replace(rb"\"", b"__")
+        left = {_VALUE: self.values, _VALUE + 1: self.names}
+        for found in _STRING_OR_MARK.finditer(content):
+            if found.lastindex:
+                left[found.lastindex] -= 1
+                if left[found.lastindex] < 0:
+                    raise InvalidInput(
+                        f"holds more values than this {what} may have: at most {self.values:.0f},"
+                        f" and {self.names:.0f} names",
+                        field=what,
+                    )
+
+
+def most_values(model: type[BaseModel]) -> MostValues:
+    """Return the limits that every document accepted by `model` keeps, at least `FEW` each."""
+    schema = model.model_json_schema()
+    most = _most(schema, schema.get("$defs", {}))
+    return MostValues(values=max(FEW, most.values), names=max(FEW, most.names))
+
+
+def _most(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> MostValues:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        choices = [_most(choice, definitions) for choice in schema["anyOf"]]
+        return max(choices, key=lambda most: most.values)
+    if schema.get("type") == "array":
+        length = float(schema.get("maxItems", math.inf))
+        each = _most(schema.get("items", {}), definitions)
+        names = each.names and length * each.names
+        return MostValues(values=1 + length * (1 + each.values), names=names)
+    if "properties" in schema:
+        fields = [_most(field, definitions) for field in schema["properties"].values()]
+        return MostValues(
+            values=1 + sum(1 + field.values for field in fields),
+            names=sum(1 + field.names for field in fields),
+        )
+    if schema.get("type") == "object":
+        length = float(schema.get("maxProperties", math.inf))
+        return MostValues(values=1 + length, names=length)
+    return MostValues()
+
+
+def body_parts(
+    content: bytes, entries: str, *, known: Collection[str], most: int | None
+) -> tuple[dict[str, Any], Iterator[Any]] | None:
+    """Split an object with a list of at most `most` entries and no other fields than `known`.
+
+    `entries` is the list's name. Returns the other fields, and an iterator that parses one entry at
+    a time. Returns None if `content` has another form or is not JSON, and must be parsed as a
+    whole. Raises `orjson.JSONDecodeError` for a malformed field; an entry raises it when it is
+    parsed.
+    """
+    try:
+        fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        if entries not in fields or not fields.keys() <= set(known):
+            return None
+        listed = msgspec.json.decode(fields.pop(entries), type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if most is not None and len(listed) > most:
+        return None
+    parsed = {name: orjson.loads(memoryview(value)) for name, value in fields.items()}
+    return parsed, (orjson.loads(memoryview(entry)) for entry in listed)
 
 
 class BoundedModel(Generic[Model]):
-    """A model whose validation takes as long as a valid document of the same size, at most."""
+    """A model that validates any document at least as fast as a valid one of the same size."""
 
     def __init__(self, model: type[Model]) -> None:
-        """`model` may have one field that is a list of models, whose fields are simple."""
+        """Wrap a model with at most one list of models. These have only simple fields."""
         self._model = model
-        self.most_values = most_values(model)  # of a valid document, and of what is parsed
+        self.most_values = most_values(model)  # checked before a document is parsed
         self._fields = frozenset(model.model_fields)
         self._longest = {name: _longest(info) for name, info in model.model_fields.items()}
         self._objects = [
@@ -49,7 +143,7 @@ class BoundedModel(Generic[Model]):
                 self._entries = name, BoundedModel(kind)
 
     def validate(self, document: Any) -> Model:
-        """The validated document; raises `InvalidFields`."""
+        """Return the validated document; raises `InvalidFields`."""
         document = self._cut(document) if isinstance(document, dict) else document
         if self._entries is not None and isinstance(document, dict):
             name, model = self._entries
@@ -60,17 +154,17 @@ class BoundedModel(Generic[Model]):
         return self._valid(document)
 
     def validate_json(self, content: bytes) -> Model:
-        """As `validate`, of a document that is still JSON; its entries are parsed one by one.
+        """Parse and validate JSON; the list's entries are parsed one by one.
 
-        Raises `InvalidFields`, or `orjson.JSONDecodeError` with the place in the whole content.
+        Raises `InvalidFields`, or `orjson.JSONDecodeError` with the position in the whole content.
         """
         if self._entries is not None:
             name, model = self._entries
-            with suppress(orjson.JSONDecodeError):  # whose place is that in an entry
+            with suppress(orjson.JSONDecodeError):  # its position would be relative to an entry
                 parts = body_parts(content, name, known=self._fields, most=self._longest[name])
                 if parts is not None:
-                    fields = self._cut(parts.fields)
-                    entries = self._validated(name, model, parts.parsed_entries(), fields)
+                    fields = self._cut(parts[0])
+                    entries = self._validated(name, model, parts[1], fields)
                     return self._valid({**fields, name: entries})
         return self.validate(orjson.loads(content))
 
@@ -87,8 +181,17 @@ class BoundedModel(Generic[Model]):
         entries: Iterable[Any],
         document: Mapping[str, Any],
     ) -> list[Any]:
-        """The entries of a list; raises `InvalidFields` for those that are wrong and the rest."""
-        valid, wrong = _each(name, model, entries)
+        """Validate a list up to `MOST` errors; raises `InvalidFields` for it and `document`."""
+        valid: list[Any] = []
+        wrong: list[tuple[str, str]] = []
+        for place, entry in enumerate(entries):
+            try:
+                valid.append(model.validate(entry))
+            except InvalidFields as error:
+                above = f"{name}.{place}"
+                wrong += [(f"{above}.{path}" if path else above, why) for path, why in error.fields]
+                if len(wrong) >= MOST:
+                    break
         if not wrong:
             return valid
         try:
@@ -98,7 +201,7 @@ class BoundedModel(Generic[Model]):
         raise InvalidFields(wrong)
 
     def _cut(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Without most of the unknown fields, and of the entries of objects that are too long."""
+        """Remove most unknown fields, and most entries of objects that are too long."""
         if len(document) > len(self._fields) + MOST:
             known = {name: document[name] for name in self._fields & document.keys()}
             unknown = (name for name in document if name not in self._fields)
@@ -111,41 +214,20 @@ class BoundedModel(Generic[Model]):
 
 
 def wrong_fields(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
-    """The invalid fields, by path and message; the path of a whole document is empty.
+    """Return path and message of each invalid field; the path of the whole document is empty.
 
-    No value is repeated, and of the names of unknown fields as much as a message may hold.
+    Messages repeat no values, and shorten the names of unknown fields.
     """
     fields = error.errors(include_url=False, include_context=False, include_input=False)
     return [
         (
             ".".join(map(str, field["loc"])),
-            _unknown(str(field["loc"][-1]), model)
+            f"{echoed(name := str(field['loc'][-1]))} {is_unknown(name, list(model.model_fields))}"
             if field["type"] == "extra_forbidden" and len(field["loc"]) == 1
             else field["msg"],
         )
         for field in fields
     ]
-
-
-def _unknown(name: str, model: type[BaseModel]) -> str:
-    return f"{echoed(name)} {is_unknown(name, list(model.model_fields))}"
-
-
-def _each(
-    name: str, model: BoundedModel[BaseModel], entries: Iterable[Any]
-) -> tuple[list[Any], list[tuple[str, str]]]:
-    """The valid entries, and the errors of the others; it stops once there are `MOST` errors."""
-    valid: list[Any] = []
-    wrong: list[tuple[str, str]] = []
-    for place, entry in enumerate(entries):
-        try:
-            valid.append(model.validate(entry))
-        except InvalidFields as error:
-            above = f"{name}.{place}"
-            wrong += [(f"{above}.{path}" if path else above, why) for path, why in error.fields]
-            if len(wrong) >= MOST:
-                break
-    return valid, wrong
 
 
 def _longest(info: FieldInfo) -> int | None:

@@ -1,19 +1,22 @@
-"""A route, declared once: requests are served and documented from the same declaration.
+"""Routes, each declared once: the declaration both serves and documents requests.
 
-`EndpointRoute` is a plain Starlette route inside the FastAPI application: FastAPI's own routes take
-about a millisecond more of each request. It does for every route, in this order, what the
-declaration says: check the API key, read and validate the body or the query string, read the
-idempotency key, call the handler, serialise its answer.
+`EndpointRoute` is a plain Starlette route inside the FastAPI application: FastAPI's own routes add
+about a millisecond per request. As declared, it checks the API key, reads and validates the body or
+the query string, reads the idempotency key, calls the handler, and serializes its answer.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeVar
+from urllib.parse import unquote_to_bytes
 
+import orjson
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,45 +24,106 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.core.errors import KeymatchError
-from service.engine.writing.write_queue import RequestKey
+from service.core.errors import InvalidInput, KeymatchError
+from service.engine.engine import Engine
+from service.engine.writing.operations import RequestKey
 from service.http import problems
-from service.http.auth import Access
+from service.http.access import Access
 from service.http.bounded_model import BoundedModel
-from service.http.idempotency import HEADER, refuse_idempotency_key, request_key
-from service.http.large.held_bytes import HeldBytes, Hold
-from service.http.request_body import JSON, NDJSON, header, media_type, read_json
+from service.http.request_body import (
+    JSON,
+    NDJSON,
+    HeldBytes,
+    Hold,
+    SideThread,
+    header,
+    is_gzip,
+    media_type,
+    read_json,
+)
+from service.http.request_models import RequestModels, StrictModel
 from service.http.responses import PIECE_BYTES, JsonAnswer
-from service.http.side_thread import SideThread
+from service.settings import Limits
 from service.telemetry import Telemetry
 
+HEADER = "Idempotency-Key"
+# The header Idempotency-Key in the OpenAPI document.
+HEADER_PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": (
+        "Makes a write safe to repeat: a request with the same key and the same content gets the"
+        " answer of the first one and changes nothing; with other content it is a 409. 1 to 255"
+        " visible ASCII characters; a key is remembered for a day."
+    ),
+}
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEY_HEADER = HEADER.lower().encode()
 
 Input = TypeVar("Input", bound=BaseModel | None)
 
 
+def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> RequestKey | None:
+    """Return the idempotency key of a request, or None.
+
+    Two clients may use the same key, so it is stored with `key_name`, the name of their API key.
+    Requests with equal paths and equal validated bodies are the same; white space and the order of
+    fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
+    """
+    key = request.headers.get(HEADER)
+    if key is None:
+        return None
+    if not _KEY.fullmatch(key):
+        raise InvalidInput("must be 1 to 255 visible ASCII characters", field=HEADER)
+    content = b"{}" if body is None else _content(body)
+    # The routed path: `request.url.path` lacks tabs, line breaks, and everything after a "?".
+    path: str = request.scope["path"]
+    digest = hashlib.sha256(path.encode() + b"\0" + content).hexdigest()
+    return RequestKey(key=f"{key_name}:{key}", digest=digest)
+
+
+def _content(body: BaseModel) -> bytes:
+    """Return a body as JSON. Lists are serialized entry by entry: one call would hold the GIL."""
+    later = body.later if isinstance(body, StrictModel) else ()
+    document = {
+        name: [orjson.Fragment(_content(entry)) for entry in value]
+        if isinstance(value, list) and value and isinstance(value[0], BaseModel)
+        else value
+        for name, value in body
+        if not (name in later and value == type(body).model_fields[name].default)
+    }
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def refuse_idempotency_key(request: Request) -> None:
+    """Raise `InvalidInput` if a stream of labels has an idempotency key."""
+    if HEADER in request.headers:
+        raise InvalidInput(
+            "a stream takes no idempotency key and needs none: each line creates or replaces the"
+            " label of its id, so the same stream can be sent again",
+            field=HEADER,
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Call(Generic[Input]):
-    """One request, after its API key and its input were accepted.
-
-    `input` is the validated body or query string, None for a route without either. `received` is
-    the time (of `monotonic`) at which the request arrived, before its body was read. `hold` counts
-    what the request holds of the worker's memory, until its answer is sent.
-    """
+    """One request whose API key and input were accepted."""
 
     request: Request
-    input: Input
-    received: float
-    hold: Hold
+    input: Input  # the validated body or query string, None for a route without either
+    received: float  # when the request arrived, before its body was read, by `monotonic`
+    hold: Hold  # memory that the request reserves until its answer is sent
     idempotency: RequestKey | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineStream:
-    """The second form of a route: newline-delimited JSON in, newline-delimited JSON out."""
+    """A route's second form: newline-delimited JSON in requests and answers."""
 
-    line: type[BaseModel]  # one line of the request
-    answer: Any  # one line of the answer
+    line: type[BaseModel]  # type of a line of the request
+    answer: Any  # type of a line of the answer
     handler: Callable[[Request, Hold], Response]
 
 
@@ -67,46 +131,54 @@ class LineStream:
 class Endpoint(Generic[Input]):
     """The declaration of one route.
 
-    The handler returns a value of the type `answer`, or a `Response` where it needs another status
-    or media type. `refusals` are the statuses of the handler's own problems; those that follow from
-    the other fields (such as 401 from `scope`) are added by `problem_statuses`.
+    The handler returns a value of the type `answer`, or a `Response` if it needs another status or
+    media type.
     """
 
     method: str
     path: str  # as Starlette writes it: "/labels/{label_id:label_id}"
     summary: str
     handler: Callable[[Call[Input]], Awaitable[Any]]
-    description: str = ""  # what the summary leaves out
+    description: str = ""  # details beyond the summary
     scope: str | None = None  # that the API key must have; None: no key is needed
     body: type[Input] | None = None
-    body_required: bool = True  # False: an empty body stands for {}
+    body_required: bool = True  # False: an empty body means {}
     query: type[Input] | None = None
     path_parameters: Mapping[str, str] = field(default_factory=dict)  # name -> description
     idempotent: bool = False  # the route takes the header Idempotency-Key
     stream: LineStream | None = None
-    answer: Any = None  # the type of the JSON answer; None where the answer is not JSON
+    answer: Any = None  # the type of the JSON answer; None if the answer is not JSON
     answer_media_type: str = JSON
-    refusals: tuple[int, ...] = ()
+    refusals: tuple[int, ...] = ()  # problem statuses in addition to those that other fields imply
+
+    @property
+    def methods(self) -> set[str]:
+        """Return the method, and for GET also HEAD, whose body the server leaves out."""
+        return {self.method, "HEAD"} if self.method == "GET" else {self.method}
 
     @property
     def problem_statuses(self) -> list[int]:
-        """Every status with which the route may refuse a request, ascending."""
+        """Return all statuses with which the route may refuse a request, ascending."""
         statuses = set(self.refusals)
         if self.scope is not None:
             statuses |= {401, 403}
+        if self.scope in ("read", "write", "admin"):  # routes that use the engine
+            statuses |= {503}
         if self.body is not None:
             statuses |= {400, 413, 415, 422, 429}
-        if self.query is not None:
+        if self.query is not None or self.path_parameters:
             statuses |= {422}
         if self.scope == "read":
             statuses |= {429}
+        if self.scope == "write":
+            statuses |= {429, 504}
         if self.idempotent:
             statuses |= {409, 422}
         return sorted(statuses)
 
 
 class EndpointRoute(Route):
-    """Serves one endpoint, under its method alone."""
+    """Serves one endpoint."""
 
     def __init__(
         self,
@@ -119,15 +191,15 @@ class EndpointRoute(Route):
         side_thread: SideThread,
         held_bytes: HeldBytes,
     ) -> None:
-        """`allowed` are the methods of all endpoints of this path; `access` checks API keys.
+        """Serve `endpoint`; `allowed` are the methods of all endpoints of its path.
 
-        A body may have at most `body_bytes` bytes; `side_thread` parses what is large, which counts
-        in `held_bytes`.
+        A body may have at most `body_bytes` bytes. Large bodies count in `held_bytes`, and
+        `side_thread` parses them.
         """
         super().__init__(endpoint.path, self.serve, name=endpoint.handler.__name__)
-        # Starlette would wrap the function, which makes a second Request, and answer HEAD like GET.
+        # Set directly: Starlette would wrap the function and create a second Request.
         self.app = self.serve
-        self.methods = {endpoint.method}
+        self.methods = endpoint.methods
         self._allow = {"Allow": ", ".join(sorted(allowed))}
         self._endpoint, self._access, self._body_bytes = endpoint, access, body_bytes
         self._telemetry, self._side_thread = telemetry, side_thread
@@ -135,14 +207,14 @@ class EndpointRoute(Route):
         self._body, self._query = _bounded(endpoint.body), _bounded(endpoint.query)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of this path; another method than the endpoint's is a 405."""
+        """Answer a request of this path; other methods get 405."""
         scope["route"] = self  # for the metrics; FastAPI sets it for routes of its own kind only
-        if scope["method"] != self._endpoint.method:
+        if scope["method"] not in self._endpoint.methods:
             raise HTTPException(405, headers=self._allow)
         await self.serve(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of this endpoint's method and path."""
+        """Answer a request of this endpoint's methods and path."""
         hold = self._held_bytes.hold()
         try:
             try:
@@ -158,31 +230,34 @@ class EndpointRoute(Route):
             hold.release()
 
     async def _answer(self, scope: Scope, receive: Receive, received: float, hold: Hold) -> ASGIApp:
-        """Return what answers the request; `received` is the time of its arrival."""
+        """Return the answer to a request that arrived at `received`."""
         endpoint, key_name = self._endpoint, ""
         if endpoint.scope is not None:
             key_name = self._access.check(header(scope, b"authorization"), endpoint.scope)
         request = Request(scope, receive)
+        if endpoint.path_parameters:
+            require_utf8(scope["raw_path"], "path")
         if endpoint.stream is not None and media_type(scope, JSON, NDJSON) == NDJSON:
             refuse_idempotency_key(request)
+            is_gzip(scope)  # raises, if at all, before the answer begins
             return endpoint.stream.handler(request, hold)
         body = await self._input(request, hold)
         call = Call(request=request, input=body, received=received, hold=hold)
         if endpoint.idempotent:
-            key = partial(request_key, request, body, key_name=key_name)
-            large = hold.size and header(scope, _KEY_HEADER)
-            call.idempotency = await self._side_thread.run(key) if large else key()
+            call.idempotency = await self._side_thread.run_if(
+                hold.size and header(scope, _KEY_HEADER),
+                partial(request_key, request, body, key_name=key_name),
+            )
         answer = await endpoint.handler(call)
         if isinstance(answer, Response):
             return answer
         answer = answer if isinstance(answer, JsonAnswer) else JsonAnswer(answer)
-        # The input is held no longer. What was written is answered, whatever is held.
+        # The input's memory is free again. A write is always answered, even beyond the limit.
         size = answer.size if answer.size > PIECE_BYTES else 0
         hold.become(size, must=endpoint.scope != "read")
         return answer
 
     async def _input(self, request: Request, hold: Hold) -> BaseModel | None:
-        endpoint = self._endpoint
         if self._body is not None:
             return await read_json(
                 request.scope,
@@ -191,12 +266,45 @@ class EndpointRoute(Route):
                 limit=self._body_bytes,
                 hold=hold,
                 side_thread=self._side_thread,
-                default=b"" if endpoint.body_required else b"{}",
+                default=b"" if self._endpoint.body_required else b"{}",
             )
         if self._query is not None:
+            require_utf8(request.scope["query_string"], "query")
             return self._query.validate(dict(request.query_params))
         return None
 
 
 def _bounded(model: type[BaseModel] | None) -> BoundedModel[BaseModel] | None:
     return None if model is None else BoundedModel(model)
+
+
+def require_utf8(percent_encoded: bytes, where: str) -> None:
+    """Raise `InvalidInput` for a part of a URL that is not UTF-8.
+
+    The server and the framework would replace invalid bytes, and thus name another label.
+    """
+    try:
+        percent_encoded.decode("ascii")
+        unquote_to_bytes(percent_encoded).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"the {where} of the URL is not UTF-8: percent-encode the bytes of the text in UTF-8",
+            field=where,
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routes:
+    """Base class of a resource's routes; a subclass has the handlers and `endpoints`."""
+
+    engine: Engine
+    models: RequestModels
+    limits: Limits
+    telemetry: Telemetry
+    metrics_scope: str | None  # that an API key must have for /metrics; None: no key is needed
+    side_thread: SideThread
+    draining: Callable[[], bool]  # returns whether the process was asked to end
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the declared routes."""
+        raise NotImplementedError

@@ -1,20 +1,28 @@
-"""The OpenAPI document, made from the endpoints that are served."""
+"""The OpenAPI document, made from the endpoints that are served, and the page that shows it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from service.http import problems
-from service.http.endpoint import Endpoint
-from service.http.idempotency import HEADER_PARAMETER
+from service.http.endpoint import HEADER_PARAMETER, Endpoint
+from service.http.middleware import SCOPE_KEY, answer_headers
 from service.http.problems import Problem
 from service.http.request_body import JSON, NDJSON
 
+SCRIPT = "https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"
+STYLE = "https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css"
+_INLINE = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _PATH_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 _KEY_SCHEME = "api_key"
 _EVERYWHERE = (
@@ -28,7 +36,7 @@ _EVERYWHERE = (
 def openapi_document(
     endpoints: Sequence[Endpoint[Any]], *, title: str, version: str, body_bytes: int, keys: bool
 ) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of all endpoints, in their order, for a service with API `keys`."""
+    """Return the OpenAPI 3.1 document of all endpoints; `keys` says whether API keys are set."""
     types = {kind for endpoint in endpoints for kind in _types(endpoint)} | {Problem}
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in sorted(types, key=str)],
@@ -38,9 +46,10 @@ def openapi_document(
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         path = _PATH_PARAMETER.sub(r"{\1}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
-            endpoint, path, by_type, body_bytes=body_bytes, keys=keys
-        )
+        for method in sorted(endpoint.methods):  # GET, HEAD
+            paths.setdefault(path, {})[method.lower()] = _operation(
+                endpoint, path, by_type, method=method, body_bytes=body_bytes, keys=keys
+            )
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
@@ -54,19 +63,26 @@ def openapi_document(
 
 
 def _types(endpoint: Endpoint[Any]) -> Iterator[Any]:
-    """The types of bodies, answers and lines, which become the document's schemas."""
+    """Yield the types of bodies, answers and lines, which become the document's schemas."""
     stream = endpoint.stream
     found = (endpoint.body, endpoint.answer, stream and stream.line, stream and stream.answer)
     return (kind for kind in found if kind is not None)
 
 
 def _operation(
-    endpoint: Endpoint[Any], path: str, schemas: dict[Any, Any], *, body_bytes: int, keys: bool
+    endpoint: Endpoint[Any],
+    path: str,
+    schemas: dict[Any, Any],
+    *,
+    method: str,
+    body_bytes: int,
+    keys: bool,
 ) -> dict[str, Any]:
     name = re.sub(r"\W", "_", f"{endpoint.handler.__name__}{path}")
+    of_head = method == "HEAD"
     operation: dict[str, Any] = {
-        "summary": endpoint.summary,
-        "operationId": f"{name}_{endpoint.method.lower()}",
+        "summary": f"{endpoint.summary} (header alone)" if of_head else endpoint.summary,
+        "operationId": f"{name}_{method.lower()}",
     }
     description = [endpoint.description] if endpoint.description else []
     if endpoint.scope is not None:
@@ -84,16 +100,20 @@ def _operation(
         if endpoint.stream is not None:
             content[NDJSON] = {"schema": schemas[endpoint.stream.line]}
         operation["requestBody"] = {
-            "description": f"At most {body_bytes} bytes of JSON; more is a 413.",
+            "description": f"At most {body_bytes} bytes of JSON; more is a 413. It may be sent"
+            " with `Content-Encoding: gzip`; another coding is a 415.",
             "required": endpoint.body_required,
             "content": content,
         }
-    operation["responses"] = _responses(endpoint, schemas)
+    operation["responses"] = responses = _responses(endpoint, schemas)
+    if of_head:
+        for response in responses.values():
+            del response["content"]
     return operation
 
 
 def _parameters(endpoint: Endpoint[Any]) -> Iterator[dict[str, Any]]:
-    """What a request says outside its body: in the path, the query string and the headers."""
+    """Yield the parameters of a request: in the path, the query string and the headers."""
     for name in _PATH_PARAMETER.findall(endpoint.path):
         yield {
             "name": name,
@@ -124,3 +144,39 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[Any, Any]) -> dict[str, An
             for status in endpoint.problem_statuses
         },
     }
+
+
+def docs_page(title: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler of GET /docs: Swagger UI from a public CDN.
+
+    Its content security policy allows only the CDN's two files and the page's own script,
+    identified by its hash.
+    """
+    page = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title=title,
+        swagger_js_url=SCRIPT,
+        swagger_css_url=STYLE,
+        swagger_favicon_url="data:,",
+    )
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
+        for script in _INLINE.findall(page.body)
+    ]
+    policy = (
+        "default-src 'none'",
+        f"script-src {SCRIPT} {' '.join(hashes)}",
+        f"style-src {STYLE} 'unsafe-inline'",  # Swagger UI sets styles of single elements
+        "img-src data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+    headers = answer_headers("; ".join(policy))
+
+    async def show(request: Request) -> Response:
+        request.scope[SCOPE_KEY] = headers
+        return page
+
+    return show

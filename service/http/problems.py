@@ -1,17 +1,17 @@
-"""What a client is told about a refused or failed request: RFC 9457 problem documents."""
+"""Error answers to clients: RFC 9457 problem documents."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import orjson
 from pydantic import Field
 from starlette.responses import Response
 
-# Before Python 3.12 pydantic takes no TypedDict of `typing`.
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
 from typing_extensions import TypedDict
 
 from service.core import errors
@@ -19,8 +19,8 @@ from service.core.errors import KeymatchError, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Invalid field"
-SHOWN_FIELDS = 100  # invalid fields that one answer lists
-SHOWN_CHARACTERS = 200  # of a field's name, which the client may have chosen
+SHOWN_FIELDS = 100  # most invalid fields that one answer lists
+SHOWN_CHARACTERS = 200  # most of a field's name, which the client may have chosen
 
 # The first row whose class fits the exception decides. `True`: the exception's message was written
 # for clients and is sent; `False`: it may hold paths or internals and goes to the log only.
@@ -37,6 +37,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.UnknownItem, 404, "Unknown item", True),
     (errors.TooSlow, 408, "Request too slow", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
+    (errors.UnsupportedCoding, 415, "Unsupported coding", True),
     (errors.UnsupportedMedia, 415, "Unsupported content type", True),
     (errors.UnknownHost, 421, "Unknown host", True),
     (errors.OtherData, 422, "Other data", True),
@@ -50,12 +51,13 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.UnknownBundle, 422, "Bundle missing", True),
     (errors.BundleMissing, 422, "Bundle missing", False),
     (errors.BundleError, 422, "Bundle refused", False),
+    (errors.BundlesUnwritable, 503, "The snapshot cannot be written", True),
     (errors.SealError, 503, "The snapshot cannot be written", False),
     (errors.LogError, 503, "The label log cannot be written", False),
     (errors.DeadlineExceeded, 504, "Deadline passed", True),
     (errors.MemoryFull, 507, "Memory full", True),
 )
-# Label values of `keymatch_rejected_total`; the first class that fits the exception decides.
+# Values of `reason` in `keymatch_rejected_total`; the first class that fits the exception decides.
 REASONS = {
     errors.DelayExceeded: "overloaded",
     errors.TooManyBytes: "held_bytes",
@@ -74,28 +76,29 @@ REASONS = {
 log = logging.getLogger("keymatch")
 
 
+def doc(text: str) -> Any:
+    """Return a field's description for the OpenAPI document."""
+    return Field(description=text)
+
+
 class FieldProblem(TypedDict):
     """What is wrong with one field."""
 
-    field: Annotated[
-        str, Field(description="Path of the field, such as `queries.0`; `body`: the whole body.")
-    ]
+    field: Annotated[str, doc("Path of the field, such as `queries.0`; `body`: the whole body.")]
     message: str
 
 
 class Problem(TypedDict):
     """Why a request was refused or failed (RFC 9457)."""
 
-    type: Annotated[
-        str, Field(description="urn:keymatch:problem: and the title, in lower case with hyphens.")
-    ]
-    title: Annotated[str, Field(description="The kind of problem, in a few words.")]
-    status: Annotated[int, Field(description="The HTTP status, 400 to 507.")]
-    detail: Annotated[str, Field(description="What is wrong with this request, and what to do.")]
+    type: Annotated[str, doc("urn:keymatch:problem: and the title, in lower case with hyphens.")]
+    title: Annotated[str, doc("The kind of problem, in a few words.")]
+    status: Annotated[int, doc("The HTTP status, 400 to 507.")]
+    detail: Annotated[str, doc("What is wrong with this request, and what to do.")]
     errors: NotRequired[
         Annotated[
             list[FieldProblem],
-            Field(description=f"Invalid fields, at most {SHOWN_FIELDS}; only where one is known."),
+            doc(f"Invalid fields, at most {SHOWN_FIELDS}; only where one is known."),
         ]
     ]
 
@@ -103,7 +106,7 @@ class Problem(TypedDict):
 def problem(
     status: int, title: str, detail: str = "", *, fields: Sequence[FieldProblem] = ()
 ) -> Problem:
-    """A problem document; without `detail`, the title stands for it."""
+    """Return a problem document; `detail` defaults to the title."""
     document: Problem = {
         "type": f"urn:keymatch:problem:{title.lower().replace(' ', '-')}",
         "title": title,
@@ -116,21 +119,21 @@ def problem(
 
 
 def problem_response(document: Problem, headers: dict[str, str] | None = None) -> Response:
-    """The answer with a problem document."""
+    """Return an answer with a problem document."""
     return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
 
 
 def from_error(error: KeymatchError) -> Response:
-    """The answer to a request that failed with `error`."""
+    """Return the answer to a request that failed with `error`."""
     return problem_response(error_document(error), _headers(error))
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error that was answered, and of those that led to it.
+    """Drop the tracebacks of an answered error and of its causes.
 
-    A write's error is also the result of its job, which frames of the traceback hold. Such a cycle
-    keeps a large request until the garbage collector frees many of them at once, and stops all
-    threads for 100 ms to do so.
+    A write's error is also its job's result, and the traceback's frames hold the job. This cycle
+    keeps a large request until the garbage collector frees many at once, and stops all threads for
+    100 ms.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
@@ -138,9 +141,9 @@ def forget_frames(error: BaseException | None) -> None:
 
 
 def error_document(error: Exception, *, whole: str = "body") -> Problem:
-    """What a client is told about `error`; a message that must not be sent is logged instead.
+    """Return the problem for `error`. A message not meant for clients is only logged.
 
-    An error above all fields names `whole`.
+    An error of the whole document, not of a field, names `whole`.
     """
     row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
     if row is None:
@@ -157,33 +160,32 @@ def error_document(error: Exception, *, whole: str = "body") -> Problem:
 
 
 def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
-    """The answer where the web framework refused a request (unknown route, wrong method)."""
+    """Return the answer to a request that the web framework refused (unknown route or method)."""
     return problem_response(problem(status, HTTPStatus(status).phrase), headers)
 
 
 def from_defect(error: Exception) -> Response:
-    """The answer after an error that nothing in the service expects."""
+    """Return the answer after an unexpected error."""
     return problem_response(defect_document(error))
 
 
 def defect_document(error: Exception) -> Problem:
-    """Log an unexpected error with its trace; the client is told nothing of it."""
+    """Log an unexpected error with its traceback, and return a problem without details."""
     log.error("defect", exc_info=error)
     return problem(500, "Internal error")
 
 
 def reason(error: Exception) -> str | None:
-    """The label value of `keymatch_rejected_total` for `error`, None if it is not counted."""
+    """Return the `reason` for `keymatch_rejected_total`, or None if `error` is not counted."""
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
 
 
 def _invalid(invalid: Sequence[tuple[str, str]], whole: str) -> Problem:
-    """A problem of invalid fields, given by path and message; bounded, however many they are."""
     fields: list[FieldProblem] = [
         {"field": path[:SHOWN_CHARACTERS] or whole, "message": message}
         for path, message in invalid[:SHOWN_FIELDS]
     ]
-    # Validation may have stopped after one more than are shown.
+    # Validation may have stopped early, after one error more than are shown.
     count = len(invalid) if len(invalid) <= SHOWN_FIELDS else f"more than {SHOWN_FIELDS}"
     return problem(422, INVALID, f"{count} field(s) are not as documented", fields=fields)
 
@@ -193,4 +195,6 @@ def _headers(error: KeymatchError) -> dict[str, str] | None:
         return {"Retry-After": str(error.retry_after)}
     if isinstance(error, errors.Unauthenticated):
         return {"WWW-Authenticate": 'Bearer realm="keymatch"'}
+    if isinstance(error, errors.UnsupportedCoding):
+        return {"Accept-Encoding": "gzip"}
     return None

@@ -1,8 +1,10 @@
-"""Builds the answers of `answers` from the values of the engine and the core."""
+"""Builds the answers declared in `answers` from values of the engine and the core."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -12,51 +14,57 @@ from starlette.types import Receive, Scope, Send
 
 from service.core.errors import AnswerTooLarge
 from service.core.memory.view import View
-from service.core.types import Answer, Evidence, FusedItem, Keyword, Label, Prediction
-from service.engine.writing.written import Written, WrittenLabel
+from service.core.types import (
+    Answer,
+    Evidence,
+    Keyword,
+    Label,
+    NewInstance,
+    Prediction,
+)
+from service.engine.writing.operations import Written, WrittenLabel
 from service.http.answers import (
     ClicksAnswer,
     EvidenceAnswer,
     FusedItemAnswer,
+    InstancesAnswer,
     KeywordAnswer,
     LabelAnswer,
     LabelsAnswer,
     LabelStatus,
+    LeftOutAnswer,
     LineAnswer,
-    LineRefusal,
     MergeAnswer,
     PredictAnswer,
     ResultAnswer,
     ShownLabelAnswer,
-    StreamEnd,
     TimingAnswer,
 )
-from service.http.problems import Problem
 
-PIECE_BYTES = 131_072  # of an answer that are handed to the server at once
-KEYWORD_BYTES = 70  # of a keyword beside its texts
-EVIDENCE_BYTES = 90  # of a row of evidence beside its text
-FUSED_ITEM_BYTES = 80  # of an item that was fused beside its id and text
+PIECE_BYTES = 131_072  # of an answer that are passed to the server at once
+KEYWORD_BYTES = 70  # of a keyword, in addition to its texts
+EVIDENCE_BYTES = 90  # of a row of evidence, in addition to its text
+FUSED_ITEM_BYTES = 80  # of a fused item, in addition to its id and text
 
 
 class JsonAnswer:
-    """A 200 with a JSON body: an ASGI application with less work than Starlette's response."""
+    """A 200 with a JSON body: an ASGI application that is faster than Starlette's response."""
 
     def __init__(self, document: Any) -> None:
-        """Serialise `document`."""
+        """Serialize `document`."""
         self._parts: tuple[bytes, ...] = (orjson.dumps(document),)
-        self.size = len(self._parts[0])  # bytes of the body
+        self.size = len(self._parts[0])  # of the body, in bytes
 
     @classmethod
     def of_parts(cls, parts: Iterable[bytes]) -> JsonAnswer:
-        """The answer whose body are these parts; long ones are never joined, which takes time."""
+        """Return an answer whose body consists of these parts. Long parts are never joined."""
         answer = cls.__new__(cls)
         answer._parts = tuple(parts)
         answer.size = sum(map(len, answer._parts))
         return answer
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send the answer; one of several pieces as fast as the client reads it."""
+        """Send the answer. Several pieces are sent as fast as the client reads them."""
         headers = [
             (b"content-length", b"%d" % self.size),
             (b"content-type", b"application/json"),
@@ -65,7 +73,7 @@ class JsonAnswer:
         if self.size <= PIECE_BYTES:
             await send({"type": "http.response.body", "body": b"".join(self._parts)})
             return
-        for part in self._parts:  # an empty one has no piece
+        for part in self._parts:  # an empty part yields no piece
             for place in range(0, len(part), PIECE_BYTES):
                 piece = part[place : place + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -73,14 +81,14 @@ class JsonAnswer:
 
 
 def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
-    """The documents as newline-delimited JSON."""
+    """Return documents as newline-delimited JSON."""
     return b"".join(
         orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE) for document in documents
     )
 
 
 def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnswer:
-    """The answer of POST /predict."""
+    """Return the answer of POST /predict."""
     return {
         "bundle": bundle,
         "version": answer.version,
@@ -92,7 +100,7 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
 
 
 def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> None:
-    """Raise `AnswerTooLarge` where an answer will have more than about `limit` bytes."""
+    """Raise `AnswerTooLarge` if an answer is estimated to exceed `limit` bytes."""
     _require_fits(sum(_size(prediction, explain) for prediction in answer.predictions), limit)
 
 
@@ -106,18 +114,18 @@ def _require_fits(size: int, limit: int) -> None:
 
 
 class SerializedResults:
-    """Serialises the results of one large answer, query by query, wherever they are made.
+    """Serializes a large answer's results, query by query, in the answering threads.
 
-    As objects they would all be freed in one go, in which nothing else is answered.
+    Kept as objects, they would all be freed at once and block all other answers meanwhile.
     """
 
     def __init__(self, *, explain: bool, limit: int) -> None:
-        """All results of an answer together may have about `limit` bytes."""
+        """Allow about `limit` bytes for all results of the answer together."""
         self._explain, self._limit = explain, limit
         self._size, self._lock = 0, Lock()
 
     def __call__(self, prediction: Prediction) -> bytes:
-        """A query's result as JSON; raises `AnswerTooLarge` before it builds what is too much."""
+        """Return a query's result as JSON. Raises `AnswerTooLarge` before building too much."""
         with self._lock:
             self._size += _size(prediction, self._explain)
             _require_fits(self._size, self._limit)
@@ -125,50 +133,52 @@ class SerializedResults:
 
 
 def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
-    """The same document as `predict_answer`, from results that are serialised already."""
-    return JsonAnswer.of_parts(_large_parts(answer, bundle=bundle))
-
-
-def _large_parts(answer: Answer, *, bundle: str) -> Iterator[bytes]:
-    """The parts of `predict_answer` as JSON, one for each query between others."""
-    yield b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)
+    """Return the answer of POST /predict, made from serialized results."""
+    parts = [b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)]
     for number, result in enumerate(answer.serialized):
-        yield b"," if number else b""
-        yield result
-    yield b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds))
+        parts += [b"," if number else b"", result]
+    parts.append(b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds)))
+    return JsonAnswer.of_parts(parts)
 
 
 def labels_answer(written: Written) -> LabelsAnswer:
-    """The answer of POST /labels."""
+    """Return the answer of POST /labels."""
     return {
         "version": written.version,
         "labels": [_label_status(label) for label in written.labels],
     }
 
 
+def instances_answer(
+    written: Written, asked_to_skip: Sequence[NewInstance] | None
+) -> InstancesAnswer:
+    """Return the answer of POST /instances, with the skipped labels if skipping was requested."""
+    answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
+    if asked_to_skip is None:
+        return answer
+    left_out: list[LeftOutAnswer] = [
+        {
+            "instance": place,
+            "labels": [asked_to_skip[place].labels[position] for _, position in positions],
+        }
+        for place, positions in groupby(written.left_out, key=itemgetter(0))
+    ]
+    return {**answer, "left_out": left_out}
+
+
 def merge_answer(written: Written) -> MergeAnswer:
-    """The answer of PATCH /labels/{label_id}."""
+    """Return the answer of PATCH /labels/{label_id}."""
     [label] = written.labels
     return {**_label_status(label), "version": written.version}
 
 
 def line_answer(line: int, label: WrittenLabel, *, version: int) -> LineAnswer:
-    """The answer to a line of a stream whose label was written."""
+    """Return the answer to a line of a stream whose label was written."""
     return {"line": line, **_label_status(label), "version": version}
 
 
-def line_refusal(line: int, problem: Problem) -> LineRefusal:
-    """The answer to a line of a stream that was not written."""
-    return {"line": line, "error": problem}
-
-
-def stream_end(line: int, problem: Problem) -> StreamEnd:
-    """The last line of the answer to a stream that ended early; `line` is the last one answered."""
-    return {"stopped_after": line, "error": problem}
-
-
 def shown_label(view: View, label_id: str) -> ShownLabelAnswer:
-    """The answer of GET /labels/{label_id}; raises `UnknownLabel`."""
+    """Return the answer of GET /labels/{label_id}; raises `UnknownLabel`."""
     label = view.labels.require(label_id)
     return {**label_answer(label), "clicked": _clicks(view, label.index)}
 
@@ -177,7 +187,7 @@ def _clicks(view: View, column: int) -> ClicksAnswer:
     clicked = view.ownership.queries_for(column)
     answer: ClicksAnswer = {"total": len(clicked), "newest": list(clicked.newest)}
     weights = {
-        # As it was posted: the shortest number that is the same float32.
+        # The weight as it was posted: the shortest number that gives the same float32.
         query: float(str(np.float32(weight)))
         for query in clicked.newest
         if (weight := view.ownership.weights_of(query).get(column)) is not None
@@ -186,7 +196,7 @@ def _clicks(view: View, column: int) -> ClicksAnswer:
 
 
 def label_answer(label: Label) -> LabelAnswer:
-    """A label, as GET /labels lists it."""
+    """Return a label in the form of GET /labels."""
     return {
         "id": label.id,
         "text": label.text,
@@ -198,7 +208,7 @@ def label_answer(label: Label) -> LabelAnswer:
 
 
 def label_size(label: Label) -> int:
-    """About how many bytes the answer of a label has."""
+    """Estimate the bytes of a label's answer."""
     texts = sum(4 + len(text) for text in (label.id, label.text, *label.queries))
     return 100 + texts + sum(6 + len(k) + len(v) for k, v in label.metadata.items())
 
@@ -215,7 +225,7 @@ def _label_status(label: WrittenLabel) -> LabelStatus:
 
 
 def _size(prediction: Prediction, explain: bool) -> int:
-    """About how many bytes a query's part of an answer has."""
+    """Estimate the bytes of a query's part of an answer."""
     size = sum(
         FUSED_ITEM_BYTES + len(item.id.encode()) + len(item.text.encode())
         for item in prediction.items or ()
@@ -229,22 +239,22 @@ def _size(prediction: Prediction, explain: bool) -> int:
 
 
 def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
-    """The keywords of one query, as `results` of POST /predict has them."""
-    rows: dict[int, EvidenceAnswer] = {}  # by identity: keywords share the rows that voted for them
+    """Return the keywords of one query in the form of POST /predict."""
+    rows: dict[int, EvidenceAnswer] = {}  # by `id()`: keywords share rows that voted for several
     keywords = [_keyword(keyword, explain, rows) for keyword in prediction.keywords]
+    query, score_kind = prediction.query, prediction.score_kind
     if prediction.items is None:
-        return {"query": prediction.query, "keywords": keywords}
-    items = [_fused_item(item) for item in prediction.items]
-    return {"query": prediction.query, "items": items, "keywords": keywords}
-
-
-def _fused_item(item: FusedItem) -> FusedItemAnswer:
-    return {
-        "kind": "given" if item.given else "predicted",
-        "id": item.id,
-        "text": item.text,
-        "similarity": item.similarity,
-    }
+        return {"query": query, "score_kind": score_kind, "keywords": keywords}
+    items: list[FusedItemAnswer] = [
+        {
+            "kind": "given" if item.given else "predicted",
+            "id": item.id,
+            "text": item.text,
+            "similarity": item.similarity,
+        }
+        for item in prediction.items
+    ]
+    return {"query": query, "score_kind": score_kind, "items": items, "keywords": keywords}
 
 
 def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -> KeywordAnswer:
@@ -275,11 +285,14 @@ def _evidence(row: Evidence) -> EvidenceAnswer:
 
 
 def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
-    """Milliseconds by the four documented stages, of which two are made of several."""
-    get = seconds.get
+    """Return the milliseconds of the four documented stages; two of them sum several stages."""
+
+    def milliseconds(*stages: str) -> float:
+        return round(1000 * sum(seconds.get(stage, 0.0) for stage in stages), 3)
+
     return {
-        "queue": round(1000 * get("queue", 0.0), 3),
-        "encode": round(1000 * sum(get(stage, 0.0) for stage in ("tokenize", "encode", "fuse")), 3),
-        "retrieve": round(1000 * get("retrieve", 0.0), 3),
-        "score": round(1000 * sum(get(stage, 0.0) for stage in ("score", "rerank")), 3),
+        "queue": milliseconds("queue"),
+        "encode": milliseconds("tokenize", "encode", "fuse"),
+        "retrieve": milliseconds("retrieve"),
+        "score": milliseconds("score", "rerank"),
     }

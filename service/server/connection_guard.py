@@ -1,12 +1,12 @@
-"""How many connections one worker holds, and which of them end to make room for others.
+"""Limits one worker's connections, and ends some of them to make room for others.
 
-A client that connects and then says little costs the service a descriptor, and nothing else would
-end its connection. So each connection has a deadline while the next step is its client's, and one
-sweep a second looks at all of them, which costs less than a timer for each request.
+A client that connects and sends little occupies a file descriptor, and nothing else would end its
+connection. So each connection has a deadline while it waits for its client. One sweep per second
+checks all deadlines, which costs less than a timer per request.
 
-At `connections` those whose deadline is nearest end, so new clients come in however many others
-only hold on: a connection that is sending a header is due before one that is idle between two
-requests. Where the service is at work for all of them, a few more are let in for probes alone.
+At `connections`, those with the nearest deadline end, so idle clients never keep new ones out. A
+connection that is sending a header is due before one that is idle between two requests. If the
+service is at work for all connections, a few more are accepted for probes only.
 """
 
 from __future__ import annotations
@@ -16,58 +16,47 @@ import math
 import resource
 from asyncio import TimerHandle, get_running_loop
 from heapq import nsmallest
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import Gauge
 
 from service.settings import ServerSettings
 
-SWEEP_SECONDS = 1.0  # so much later than its deadline a connection may end
-SPARE_DESCRIPTORS = 128  # for the label log, segments, child processes and the bundle
-AT_ONCE = 64  # one connection of so many ends when room is needed, so that looking for them is rare
+if TYPE_CHECKING:
+    from service.server.connection import ServiceConnection
+
+SWEEP_SECONDS = 1.0  # between two sweeps; a connection may end this much after its deadline
+SPARE_DESCRIPTORS = 128  # file descriptors for label log, segments, child processes and bundle
+AT_ONCE = 64  # when room is needed, 1 in so many connections ends: searching is rare
 
 log = logging.getLogger("keymatch")
 
 
-class Guarded(Protocol):
-    """A connection as its guard sees it."""
-
-    @property
-    def deadline(self) -> float:
-        """When it ends by the loop's clock, unless its client takes the next step before."""
-
-    def check(self, now: float) -> None:
-        """End it if it is late."""
-
-    def drop(self) -> None:
-        """End it to make room."""
-
-
 class ConnectionGuard:
-    """Counts the connections of one worker and ends those that are late; for its event loop."""
+    """Counts one worker's connections, and ends late ones. For its event loop."""
 
     def __init__(self, settings: ServerSettings, gauge: Gauge | None = None) -> None:
-        """Raise this process's limit of open files to what the settings need, where it is lower.
+        """Raise this process's limit of open files if the settings need more.
 
-        `gauge` shows how many connections there are.
+        `gauge` shows the number of connections.
         """
         self.settings, self._gauge = settings, gauge
         self.most = _affordable(settings)
-        self._open: set[Guarded] = set()
+        self._open: set[ServiceConnection] = set()
         self._timer: TimerHandle | None = None
 
     @property
     def crowded(self) -> bool:
-        """Whether the newest connection is for probes alone."""
+        """Return whether the newest connection may only probe."""
         return len(self._open) > self.most
 
     @property
     def full(self) -> bool:
-        """Whether not even a probe can be taken."""
+        """Return whether no connection, not even a probe, can be accepted."""
         return len(self._open) > self.most + self.settings.probe_connections
 
-    def enter(self, connection: Guarded) -> None:
-        """Count a new connection, and make room for it where there is none."""
+    def enter(self, connection: ServiceConnection) -> None:
+        """Count a new connection, and make room for it if necessary."""
         self._open.add(connection)
         if self.crowded:
             self._make_room()
@@ -75,8 +64,8 @@ class ConnectionGuard:
         if self._timer is None:
             self._timer = get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
-    def leave(self, connection: Guarded) -> None:
-        """A connection has ended."""
+    def leave(self, connection: ServiceConnection) -> None:
+        """Count a connection that has ended."""
         self._open.discard(connection)
         self._show()
 
@@ -99,9 +88,9 @@ class ConnectionGuard:
 
 
 def _affordable(settings: ServerSettings) -> int:
-    """How many connections the limit of open files allows, at most `settings.connections`.
+    """Return how many connections the limit of open files allows, at most `settings.connections`.
 
-    A process that has no descriptor left resets every new connection, those of probes included.
+    A process without a free descriptor resets every new connection, even a probe's.
     """
     beside = settings.probe_connections + SPARE_DESCRIPTORS
     needed = settings.connections + beside

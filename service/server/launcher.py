@@ -1,50 +1,175 @@
 """Runs the workers of a server: one in this process, or several under a supervisor.
 
 Both run the same `Worker` in the same uvicorn server on a socket that is opened here. A single
-worker gets no process of its own: a supervisor would hold another copy of all imported libraries
-(about 110 MB) and every metric would be written to a file in place of memory, only to restart a
-process that Docker or systemd restarts anyway.
+worker runs in this process. A supervisor would only restart it, as Docker or systemd do anyway, but
+would need its own copy of all libraries (about 110 MB) and metrics in files instead of memory.
+
+The supervisor answers no requests. It verifies bundle and label log once, so wrong input gives one
+clear error. Then it starts the workers and asks each for a heartbeat. It replaces a worker that
+died or hangs, and gives up if workers keep ending before they are ready. SIGTERM, SIGINT and SIGHUP
+drain all workers.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
 
 import uvicorn
+from uvicorn.supervisors import Multiprocess
 
 from service.core.bundle import manifest
+from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig, KeymatchError
-from service.logs import configure_logs
+from service.core.label_log import open_log
+from service.engine.bundle_directory import BundleDirectory
+from service.engine.loaded_bundle import require_same_data
 from service.server.connection import ServiceConnection
 from service.server.memory_budget import within_budget
-from service.server.serve_config import ServeConfig
-from service.server.supervisor import supervise
-from service.server.worker import Worker
+from service.server.worker import MARGIN_SECONDS, ServeConfig, Worker, stop_signals
 from service.settings import ServerSettings
+from service.telemetry import configure_logs, forget_ended, write_logs_at_once
 
-# Connections that wait to be accepted. While the server is too busy to accept them, further ones
-# wait in their clients, which costs nothing here.
+EARLY_ENDS = 5  # the parent gives up after so many workers in a row that were never ready
+# A worker without a heartbeat for this time is killed. The first one comes after all imports.
+SILENT_SECONDS = 20
+
+# Connections that wait to be accepted. Further ones wait in their clients, at no cost here.
 BACKLOG = 256
 
 log = logging.getLogger("keymatch")
 
 
-def launch(config: ServeConfig) -> int:
-    """Serve until SIGTERM or SIGINT, answer what was accepted, and return the exit status.
+def supervise(config: ServeConfig, uvicorn_config: uvicorn.Config, listening: socket.socket) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit status.
 
-    Raises `InvalidConfig` for an address that cannot be listened on or limits beyond the memory,
-    and `BundleError` or `LogError` for a bundle or label log that cannot be served.
+    Raises `BundleError` or `LogError` if it cannot serve, before any worker is started.
+    """
+    try:
+        temporary = TemporaryDirectory(prefix="keymatch-metrics-")
+    except OSError as error:
+        raise InvalidConfig(
+            f"several workers share a temporary folder, which cannot be created: {error.strerror}"
+        ) from error
+    with temporary as folder:
+        uvicorn_config.app = Worker(config, metrics=Path(folder))
+        uvicorn_config.factory = True
+        uvicorn_config.timeout_worker_healthcheck = SILENT_SECONDS
+        # Workers read this on importing prometheus_client, which this process has already done.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        supervisor = Supervisor(uvicorn_config, listening, metrics=Path(folder))
+        _verify(config)
+        supervisor.run()
+    return int(supervisor.failed)
+
+
+class Supervisor(Multiprocess):
+    """uvicorn's supervisor; also gives up, stops in bounded time and removes old metrics files."""
+
+    def __init__(self, config: uvicorn.Config, listening: socket.socket, *, metrics: Path) -> None:
+        """Install the signal handlers; `run` starts the workers."""
+        hangup = signal.getsignal(signal.SIGHUP)
+        super().__init__(config, [listening])
+        if hangup is signal.SIG_IGN:  # restore nohup's handler, which uvicorn has just replaced
+            signal.signal(signal.SIGHUP, hangup)
+        self.failed = False
+        self._metrics = metrics
+        self._ready: set[int | None] = set()  # process ids of workers that were ready
+        self._early_ends = 0  # since a worker became ready
+
+    def run(self) -> None:
+        """Start and watch the workers; stop them even if this process fails."""
+        try:
+            super().run()
+        except BaseException:
+            self.terminate_all()
+            self.join_all()
+            raise
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that died or hang; give up after `EARLY_ENDS` that never were ready."""
+        if self.should_exit.is_set():
+            return
+        self._note_ready()
+        watched = tuple(self.processes)
+        super().keep_subprocess_alive()
+        # uvicorn sets this only if a worker's exit status forbids replacing it.
+        self.failed = self.should_exit.is_set()
+        ended = [worker for worker in watched if worker not in self.processes]
+        self._early_ends += sum(worker.pid not in self._ready for worker in ended)
+        self._ready -= {worker.pid for worker in ended}
+        forget_ended(self._metrics, {worker.pid for worker in self.processes if worker.pid})
+        if self._early_ends >= EARLY_ENDS:
+            log.error("workers keep ending before they are ready", extra={"ends": self._early_ends})
+            self.failed = True
+            self.should_exit.set()
+
+    def handle_hup(self) -> None:
+        """Drain as after SIGTERM. By default, uvicorn would replace all workers one by one."""
+        self.handle_term()
+
+    def _note_ready(self) -> None:
+        for worker in self.processes:
+            # Close the parent's copy of the worker's end of the pipe. Otherwise a worker that died
+            # before its first heartbeat looks like a slow one.
+            worker.child_conn.close()
+            if worker.pid in self._ready:
+                continue
+            if worker.is_ready(self.config.timeout_worker_healthcheck):
+                self._ready.add(worker.pid)
+                self._early_ends = 0
+
+    def terminate_all(self) -> None:
+        """Send SIGTERM to all workers, so they drain."""
+        # An open socket would still queue connections that no worker accepts any more.
+        for listening in self.sockets:
+            listening.close()
+        super().terminate_all()
+
+    def join_all(self) -> None:
+        """Wait until all workers have drained; kill those that take too long."""
+        grace = self.config.timeout_graceful_shutdown or 0
+        deadline = monotonic() + grace + MARGIN_SECONDS
+        for worker in self.processes:
+            worker.process.join(max(0.0, deadline - monotonic()))
+            if worker.process.is_alive():
+                log.error("a worker did not drain in time", extra={"process": worker.pid})
+                self.failed = True
+                worker.process.kill()
+                worker.process.join()
+
+
+def _verify(config: ServeConfig) -> None:
+    directory = BundleDirectory(folder=config.bundles, started_with=config.bundle)
+    with closing(open_log(config.state)) as label_log:
+        bundle = open_bundle(directory.current(label_log))
+        if not config.settings.engine.other_data:
+            require_same_data(bundle, label_log)
+
+
+def launch(config: ServeConfig) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP, finish accepted requests, return the exit status.
+
+    Raises `InvalidConfig` for an unusable address or limits beyond the memory, and `BundleError` or
+    `LogError` for a bundle or label log that cannot be served.
     """
     server = config.settings.server
     configure_logs(access=server.access_log)
-    settings = within_budget(config.settings, manifest.read(config.bundle))
-    config = replace(config, settings=settings)
-    if server.workers > 1:
-        return supervise(config, _uvicorn_config(server), _listen(server))
-    return _run_in_this_process(config)
+    try:
+        settings = within_budget(config.settings, manifest.read(config.bundle))
+        config = replace(config, settings=settings)
+        if server.workers > 1:
+            return supervise(config, _uvicorn_config(server), _listen(server))
+        return _run_in_this_process(config)
+    finally:
+        write_logs_at_once()  # before the caller prints the error to stderr, too
 
 
 def _run_in_this_process(config: ServeConfig) -> int:
@@ -56,9 +181,9 @@ def _run_in_this_process(config: ServeConfig) -> int:
     def stop(*_: object) -> None:
         uvicorn_server.should_exit = True
 
-    # In force before uvicorn installs its own handlers, and again when it has drained and raises
-    # its signal once more: the default handler would end an orderly stop as a death by SIGTERM.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # These handlers act before uvicorn installs its own, and after draining, when uvicorn raises
+    # its signal again: the default handler would turn an orderly stop into a death by SIGTERM.
+    for number in stop_signals():
         signal.signal(number, stop)
     uvicorn_server.run(sockets=[_listen(server)])
     failure = worker.failure
@@ -68,7 +193,7 @@ def _run_in_this_process(config: ServeConfig) -> int:
 
 
 def _listen(server: ServerSettings) -> socket.socket:
-    """Open the socket first, so that a port in use is reported before a large bundle is read."""
+    """Open the socket early: a port in use is then reported before a large bundle is read."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     try:
         listening = socket.create_server((server.host, server.port), family=family, backlog=BACKLOG)
@@ -83,7 +208,7 @@ def _listen(server: ServerSettings) -> socket.socket:
 
 def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        app="",  # set by whoever runs it
+        app="",  # set by the caller that runs it
         workers=server.workers,
         loop="uvloop",
         http=ServiceConnection,

@@ -1,8 +1,8 @@
-"""One budget of main memory: what everything that can grow takes at most, added up at the start.
+"""The budget of main memory: adds up the most that each growing part takes, at the start.
 
-Each part has a limit of its own, which the rest of the service holds. Here they are shares of one
-sum, which must fit into `memory_bytes`: a service that the system ends for its memory loses every
-request in progress, a sentence at the start loses none. service/README.md has the same table.
+The rest of the service enforces each part's limit. Their sum must fit into `memory_bytes`: an error
+at the start loses no requests, but a service killed for its memory loses all in progress.
+service/how-it-works.md has the same table.
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from service.core.bundle.bundle import BASE_SEGMENT
 from service.core.bundle.manifest import Manifest
 from service.core.errors import InvalidConfig
-from service.core.processes.memory_limit import memory_limit
+from service.core.processes.resources import memory_limit
 from service.http.request_body import SMALL_BYTES
 from service.http.responses import PIECE_BYTES
-from service.server.bounded_connection import READ_BYTES
+from service.server.connection import READ_BYTES
 from service.settings import Settings
 
-# A worker with its libraries and threads, a child process, a supervisor: the demo's, rounded up.
+# A worker with libraries and threads, a child process, a supervisor: the demo's, rounded up.
 WORKER_BYTES, CHILD_BYTES, SUPERVISOR_BYTES = 200_000_000, 100_000_000, 110_000_000
-OTHER_CHILDREN = 2  # of a worker, beside those that encode: one that seals, one for a snapshot
-OBJECT_BYTES = 16_384  # of a connection, of its request and of its header's fields
-ENTRY_BYTES = 1_024  # of a text with its objects, beside its vector
-HELD_TWICE = 2  # as bytes, and as the objects that they are parsed into or made from
-MEMORIES = 2  # while a reload has two, or while the rows of segments are merged
-MOST_LIVE_BYTES, LEAST_LIVE_BYTES = 4 * 1024**3, 64 * 1024**2  # of a worker, by default
+# A worker's child processes that do not encode: two build graphs, one writes a snapshot.
+OTHER_CHILDREN = 3
+OBJECT_BYTES = 16_384  # Python objects of a connection, its request and its header fields
+ENTRY_BYTES = 1_024  # a text with its objects, without its vector
+HELD_TWICE = 2  # as bytes and as Python objects
+GRAPHS = 2  # of the bundle's rows: the one being rebuilt, and the mapped one
+MEMORIES = 2  # two exist during a reload, or while segments are merged
+MOST_LIVE_BYTES, LEAST_LIVE_BYTES = 4 * 1024**3, 64 * 1024**2  # bounds of a worker's default
 
 log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A part of the budget, in bytes of all workers; `setting` lowers it, "" if none does."""
+    """A part of the budget, in bytes of all workers. `setting` bounds it; "" if none does."""
 
     name: str
     setting: str
@@ -40,9 +43,10 @@ class Share:
 
 
 def shares(settings: Settings, bundle: Manifest) -> list[Share]:
-    """All shares of the budget; that of the live memory is 0 while it is not decided."""
+    """Return all shares of the budget; the live memory's is 0 until `live_bytes` is set."""
     limits, engine, server = settings.limits, settings.engine, settings.server
     files = sum(facts.bytes for facts in bundle.files.values())
+    index = sum(facts.bytes for name, facts in bundle.files.items() if name == BASE_SEGMENT)
     graphs = sum(facts.bytes for name, facts in bundle.files.items() if name.endswith(".onnx"))
     children = (engine.threads + OTHER_CHILDREN) * CHILD_BYTES + (engine.threads + 1) * graphs
     entry = ENTRY_BYTES + 4 * bundle.encoder.dimension
@@ -59,6 +63,7 @@ def shares(settings: Settings, bundle: Manifest) -> list[Share]:
     supervisor = SUPERVISOR_BYTES if server.workers > 1 else 0
     return [
         Share(name="bundle", setting="", size=files),
+        Share(name="rebuilt graph", setting="", size=GRAPHS * index),
         Share(name="supervisor", setting="", size=supervisor),
         *(
             Share(name=name, setting=setting, size=server.workers * size)
@@ -68,17 +73,22 @@ def shares(settings: Settings, bundle: Manifest) -> list[Share]:
 
 
 def within_budget(settings: Settings, bundle: Manifest) -> Settings:
-    """The settings with `memory_bytes` and `live_bytes`, where they are not set.
+    """Return the settings with `memory_bytes` and `live_bytes` filled in.
 
-    Raises `InvalidConfig` if one of the two is set and the shares add up to more than there is.
-    Where neither is set, the service starts all the same, and says so in its log.
+    If the shares exceed the memory, this raises `InvalidConfig`, or only logs the excess if neither
+    of the two was set.
     """
     engine, server = settings.engine, settings.server
     memory = server.memory_bytes or memory_limit()
-    others = sum(share.size for share in shares(replace_live(settings, None), bundle))
+    without_live = replace(settings, engine=replace(engine, live_bytes=None))
+    others = sum(share.size for share in shares(without_live, bundle))
     left = (memory - others) // (MEMORIES * server.workers)
     live = engine.live_bytes or min(MOST_LIVE_BYTES, max(LEAST_LIVE_BYTES, left))
-    decided = replace_live(settings, live)
+    decided = replace(
+        settings,
+        engine=replace(engine, live_bytes=live),
+        server=replace(server, memory_bytes=memory),
+    )
     parts = shares(decided, bundle)
     total = sum(share.size for share in parts)
     log.info(
@@ -90,16 +100,11 @@ def within_budget(settings: Settings, bundle: Manifest) -> Settings:
         if server.memory_bytes or engine.live_bytes:
             raise InvalidConfig(told)
         log.warning(told)
-    return replace(decided, server=replace(server, memory_bytes=memory))
-
-
-def replace_live(settings: Settings, live_bytes: int | None) -> Settings:
-    """The settings with another `live_bytes`."""
-    return replace(settings, engine=replace(settings.engine, live_bytes=live_bytes))
+    return decided
 
 
 def _excess(total: int, memory: int, left: int, parts: list[Share]) -> str:
-    """What is too much, and which setting to lower."""
+    """Describe the excess, and which setting to lower."""
     if left >= LEAST_LIVE_BYTES:
         advice = f"lower engine.live_bytes to at most {left}"
     else:

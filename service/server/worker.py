@@ -1,8 +1,8 @@
-"""One worker: an engine and the application over it, in the process that serves.
+"""One worker: an engine and its application, in the serving process.
 
-A single worker opens its engine while it listens, so that probes answer meanwhile. One of several
-opens its engine before it listens: all accept connections from one socket, so a connection must
-never reach a worker that would answer 503 while another is ready.
+A single worker opens its engine while it listens, so probes are answered meanwhile. One of several
+opens its engine first: all accept connections from one socket, and a connection must never reach a
+worker that would answer 503 while another is ready.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
@@ -21,60 +22,84 @@ from types import FrameType
 from fastapi import FastAPI
 
 from service.core.errors import KeymatchError
-from service.core.processes.heaps import share_heaps
+from service.core.processes.low_priority import wake_when_orphaned
+from service.core.processes.resources import share_heaps
 from service.engine.engine import Engine
+from service.http.access import Access
 from service.http.app import build_app
-from service.logs import configure_logs
 from service.server.connection_guard import ConnectionGuard
-from service.server.serve_config import ServeConfig
-from service.telemetry import Telemetry
+from service.settings import LEAST_CONNECTIONS_A_WAITER, Settings
+from service.telemetry import Telemetry, configure_logs, write_logs_at_once
 
-FAILED = 1  # the exit status; uvicorn's own 3 would end all workers at once
+FAILED = 1  # exit status; uvicorn's own 3 would end all workers at once
 MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
-# For how long a thread keeps the interpreter's lock where others wait for it. A query takes the
-# lock several times, and beside threads that compute in Python it would wait for Python's 5 ms each
-# time.
+# How long a thread may keep the GIL if others wait for it. A query takes the GIL several times.
+# Next to threads that run Python code it would wait for Python's default, 5 ms, each time.
 SWITCH_SECONDS = 0.001
-# How many more objects than before make the garbage collector look at the young ones; after how
-# many times it looks at the middle, and at all. With Python's 700, 10 and 10 a large answer made it
-# walk over all objects time and again, with the interpreter's lock for tens of milliseconds.
+# Thresholds of the garbage collector's three generations. With Python's 700, 10 and 10, it walked
+# over all objects several times per large answer, and held the GIL for tens of milliseconds.
 COLLECTIONS = (10_000, 20, 100)
-KILLING_SECONDS = 1  # of them, for what ends once all child processes are killed
+KILLING_SECONDS = 1  # of `MARGIN_SECONDS`, left after all child processes are killed
 
 log = logging.getLogger("keymatch")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Bundle, log, settings and access of a service; it is pickled for a worker's process."""
+
+    bundle: Path
+    bundles: Path  # the folder of snapshots, and of bundles that a reload opens by name
+    state: Path | str  # the folder of the label log, or a PostgreSQL URL
+    settings: Settings
+    access: Access
+
+    def with_connections(self, most: int) -> ServeConfig:
+        """Return this configuration with at most `most` connections, half of them for waiters."""
+        settings = self.settings
+        waiters = min(settings.engine.version_waiters, most // LEAST_CONNECTIONS_A_WAITER)
+        server = replace(settings.server, connections=min(settings.server.connections, most))
+        engine = replace(settings.engine, version_waiters=waiters)
+        return replace(self, settings=replace(settings, engine=engine, server=server))
+
+
 class Worker:
-    """Builds the application when uvicorn calls it; is pickled to reach a process of its own."""
+    """Builds the application when uvicorn calls it; it is pickled for a new process."""
 
     def __init__(self, config: ServeConfig, *, metrics: Path | None = None) -> None:
-        """`metrics` is the folder in which several workers count, None for a single worker."""
+        """Configure a worker; one of several counts in the folder `metrics`."""
         self._config, self._metrics = config, metrics
         self._engine: Engine | None = None
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the engine could not be opened, None where it could."""
+        """Return why the engine could not be opened, or None."""
         return None if self._engine is None else self._engine.failure
 
     def __call__(self) -> FastAPI:
-        """Build the application; one of several opens its engine, or ends its process."""
+        """Build the application; one of several workers first opens its engine, or exits."""
         config = self._config
         server = config.settings.server
-        configure_logs(access=server.access_log)
-        # All modules are loaded and stay: a full collection would walk through what they hold for
-        # some 50 ms, in which nothing is answered.
+        telemetry = Telemetry(self._metrics)
+        configure_logs(access=server.access_log, count_dropped=telemetry.dropped_log_lines.inc)
+        # Exclude all loaded modules from collections: walking their objects would block all answers
+        # for some 50 ms.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         sys.setswitchinterval(SWITCH_SECONDS)
         share_heaps()
         stop_requested = _note_stop_signals()
-        telemetry = Telemetry(self._metrics)
         guard = ConnectionGuard(server, telemetry.connections)
         config = config.with_connections(guard.most)
         telemetry.allows(config.settings.by_name())
-        self._engine = engine = config.engine(telemetry)
+        self._engine = engine = Engine(
+            config.bundle,
+            config.state,
+            bundles=config.bundles,
+            settings=config.settings.engine,
+            telemetry=telemetry,
+        )
         _end_in_time(engine, stop_requested, server.shutdown_seconds)
         if self._metrics is not None:
             _stop_with_parent(server.shutdown_seconds)
@@ -93,46 +118,51 @@ class Worker:
 def _open_or_exit(engine: Engine) -> None:
     try:
         engine.open()
-    except KeymatchError as error:
-        log.error("the worker cannot start", extra={"error": str(error)})
-        sys.exit(FAILED)
     except Exception as error:
-        log.error("defect", exc_info=error)
+        if isinstance(error, KeymatchError):
+            log.error("the worker cannot start", extra={"error": str(error)})
+        else:
+            log.error("defect", exc_info=error)
         sys.exit(FAILED)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that drain this process, without SIGHUP if it is ignored (nohup)."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
 
 def _note_stop_signals() -> Event:
-    """Return an event that is set when this process receives SIGTERM or SIGINT.
+    """Return an event that is set when this process receives one of `stop_signals`.
 
-    uvicorn's own handlers go on to act on the signals: they hold the server, which is not
-    reachable from here.
+    uvicorn's own handlers are then called, since they stop the server. uvicorn has none for SIGHUP,
+    which is treated as SIGTERM.
     """
     received = Event()
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
 
-    def wrap(number: signal.Signals) -> None:
-        uvicorn_handler = signal.getsignal(number)
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.set()
+        like = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
+        uvicorn_handler = handlers[like]
+        if callable(uvicorn_handler):
+            uvicorn_handler(number, frame)
 
-        def handle(received_number: int, frame: FrameType | None) -> None:
-            received.set()
-            if callable(uvicorn_handler):
-                uvicorn_handler(received_number, frame)
-
+    for number in handlers:
         signal.signal(number, handle)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        wrap(number)
     return received
 
 
 def _end_in_time(engine: Engine, stop_requested: Event, shutdown_seconds: int) -> None:
-    """End this process soon after `shutdown_seconds`, whatever still keeps it from ending.
+    """End this process soon after `shutdown_seconds`, even if a thread blocks.
 
-    A child process that has stopped, a database or a disk that does not answer may hold a thread
-    for ever. What was acknowledged is on disk.
+    A stopped child process, or a database or disk that does not answer, may block a thread forever.
+    Acknowledged writes are on disk.
     """
 
     def wait() -> None:
         stop_requested.wait()
+        write_logs_at_once()
         sleep(shutdown_seconds + MARGIN_SECONDS - KILLING_SECONDS)
         log.error("the service does not end in time; its child processes are killed")
         engine.kill_children()
@@ -143,13 +173,14 @@ def _end_in_time(engine: Engine, stop_requested: Event, shutdown_seconds: int) -
 
 
 def _stop() -> None:
-    """Make this worker drain, as SIGTERM from outside would."""
+    """Drain this worker, as SIGTERM would."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop_with_parent(shutdown_seconds: int) -> None:
-    """Drain this worker once its parent has ended for any reason: no one else would stop it."""
+    """Drain this worker once its parent has ended: nothing else would stop it."""
     parent = multiprocessing.parent_process()
+    wake_when_orphaned()
 
     def wait() -> None:
         if parent is None:
@@ -158,6 +189,6 @@ def _stop_with_parent(shutdown_seconds: int) -> None:
         log.error("the parent process is gone")
         _stop()
         sleep(shutdown_seconds + MARGIN_SECONDS)
-        os._exit(FAILED)  # draining hangs, and there is no parent left to kill this process
+        os._exit(FAILED)  # draining hangs, and no parent is left to kill this process
 
     Thread(target=wait, name="parent", daemon=True).start()

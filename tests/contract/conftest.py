@@ -1,4 +1,4 @@
-"""One service for all contract tests; some write to it, none relies on what it holds."""
+"""One service for all contract tests: some write to it, but none relies on its contents."""
 
 from collections.abc import Iterator
 from pathlib import Path

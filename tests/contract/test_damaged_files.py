@@ -1,15 +1,15 @@
-"""Any bytes in any file that the service reads are read, or refused by one of the project's errors.
+"""A damaged file is either read or refused with one of the project's errors.
 
-A real file is taken, and a few of its bytes are replaced, removed, doubled or added. A traceback, a
-crash or a wrong answer without an error would be a defect. Bundles hold checksums, so the manifest
-is the one file of theirs whose damage could pass; its checksums are made right again here, so that
-the code behind them meets the damage, too.
+A few bytes of a real file are replaced, removed, doubled or added. A traceback, a crash or a wrong
+answer without an error would be a defect. A bundle's checksums would reveal most damage, so some
+tests correct the checksums. The code that reads the files then meets the damage too.
 """
 
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import BundleError, InvalidConfig, LogError
-from service.core.files.checksums import file_facts
+from service.core.files.folder_facts import file_facts
 from service.core.index.libraries import IndexParameters
 from service.core.label_log import open_log
 from service.core.label_log.newest_note import FILE_NAME as NOTE
 from service.core.memory.segment_store import FACTS, INDEX, SegmentStore
 from service.core.types import Event
-from service.http.auth import read_keys
+from service.http.access import read_keys
 from service.settings import load_settings
 from tests.support.label_logs import append
 
@@ -34,7 +34,7 @@ fuzz = settings(
     max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-# faiss and ONNX Runtime trust what they read, so their files' checksums are not made right.
+# Only these files get correct checksums: faiss and ONNX Runtime trust the files that they read.
 OURS = ("instances", "labels", "keys", "values")
 
 SETTINGS = b"""
@@ -60,41 +60,30 @@ PARAMETERS = IndexParameters(m=8, ef_construction=40)
 Damage = Callable[[bytes], bytes]
 
 
-@st.composite
-def damages(draw: st.DrawFn) -> Damage:
-    """One to four changes at places that are drawn as shares of the length."""
-    places = st.floats(0, 1, allow_nan=False)
-    changes = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["replace", "remove", "double", "add", "cut"]),
-                places,
-                st.integers(1, 40),
-                st.binary(min_size=1, max_size=8) | st.sampled_from([b"-1", b"1e999", b"null"]),
-            ),
-            min_size=1,
-            max_size=4,
-        )
+def changed_at(content: bytes, change: tuple[str, float, int, bytes]) -> bytes:
+    """Return `content` after `change`: (kind, place as a share of the length, size, new bytes)."""
+    kind, share, size, new = change
+    place = int(share * len(content))
+    before, hit, after = content[:place], content[place : place + size], content[place + size :]
+    return {
+        "replace": before + new + content[place + len(new) :],
+        "remove": before + after,
+        "double": before + hit + hit + after,
+        "add": before + new + hit + after,
+        "cut": before,
+    }[kind]
+
+
+def damages() -> st.SearchStrategy[Damage]:
+    """Functions that make one to four changes to a file's content."""
+    change = st.tuples(
+        st.sampled_from(["replace", "remove", "double", "add", "cut"]),
+        st.floats(0, 1, allow_nan=False),
+        st.integers(1, 40),
+        st.binary(min_size=1, max_size=8) | st.sampled_from([b"-1", b"1e999", b"null"]),
     )
-
-    def damage(content: bytes) -> bytes:
-        for kind, share, size, new in changes:
-            place = int(share * len(content))
-            before, hit, after = (
-                content[:place],
-                content[place : place + size],
-                content[place + size :],
-            )
-            content = {
-                "replace": before + new + content[place + len(new) :],
-                "remove": before + after,
-                "double": before + hit + hit + after,
-                "add": before + new + hit + after,
-                "cut": before,
-            }[kind]
-        return content
-
-    return damage
+    changes = st.lists(change, min_size=1, max_size=4)
+    return changes.map(lambda drawn: lambda content: reduce(changed_at, drawn, content))
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +93,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def damaged(workplace: Path) -> Iterator[Path]:
-    """A folder for one example at a time."""
+    """A folder that each example fills again."""
     folder = workplace / "example"
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def changed(source: Path, folder: Path, file: str, damage: Damage) -> Path:
-    """A copy of `source` in which one file is damaged."""
+    """Copy `source` to `folder`, and damage one file of the copy."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     path = folder / file
@@ -155,7 +144,7 @@ def test_a_damaged_file_of_a_bundle(
 def test_a_damaged_file_whose_checksum_is_right(
     damage: Damage, data: st.DataObject, damaged: Path, tiny_bundle_folder: Path
 ) -> None:
-    """As written by a program with a defect."""
+    """A defective program could write such a file."""
     files = [file for file in bundle_files(tiny_bundle_folder) if file.startswith(OURS)]
     file = data.draw(st.sampled_from(files))
     folder = changed(tiny_bundle_folder, damaged, file, damage)
@@ -168,7 +157,7 @@ def test_a_damaged_file_whose_checksum_is_right(
 
 @pytest.fixture(scope="module")
 def segments(workplace: Path) -> Path:
-    """A folder with one segment of `VECTORS`."""
+    """A folder with one sealed segment of `VECTORS`."""
     store = SegmentStore(workplace / "segments")
     store.build(store.key(VECTORS, PARAMETERS), VECTORS, PARAMETERS)
     return workplace / "segments"
@@ -193,7 +182,7 @@ def test_a_damaged_segment_is_not_there(
 
 @pytest.fixture(scope="module")
 def state(workplace: Path) -> Path:
-    """A state folder whose log holds forty events, all of them in the database file."""
+    """A state folder whose log holds forty events, all in the database file and none in the WAL."""
     folder = workplace / "state"
     with closing(open_log(folder)) as log:
         append(log, *(f"label {number}" for number in range(40)))
@@ -211,23 +200,19 @@ def test_a_damaged_log_returns_no_altered_event(damage: Damage, damaged: Path, s
     assert [event.body["id"] for event in events] == [f"label {n}" for n in range(len(events))]
 
 
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [(SETTINGS, lambda path: load_settings(path, {})), (KEYS, read_keys)],
+    ids=["settings", "keys"],
+)
 @fuzz
 @given(damage=damages())
-def test_damaged_settings(damage: Damage, workplace: Path) -> None:
-    path = workplace / "keymatch.toml"
-    path.write_bytes(damage(SETTINGS))
+def test_damaged_settings_and_keys(
+    content: bytes, read: Callable[[Path], object], damage: Damage, workplace: Path
+) -> None:
+    path = workplace / "damaged"
+    path.write_bytes(damage(content))
     try:
-        load_settings(path, {})
-    except InvalidConfig as error:
-        assert str(path) in str(error)
-
-
-@fuzz
-@given(damage=damages())
-def test_damaged_keys(damage: Damage, workplace: Path) -> None:
-    path = workplace / "keys"
-    path.write_bytes(damage(KEYS))
-    try:
-        read_keys(path)
+        read(path)
     except InvalidConfig as error:
         assert str(path) in str(error)

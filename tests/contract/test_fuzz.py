@@ -1,4 +1,4 @@
-"""Any input is answered as documented: never HTML, never a 5xx that tells of a defect.
+"""Any input is answered as documented, never with HTML or a 5xx that means a defect.
 
 503, 504 and 507 are allowed: they tell the client to try again later.
 """
@@ -101,7 +101,7 @@ reload_bodies = st.fixed_dictionaries(
 
 @st.composite
 def mutated(draw: st.DrawFn, bodies: st.SearchStrategy[Any]) -> Any:
-    """A valid body in which one place is replaced, dropped, doubled or renamed."""
+    """A valid body in which one value is replaced, dropped, doubled or renamed."""
     body = draw(bodies)
     parent: Any = body
     for _ in range(draw(st.integers(0, 2))):
@@ -184,7 +184,7 @@ def test_instances_answers_any_json(service: LocalService, body: Any) -> None:
 def test_snapshots_answer_any_json(
     service: LocalService, monkeypatch: pytest.MonkeyPatch, body: Any
 ) -> None:
-    # The child that would write for seconds; everything before it is real.
+    # Skip the child process, which would write for seconds; everything before it is real.
     monkeypatch.setattr(service.engine._admin._child, "run", lambda _command, **_how: None)
     answer = service.post("/admin/snapshot", content=json.dumps(body), headers=JSON)
     assert_as_documented(answer, BundleAnswer)
@@ -235,7 +235,7 @@ def test_any_path_and_query_is_answered(
 ) -> None:
     encoded = "".join(f"%{byte:02X}" for byte in label_id.encode())
     assert_as_documented(service.get(f"/labels/{encoded}"), ShownLabelAnswer)
-    assert_problem(service.get(f"/{encoded}/unknown"), 404)
+    assert_problem(service.get(f"/unknown/{encoded}"), 404)
     parameters = {"after": after, "limit": str(limit), **({other: "x"} if other else {})}
     assert_as_documented(service.get("/labels", params=parameters), LabelPage)
 

@@ -1,4 +1,4 @@
-"""Imports point one way: the service never sees torch, training or export."""
+"""Imports point one way: the service never imports torch, training or export."""
 
 import os
 import subprocess
@@ -9,6 +9,14 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 FORBIDDEN = {"torch", "transformers", "sentence_transformers", "onnx", "training", "export"}
+IMPORT_COMMANDS = """
+def import_all(app):
+    for name in app:
+        import_all(app[name])
+
+from {}.__main__ import app
+import_all(app)
+"""
 SERVE_AND_PREDICT = """
 import sys
 from pathlib import Path
@@ -36,7 +44,8 @@ def ask(server, port):
 
 uvicorn.Server = Observed
 bundle, state = sys.argv[1:]
-assert service.cli.serve.serve(bundle=Path(bundle), state=state, port=0, access_log=False) == 0
+settings = {"port": 0, "access_log": False, "workers": 1}
+assert service.cli.serve.serve(bundle=Path(bundle), state=state, **settings) == 0
 print("answered")
 print(*sys.modules)
 """
@@ -69,7 +78,8 @@ def test_the_import_contracts_hold() -> None:
 
 
 def test_importing_the_service_brings_nothing_of_torch() -> None:
-    modules = in_a_new_process("import sys, service.__main__; print(*sys.modules)").split()
+    code = f"import sys\n{IMPORT_COMMANDS.format('service')}\nprint(*sys.modules)"
+    modules = in_a_new_process(code).split()
     assert "service.core.prediction.predictor" in modules
     assert not FORBIDDEN & set(modules)
 
@@ -87,7 +97,7 @@ def test_importing_a_package_does_nothing() -> None:
     assert in_a_new_process(code) == "1\n"
 
 
-# What the extra `training` brings, and the extras of the quick start (`make serve`) do not.
+# Packages that the extra `training` installs and the extras of `make serve` do not.
 ONLY_TRAINING = (
     *("torch", "transformers", "sentence_transformers", "accelerate", "psutil", "safetensors"),
     *("tensorboard", "pyarrow", "matplotlib", "jinja2", "onnx", "onnxscript", "peft"),
@@ -97,4 +107,4 @@ ONLY_TRAINING = (
 @pytest.mark.parametrize("package", ["training", "export"])
 def test_commands_open_without_the_extra_training(package: str) -> None:
     hide = "".join(f"sys.modules[{name!r}] = None\n" for name in ONLY_TRAINING)
-    in_a_new_process(f"import sys\n{hide}import {package}.__main__")
+    in_a_new_process(f"import sys\n{hide}{IMPORT_COMMANDS.format(package)}")

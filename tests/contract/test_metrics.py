@@ -32,13 +32,14 @@ CONTRACT = {
     "keymatch_encode_cache_hits_total": set(),
     "keymatch_encode_cache_misses_total": set(),
     "keymatch_rejected_total": {"reason"},
+    "keymatch_dropped_log_lines_total": set(),
     "keymatch_build_info": {"version", "bundle"},
 }
 
 
 @pytest.fixture
 def exported() -> dict[str, set[str]]:
-    """Name -> label names of every metric that the code registers."""
+    """Map the name of every metric that the code registers to its label names."""
     collectors = Telemetry().registry._collector_to_names
     return {
         metric._name + ("_total" if isinstance(metric, Counter) else ""): set(metric._labelnames)
@@ -47,7 +48,7 @@ def exported() -> dict[str, set[str]]:
 
 
 def documented() -> dict[str, set[str]]:
-    """Name -> label names in the first column of the README's table of metrics."""
+    """Map the name of every metric in the README's table to its label names."""
     _, _, rest = README.read_text().partition("# Metrics\n")
     section = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     first_column = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]

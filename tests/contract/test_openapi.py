@@ -11,7 +11,7 @@ ROUTES = {
     ("post", "/predict"): {400, 401, 403, 413, 415, 422, 429, 503, 504},
     ("post", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
     ("get", "/labels"): {401, 403, 422, 429, 503},
-    ("get", "/labels/{label_id}"): {401, 403, 404, 429, 503},
+    ("get", "/labels/{label_id}"): {401, 403, 404, 422, 429, 503},
     ("patch", "/labels/{label_id}"): {
         400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504, 507
     },
@@ -29,6 +29,8 @@ ROUTES = {
     ("get", "/info"): {401, 403, 429, 503},
     ("get", "/metrics"): set(),
 }  # fmt: skip
+# HEAD gets the same answer as GET, without the body.
+ROUTES |= {("head", path): refused for (method, path), refused in ROUTES.items() if method == "get"}
 BODIES = [
     ("post", "/predict"),
     ("post", "/labels"),
@@ -46,7 +48,7 @@ def openapi(service: LocalService) -> dict[str, Any]:
 
 
 def resolved(openapi: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema that a reference names; any other schema as it is."""
+    """Return the schema that a `$ref` names, or `schema` itself if it is no reference."""
     found: Any = schema
     if "$ref" in schema:
         found = openapi
@@ -60,30 +62,25 @@ def request_schema(openapi: dict[str, Any], path: str, *, method: str = "post") 
     return resolved(openapi, content["application/json"]["schema"])
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_of_the_contract_is_documented(
-    openapi: dict[str, Any], method: str, path: str
-) -> None:
-    assert openapi["paths"][path][method]["summary"]
-
-
-def test_no_other_route_is_served(openapi: dict[str, Any]) -> None:
+def test_exactly_the_routes_of_the_contract_are_documented(openapi: dict[str, Any]) -> None:
     served = {(method, path) for path, item in openapi["paths"].items() for method in item}
     assert served == ROUTES.keys()
+    assert all(openapi["paths"][path][method]["summary"] for method, path in ROUTES)
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_refusals_are_documented_as_problems(
-    openapi: dict[str, Any], method: str, path: str
-) -> None:
-    answers = openapi["paths"][path][method]["responses"]
-    refusals = {int(status) for status in answers if int(status) >= 400}
-    assert refusals == ROUTES[method, path]
-    for status in refusals:
-        [(media_type, documented)] = answers[str(status)]["content"].items()
-        assert media_type == "application/problem+json"
-        required = set(resolved(openapi, documented["schema"])["required"])
-        assert required == {"type", "title", "status", "detail"}
+def test_refusals_are_documented_as_problems(openapi: dict[str, Any]) -> None:
+    for (method, path), expected in ROUTES.items():
+        answers = openapi["paths"][path][method]["responses"]
+        refusals = {int(status) for status in answers if int(status) >= 400}
+        assert refusals == expected, (method, path)
+        for status in refusals:
+            if method == "head":
+                assert "content" not in answers[str(status)]
+                continue
+            [(media_type, documented)] = answers[str(status)]["content"].items()
+            assert media_type == "application/problem+json"
+            required = set(resolved(openapi, documented["schema"])["required"])
+            assert required == {"type", "title", "status", "detail"}
 
 
 def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
@@ -106,6 +103,27 @@ def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
     assert fields["explain"]["default"] is False
 
 
+def test_what_a_score_is_is_documented_wherever_it_is_said(openapi: dict[str, Any]) -> None:
+    def answer_schema(path: str, method: str) -> dict[str, Any]:
+        content = openapi["paths"][path][method]["responses"]["200"]["content"]
+        return resolved(openapi, content["application/json"]["schema"])
+
+    predict = answer_schema("/predict", "post")
+    result = resolved(openapi, predict["properties"]["results"]["items"])
+    reload, info = answer_schema("/admin/reload", "post"), answer_schema("/info", "get")
+    for schema, name, always in (
+        (result, "score_kind", True),
+        (info, "score_kind", True),
+        (reload, "score_kind", False),
+        (reload, "score_kind_before", False),
+    ):
+        field = schema["properties"][name]
+        assert field["enum"] == ["votes", "probability"] and field["description"]
+        assert (name in schema["required"]) == always
+    for kind in ("votes", "probability"):
+        assert f"`{kind}`" in result["properties"]["score_kind"]["description"]
+
+
 def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
     schema = request_schema(openapi, "/labels")
     assert schema["additionalProperties"] is False
@@ -114,10 +132,8 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
     label = resolved(openapi, labels["items"])
     assert label["additionalProperties"] is False
     assert label["required"] == ["text"]
-    assert (label["properties"]["text"]["minLength"], label["properties"]["text"]["maxLength"]) == (
-        1,
-        2048,
-    )
+    text = label["properties"]["text"]
+    assert (text["minLength"], text["maxLength"]) == (1, 2048)
     assert label["properties"]["queries"]["maxItems"] == 100
 
 
@@ -128,10 +144,12 @@ def test_what_happens_to_fields_that_are_left_out_is_documented(openapi: dict[st
     assert merged.startswith("What the request leaves out stays as it is. Needs an API key with ")
 
 
-def test_every_body_documents_how_long_it_may_be(openapi: dict[str, Any]) -> None:
+def test_every_body_documents_its_length_and_its_fields(openapi: dict[str, Any]) -> None:
     for method, path in BODIES:
         body = openapi["paths"][path][method]["requestBody"]
-        assert body["description"] == "At most 4194304 bytes of JSON; more is a 413."
+        assert body["description"].startswith("At most 4194304 bytes of JSON; more is a 413.")
+        fields = request_schema(openapi, path, method=method)["properties"]
+        assert all(field["description"] for field in fields.values()), path
 
 
 def test_a_bundles_name_is_documented_alike(openapi: dict[str, Any]) -> None:
@@ -152,12 +170,6 @@ def test_answers_are_documented(openapi: dict[str, Any]) -> None:
         answer = openapi["paths"][path][method]["responses"]["200"]["content"]["application/json"]
         assert answer["schema"]["$ref"] == f"#/components/schemas/{model}"
         assert openapi["components"]["schemas"][model]["required"]
-
-
-def test_every_field_of_a_request_is_described(openapi: dict[str, Any]) -> None:
-    for method, path in BODIES:
-        fields = request_schema(openapi, path, method=method)["properties"]
-        assert all(field["description"] for field in fields.values()), path
 
 
 def test_the_documentation_is_shown_in_a_browser(service: LocalService) -> None:
@@ -182,6 +194,6 @@ def test_references_resolve(openapi: dict[str, Any]) -> None:
 
 
 def bounds(field: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Minimum, maximum and default; an optional number states its bounds within `anyOf`."""
+    """Return minimum, maximum and default. An optional number has its bounds within `anyOf`."""
     number = next((one for one in field.get("anyOf", []) if one["type"] != "null"), field)
     return number["minimum"], number["maximum"], field.get("default")

@@ -1,4 +1,4 @@
-"""schemathesis makes thousands of requests from /openapi.json and holds the answers against it."""
+"""schemathesis sends thousands of requests made from /openapi.json and checks their answers."""
 
 import hashlib
 import os
@@ -15,10 +15,10 @@ from tests.support.tiny.bundles import make_bundle
 pytestmark = pytest.mark.slow
 
 SEED = 18
-EXAMPLES = 300  # of each operation and kind, valid and invalid; beside those that cover each field
-CASES = 2_500  # of each service, so 5,000 of both
-# What a schema cannot say is refused, too: an id that repeats, a version far beyond the newest.
-# Whether what it forbids is refused, `wrong_data_is_refused` of the hooks checks.
+EXAMPLES = 300  # per operation, valid and invalid each; those that cover each field are extra
+CASES = 2_500  # least number of requests per run; one run has API keys, one has none
+# The service also refuses what a schema cannot express: a repeated id, a version that is too new.
+# The hook `wrong_data_is_refused` replaces the second check.
 EXCLUDED = "positive_data_acceptance,negative_data_rejection"
 SETTINGS = """
 [checks.not_a_server_error]
@@ -44,7 +44,7 @@ def test_every_answer_is_as_the_document_says(keys: bool, tmp_path: Path) -> Non
                 *("--seed", str(SEED), "--max-examples", str(EXAMPLES)),
                 *("--phases", "examples,coverage,fuzzing", "--exclude-checks", EXCLUDED),
                 *("--suppress-health-check", "all", "--continue-on-failure", *header),
-                # A snapshot beside other tests takes longer than the ten seconds of the default.
+                # A snapshot alongside other tests takes longer than the default of ten seconds.
                 *("--request-timeout", "120"),
             ],
             cwd=tmp_path,

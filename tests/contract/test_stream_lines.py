@@ -1,4 +1,4 @@
-"""What is held against every answer to a stream objects to each kind of wrong line."""
+"""`assert_stream_answer`, which checks answers to streams, finds each kind of wrong line."""
 
 from typing import Any
 

@@ -1,19 +1,21 @@
-"""A client that writes and reads at random, and keeps a ledger of the answers."""
+"""A client that sends random writes and reads, and records the answers in a ledger."""
 
 import http.client
+import random
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from time import sleep
+from typing import Any
 
 import httpx
 import orjson
 
-from tests.crash.expected_memory import Click, Delete, Form, Put, PutItem, RemoveItem
-from tests.crash.ledger import Ledger, Pending
-from tests.crash.sender import RETRY_SECONDS, Sender
+from service.core.changes import DeleteItem, DeleteLabel
+from tests.crash.ledger import Fact, Form, Ledger, Outcome, Pending, click, delete, put, put_item
 from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
+
+RETRY_SECONDS = 0.05
 
 WORDS = (
     "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",
@@ -35,19 +37,29 @@ HABITS = {
 
 
 class Refused(Exception):
-    """A stream was ended because the log cannot be written; some of its lines may be in the log."""
+    """The service ended a stream because it cannot write the log, which may hold some lines."""
 
 
-class Client(Sender):
-    """Writes to the labels and items of one ledger, and reads what it has written."""
+class Client:
+    """Writes to the labels and items of one ledger, and reads what it has written.
+
+    With `patience`, each write has an idempotency key and is repeated after a 503, as clients
+    should do. Without it, a 503 fails the test.
+    """
 
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
-        super().__init__(ledger, seed=seed, patience=patience)
+        self.ledger = ledger
         self.habits = HABITS  # relative frequency of each action
-        self.reads = 0
+        self.writes = self.refused = 0
+        self._random = random.Random(seed)
+        self._patience = patience
+        self._keys = 0
+        self._version = 0  # the newest version in an answer to this client
+        self._answered: list[tuple[dict[str, Any], Any]] = []  # with an idempotency key
+        self._unanswered: dict[str, Any] | None = None
 
     def run(self, port: int, stop: threading.Event, also: Sequence[int] = ()) -> None:
-        """Write to `port` until `stop` is set or the server is gone; read from `also` as well."""
+        """Write to `port`, read from it and `also`, until `stop` is set or the server is gone."""
         self._port, self._others, self._stop = port, list(also), stop
         with httpx.Client(timeout=60) as self._http:
             names, weights = zip(*self.habits.items(), strict=True)
@@ -58,27 +70,95 @@ class Client(Sender):
             except GONE:
                 self._others = []
 
+    # Requests ----------------------------------------------------------------------------
+
+    def resume(self, port: int, outcome: Outcome | None) -> None:
+        """After a restart, repeat the unanswered request and an answered one, if they have a key.
+
+        The ledger's next `settle` fails if a repeated request was lost or carried out twice.
+        """
+        self._port = port
+        with httpx.Client(timeout=60) as self._http:
+            request, self._unanswered = self._unanswered, None
+            if request is not None and outcome is not None:
+                answer = self._ask(**request)
+                told = outcome.told
+                if outcome.version is None:
+                    changes, version = outcome.pending.changes, answer["version"]
+                    told = self.ledger.acknowledge(changes, version=version)
+                else:
+                    assert answer["version"] == outcome.version
+                _assert_told(answer, told)
+                self._answered.append((request, answer))
+            self._repeat()
+
+    def _write(self, method: str, path: str, changes: Sequence[Fact], document: Any = None) -> None:
+        """Send a write, and check that its answer is the one that the ledger expects."""
+        request: dict[str, Any] = {"method": method, "path": path, "document": document}
+        keyed = self._patience or self._random.random() < 0.5
+        if keyed:
+            self._keys += 1
+            request["key"] = f"{self.ledger.owner}:{self._keys}"
+        # An earlier unanswered request is not repeated: `settle` looks in the log for its events.
+        self._unanswered = request if keyed else None
+        self.ledger.pending = Pending(changes=changes, whole=True)
+        answer = self._ask(**request)
+        self.ledger.pending = None
+        _assert_told(answer, self.ledger.acknowledge(changes, version=answer["version"]))
+        if keyed:
+            self._answered.append((request, answer))
+            self._unanswered = None
+        self._version = max(self._version, answer["version"])
+        self.writes += 1
+
+    def _repeat(self) -> None:
+        """Repeat an answered request, which must get the same answer."""
+        for request, answer in self._some(self._answered, 1):
+            assert self._ask(**request) == answer
+
+    def _ask(self, **request: Any) -> Any:
+        """Return the answer to a write. A patient client repeats it while the answer is 503."""
+        while True:
+            answer = self._send(**request)
+            if answer.status_code != 503 or not self._patience:
+                assert answer.status_code == 200, answer.text
+                return answer.json()
+            assert_problem(answer, 503)
+            self.refused += 1
+            sleep(RETRY_SECONDS)
+
+    def _send(
+        self, method: str, path: str, document: Any = None, key: str | None = None
+    ) -> httpx.Response:
+        how: dict[str, Any] = {} if document is None else {"json": document}
+        if key is not None:
+            how["headers"] = {"Idempotency-Key": key}
+        return self._http.request(method, f"http://127.0.0.1:{self._port}{path}", **how)
+
+    def _some(self, among: Sequence[Any], count: int) -> list[Any]:
+        return self._random.sample(among, min(count, len(among)))
+
     # Writes ------------------------------------------------------------------------------
 
     def _put(self) -> None:
-        """Put one or several labels, new or changed, with and without queries."""
+        """Put one or several labels: new or changed, with or without queries."""
         count = self._random.choice((1, 1, 1, 2, 5, 8))
         self._put_forms([self._form(label_id) for label_id in self._some(self.ledger.ids, count)])
 
     def _put_again(self) -> None:
-        """Put a label again, unchanged or with other metadata only."""
+        """Put a label again, unchanged or with different metadata."""
         for form in self._some(list(self.ledger.expected.forms.values()), 1):
             if self._random.random() < 0.7:
                 form = {**form, "metadata": {"note": self._text()}}
             self._put_forms([form])
 
     def _put_forms(self, forms: Sequence[Form]) -> None:
-        self._write("POST", "/labels", [Put(form=form) for form in forms], {"labels": forms})
+        self._write("POST", "/labels", [put(form) for form in forms], {"labels": forms})
 
     def _delete(self) -> None:
         label_id = self._random.choice(self.ledger.ids)
         if label_id in self.ledger.expected.forms:
-            self._write("DELETE", f"/labels/{label_id}", [Delete(id=label_id)])
+            self._write("DELETE", f"/labels/{label_id}", [delete(DeleteLabel, label_id)])
         elif not self._patience:
             assert_problem(self._send("DELETE", f"/labels/{label_id}"), 404)
 
@@ -86,51 +166,47 @@ class Client(Sender):
         held = list(self.ledger.expected.forms)
         if not held:
             return
-        clicks = [
-            Click(
-                query=query,
-                labels=tuple(self._some(held, self._random.randint(1, 3))),
-                weight=self._random.choice((1.0, 1.0, 0.3, 4.0)),
-            )
-            for query in {
-                f"{self.ledger.owner} {self._text()}" for _ in range(self._random.choice((1, 3)))
-            }
-        ]
-        instances = [asdict(click) for click in clicks]
+        chance, clicks = self._random, []
+        for query in {self._text() for _ in range(chance.choice((1, 3)))}:
+            clicked = self._some(held, chance.randint(1, 3))
+            weight = chance.choice((1.0, 1.0, 0.3, 4.0))
+            clicks.append(click(f"{self.ledger.owner} {query}", clicked, weight))
+        instances = [{"weight": 1.0, **one.body} for one in clicks]
         self._write("POST", "/instances", clicks, {"instances": instances})
 
     def _put_items(self) -> None:
-        """Put items, new or with another text or as they are; also some that must be refused."""
+        """Put new, changed or unchanged items. Sometimes one is invalid and all must be refused."""
         ids = self._some(self.ledger.item_ids, self._random.choice((1, 1, 3)))
-        items = [PutItem(id=item_id, text=self._text()) for item_id in ids]
+        items = [put_item(item_id, self._text()) for item_id in ids]
         if items and self._random.random() < 0.2:
             known = self.ledger.expected.items
-            items = [replace(item, text=known.get(item.id, item.text)) for item in items]
+            items = [put_item(item_id, known.get(item_id, self._text())) for item_id in ids]
+        bodies = [item.body for item in items]
         if items and self._random.random() < 0.2 and not self._patience:
-            refused = [*map(asdict, items), {"id": "of nobody", "text": " "}]
+            refused = [*bodies, {"id": "of nobody", "text": " "}]
             answer = self._send("POST", "/items", {"items": refused})
             assert_problem(answer, 422, field=f"items.{len(items)}.text")
         elif items:
-            self._write("POST", "/items", items, {"items": [asdict(item) for item in items]})
+            self._write("POST", "/items", items, {"items": bodies})
 
     def _delete_item(self) -> None:
         for item_id in self._some(self.ledger.item_ids, 1):
             if item_id in self.ledger.expected.items:
-                self._write("DELETE", f"/items/{item_id}", [RemoveItem(id=item_id)])
+                self._write("DELETE", f"/items/{item_id}", [delete(DeleteItem, item_id)])
             elif not self._patience:
                 assert_problem(self._send("DELETE", f"/items/{item_id}"), 404)
 
     # Streams -----------------------------------------------------------------------------
 
     def _stream(self) -> None:
-        """Stream labels; lines without an answer are sent again in another stream."""
+        """Stream labels. If the service refuses, send the unanswered lines in another stream."""
         count = self._random.randint(3, 40)
-        # With repeated lines an id must not come twice: its older form could be written last.
+        # If lines are repeated, ids must be distinct: a label's older form could be written last.
         ids = self._some(self.ledger.ids, count) if self._patience else self.ledger.ids
         forms = [self._form(self._random.choice(ids)) for _ in range(count)]
         if self._patience:
             forms = list({form["id"]: form for form in forms}.values())
-        lines, uncertain = [Put(form=form) for form in forms], False
+        lines, uncertain = [put(form) for form in forms], False
         while lines:
             try:
                 with streaming(self._port) as stream:
@@ -141,14 +217,14 @@ class Client(Sender):
                 sleep(RETRY_SECONDS)
         self.ledger.pending = None
 
-    def _send_lines(self, stream: Streamer, lines: list[Put], *, uncertain: bool) -> None:
-        """Send lines, a few or all at a time, and remove each when it is answered."""
+    def _send_lines(self, stream: Streamer, lines: list[Fact], *, uncertain: bool) -> None:
+        """Send lines in groups of 5 or 50, and remove each line when it is answered."""
         size = self._random.choice((5, 50))
         while lines:
             self.ledger.pending = Pending(changes=tuple(lines), whole=False)
             sent = lines[:size]
             for line in sent:
-                stream.send(orjson.dumps(line.form) + b"\n")
+                stream.send(orjson.dumps(line.body) + b"\n")
             for line in sent:
                 self._line_answered(stream, line, uncertain=uncertain)
                 del lines[0]
@@ -156,7 +232,7 @@ class Client(Sender):
         stream.end()
         assert stream.rest() == []
 
-    def _line_answered(self, stream: Streamer, line: Put, *, uncertain: bool) -> None:
+    def _line_answered(self, stream: Streamer, line: Fact, *, uncertain: bool) -> None:
         if stream.answer.status == 503 and self._patience:
             raise Refused
         assert stream.answer.status == 200, stream.answer.read()
@@ -169,14 +245,14 @@ class Client(Sender):
         version = answer["version"]
         told = self.ledger.acknowledge([line], version=version, exact=False)
         allowed = {*told, "unchanged"} if uncertain else {*told}
-        assert answer["id"] == line.form["id"] and answer["status"] in allowed, answer
+        assert answer["id"] == line.body["id"] and answer["status"] in allowed, answer
         self._version = max(self._version, version)
         self.writes += 1
 
     # Reads -------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """A server shows all acknowledged writes of this client, and nothing that they replaced."""
+        """Check that a server shows this client's acknowledged writes and nothing they replaced."""
         port = self._random.choice([self._port, *self._others])
         try:
             self._look_at(f"http://127.0.0.1:{port}")
@@ -199,7 +275,7 @@ class Client(Sender):
                 question["items"] = [item_id]
             else:
                 by_name = self._http.post(f"{place}/predict", json={**question, "items": [item_id]})
-                if by_name.status_code == 200:  # another client's item has this id as its text
+                if by_name.status_code == 200:  # the id is the text of another client's item
                     [item] = by_name.json()["results"][0]["items"]
                     assert item["id"] != item_id and item["text"] == item_id
                 else:
@@ -214,10 +290,9 @@ class Client(Sender):
                 for fact in ("text", "metadata", "novel"):
                     assert keyword[fact] == label[fact], (keyword, label)
         self.check_label(place, self._random.choice(self.ledger.ids), self._http)
-        self.reads += 1
 
     def check_label(self, place: str, label_id: str, client: httpx.Client) -> None:
-        """GET /labels/{id} shows the label as the ledger holds it."""
+        """Check that GET /labels/{id} shows the label as the ledger holds it."""
         shown = client.get(f"{place}/labels/{label_id}")
         label = self.ledger.expected.label(label_id)
         if label is None:
@@ -230,7 +305,7 @@ class Client(Sender):
         assert document == label
         self.ledger.expected.require_clicks(label_id, clicked)
 
-    # Chance ------------------------------------------------------------------------------
+    # Random texts ------------------------------------------------------------------------
 
     def _form(self, label_id: str) -> Form:
         queries = [self._text() for _ in range(self._random.choice((0, 0, 1, 3)))]
@@ -243,3 +318,12 @@ class Client(Sender):
 
     def _text(self) -> str:
         return " ".join(self._random.choices(WORDS, k=self._random.randint(1, 4)))
+
+
+def _assert_told(answer: dict[str, Any], told: Sequence[str]) -> None:
+    if "labels" in answer:
+        assert [label["status"] for label in answer["labels"]] == list(told)
+    if "items" in answer:
+        assert [item["status"] for item in answer["items"]] == list(told)
+    if "accepted" in answer:
+        assert answer["accepted"] == len(told)

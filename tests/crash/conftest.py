@@ -1,4 +1,4 @@
-"""The bundle of the crash tests, new scenarios, and the report of what was measured."""
+"""Fixtures of the crash tests (bundles and scenarios), and the report of their measurements."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.figures import FIGURES
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import FIGURES, Scenario
 from tests.support.tiny.bundles import Catalogue, make_bundle
 
 NOUNS = ("boots", "lamp", "mat", "pole", "rope", "stove", "tent", "vest")
@@ -34,7 +33,7 @@ def catalogue_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def unidec_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same catalogue with the heads and classifiers of a short UniDEC run; do not change it."""
+    """A bundle of the same catalogue from a short UniDEC run; do not change it."""
     if find_spec("torch") is None:
         pytest.skip("torch is absent")
     from tests.support.tiny.unidec import make_unidec_bundle
@@ -44,7 +43,7 @@ def unidec_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shelf(catalogue_bundle: Path, tmp_path: Path) -> Path:
-    """A new folder for the bundle and its snapshots."""
+    """A new folder with a copy of the bundle; snapshots are written next to it."""
     return Path(shutil.copytree(catalogue_bundle, tmp_path / "shelf" / "outdoor")).parent
 
 
@@ -66,6 +65,6 @@ def new_scenario(tmp_path: Path, catalogue_bundle: Path) -> Iterator[Callable[..
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured; no test passes or fails by it."""
+    """Print the measurements; no test depends on them."""
     for line in FIGURES.lines():
         terminalreporter.write_line(line)

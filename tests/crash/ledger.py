@@ -1,38 +1,155 @@
-"""What one client sent and was answered, and the events that the log must hold therefore.
+"""One client's requests and their answers: the memory and the log must hold exactly these.
 
-Each client uses its own label ids and queries, and sends one request at a time. So its events are
-in the log in the order of its requests: first those of all acknowledged requests, at exactly the
-versions that were answered; then perhaps those of the last request, all or none, or of a stream
-those of its first lines. Any other event was duplicated or invented, and any missing one was lost.
+Each client uses its own label ids and queries, and sends one request at a time. So the log holds
+its events in the order of its requests. First come the acknowledged requests, at exactly the
+versions in the answers. The last request may follow: all of it or nothing, but of a stream perhaps
+only the first lines. Any other event was duplicated or invented, and a missing one was lost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from service.core.changes import DeleteItem, PutInstance, PutItem, PutLabel
+from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel
 from service.core.types import Event
-from tests.crash.expected_memory import Change, ExpectedMemory, Fact
+
+Form = Mapping[str, Any]  # a label as posted: id, text, queries, metadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A change and the place of its event in the log, if known: at `sequence`, or up to `until`."""
+
+    kind: str
+    body: Mapping[str, Any]
+    sequence: int | None = None
+    until: int | None = None
+
+    def matches(self, event: Event) -> bool:
+        return (
+            (self.kind, self.body) == (event.kind, event.body)
+            and self.sequence in (None, event.sequence)
+            and (self.until is None or event.sequence <= self.until)
+        )
+
+
+def put(form: Form) -> Fact:
+    return Fact(kind=PutLabel.kind, body=form)
+
+
+def click(query: str, labels: Sequence[str], weight: float) -> Fact:
+    body = {"query": query, "labels": list(labels)}
+    return Fact(kind=PutInstance.kind, body=body if weight == 1 else {**body, "weight": weight})
+
+
+def put_item(item_id: str, text: str) -> Fact:
+    return Fact(kind=PutItem.kind, body={"id": item_id, "text": text})
+
+
+def delete(kind: type[DeleteLabel | DeleteItem], deleted: str) -> Fact:
+    return Fact(kind=kind.kind, body={"id": deleted})
+
+
+@dataclass(kw_only=True)
+class ExpectedMemory:
+    """The labels, clicks and items that the service must hold after a client's writes.
+
+    `versions` has None while the client does not know a label's version. `clicks` maps a query to
+    its labels' newest weights, `items` an id to its text. `base`: the bundle's undeleted labels.
+    """
+
+    forms: dict[str, Form]
+    versions: dict[str, int | None]
+    base: set[str]
+    clicks: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    items: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: Mapping[str, str], items: Mapping[str, str]) -> "ExpectedMemory":
+        """A bundle's labels and items; both arguments map ids to texts."""
+        forms = {
+            label_id: {"id": label_id, "text": text, "queries": [], "metadata": {}}
+            for label_id, text in base.items()
+        }
+        versions = dict.fromkeys(base, 0)
+        return cls(forms=forms, versions=versions, base=set(base), items=dict(items))
+
+    def label(self, label_id: str) -> dict[str, Any] | None:
+        """Return the label as GET /labels must show it, or None if it does not exist."""
+        form = self.forms.get(label_id)
+        if form is None:
+            return None
+        return {**form, "novel": label_id not in self.base, "version": self.versions[label_id]}
+
+    def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
+        """Fail unless `clicked` in GET /labels/{id} holds this client's clicks with their weights.
+
+        It may hold other clients' clicks too.
+        """
+        own = {query: ids[label_id] for query, ids in self.clicks.items() if label_id in ids}
+        assert clicked["total"] >= len(own)
+        if clicked["total"] == len(clicked["newest"]):  # otherwise it omits older ones
+            shown = dict.fromkeys(clicked["newest"], 1.0) | clicked.get("weights", {})
+            assert own.items() <= shown.items()
+
+    def apply(self, change: Fact) -> str:
+        """Apply a change, and return the status that the service must answer.
+
+        If the status is "unchanged", the log gets no event.
+        """
+        body = change.body
+        if change.kind == PutInstance.kind:
+            known = self.clicks.get(body["query"], {})
+            weights = {**known, **dict.fromkeys(body["labels"], body.get("weight", 1.0))}
+            self.clicks[body["query"]] = weights
+            return "unchanged" if weights == known else "accepted"
+        if change.kind == DeleteItem.kind:
+            del self.items[body["id"]]
+            return "deleted"
+        if change.kind == DeleteLabel.kind:
+            self._delete_label(body["id"])
+            return "deleted"
+        held, value = (
+            (self.forms, body) if change.kind == PutLabel.kind else (self.items, body["text"])
+        )
+        known = held.get(body["id"])
+        if known == value:
+            return "unchanged"
+        held[body["id"]] = value
+        if change.kind == PutLabel.kind:
+            self.versions[body["id"]] = None
+        return "created" if known is None else "updated"
+
+    def _delete_label(self, label_id: str) -> None:
+        del self.forms[label_id], self.versions[label_id]
+        self.base.discard(label_id)
+        remaining = {
+            query: {voted: weight for voted, weight in weights.items() if voted != label_id}
+            for query, weights in self.clicks.items()
+        }
+        self.clicks = {query: weights for query, weights in remaining.items() if weights}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A request that was not acknowledged; `whole` where all of it must happen or nothing."""
+    """A request without an answer yet; if `whole`, the log must hold all of its changes or none."""
 
-    changes: Sequence[Change]
+    changes: Sequence[Fact]
     whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened to the pending request; `version` is that of its last event, if it has any."""
+    """What became of the pending request; `version` is its last event's, or None without events."""
 
     pending: Pending
     version: int | None
-    told: Sequence[str]  # the status of each change that happened
+    told: Sequence[str]  # the statuses of the changes that took effect
 
 
 class Ledger:
-    """What one client expects of the memory and of the log."""
+    """What the memory and the log must hold of one client's writes."""
 
     def __init__(
         self,
@@ -42,9 +159,9 @@ class Ledger:
         items: Mapping[str, str] | None = None,
         ids: int = 12,
     ) -> None:
-        """`base` are the bundle's labels that this client writes to: ids and texts.
+        """`base`: the bundle's labels that this client writes to, texts by id.
 
-        `items` are such items; None for a bundle without an item memory.
+        `items`: the bundle's items that it writes to, or None if there is no item memory.
         """
         self.owner = owner
         self.ids = [*base, *(f"{owner}-{number}" for number in range(ids))]
@@ -63,14 +180,14 @@ class Ledger:
         return event.body.get("id") in self.ids
 
     def acknowledge(
-        self, changes: Sequence[Change], *, version: int, exact: bool = True
+        self, changes: Sequence[Fact], *, version: int, exact: bool = True
     ) -> list[str]:
-        """Record acknowledged changes; returns the statuses that the service must have answered.
+        """Record acknowledged changes; return the statuses that the service must have answered.
 
-        With `exact`, `version` is that of the last change; without, that of the last or a later
-        one.
+        `version` is the last change's version; without `exact`, it may also be a later one.
         """
-        told, facts = _applied(self.expected, changes)
+        told = [self.expected.apply(change) for change in changes]
+        facts = [fact for fact, status in zip(changes, told, strict=True) if status != "unchanged"]
         first = version - len(facts) + 1
         self._note(
             replace(fact, sequence=first + place) if exact else replace(fact, until=version)
@@ -79,9 +196,9 @@ class Ledger:
         return told
 
     def settle(self, events: Sequence[Event]) -> Outcome | None:
-        """Compare with this client's events in the log; returns what became of the pending request.
+        """Compare with this client's events in the log; return what became of the pending request.
 
-        Raises AssertionError for anything lost, duplicated or invented.
+        Raises AssertionError if an event was lost, duplicated or invented.
         """
         assert len(events) >= len(self.history), f"lost: {self.history[len(events) :]}"
         for fact, event in zip(self.history, events, strict=False):
@@ -89,7 +206,7 @@ class Ledger:
         rest, outcome = events[len(self.history) :], None
         if self.pending is not None:
             happened = self._happened(self.pending, rest)
-            told, _ = _applied(self.expected, happened)
+            told = [self.expected.apply(change) for change in happened]
             version = rest[-1].sequence if rest else None
             outcome = Outcome(pending=self.pending, version=version, told=told)
             self.pending = None
@@ -99,22 +216,21 @@ class Ledger:
         self._note(Fact(kind=e.kind, body=e.body, sequence=e.sequence) for e in events)
         return outcome
 
-    def _happened(self, pending: Pending, rest: Sequence[Event]) -> Sequence[Change]:
-        """The changes of a request that the log holds; all events of `rest` must be its own."""
-        count, found, trial = 0, list(rest), self.expected.copy()
+    def _happened(self, pending: Pending, rest: Sequence[Event]) -> Sequence[Fact]:
+        """Return the changes of `pending` that the log holds. Fails if `rest` has other events."""
+        count, found, trial = 0, list(rest), deepcopy(self.expected)
         for change in pending.changes if rest else ():
-            _, fact = trial.apply(change)
-            if fact is not None:
+            if trial.apply(change) != "unchanged":
                 if not found:
                     break
-                assert fact.matches(found[0]), f"{found[0]} was not sent after the others"
+                assert change.matches(found[0]), f"{found[0]} was not sent after the others"
                 del found[0]
             count += 1
         assert not found, f"duplicated or invented: {found}"
         if pending.whole and rest:
             assert count == len(pending.changes), f"half of {pending}: {rest}"
             assert rest[-1].sequence - rest[0].sequence == len(rest) - 1
-        # Whether a change without an event happened cannot be known and makes no difference.
+        # A change without an event leaves no trace, so it may be counted as applied.
         return pending.changes[:count]
 
     def _note(self, facts: Iterable[Fact]) -> None:
@@ -122,8 +238,3 @@ class Ledger:
             self.history.append(fact)
             if fact.kind == PutLabel.kind and fact.body["id"] in self.expected.forms:
                 self.expected.versions[fact.body["id"]] = fact.sequence
-
-
-def _applied(expected: ExpectedMemory, changes: Sequence[Change]) -> tuple[list[str], list[Fact]]:
-    applied = [expected.apply(change) for change in changes]
-    return [told for told, _ in applied], [fact for _, fact in applied if fact is not None]

@@ -1,35 +1,79 @@
-"""A crash scenario: servers over one state that are killed, clients, and the final comparison."""
+"""A crash scenario: clients, servers that are killed and share one log, and the final checks."""
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median, quantiles
 from time import monotonic
 from typing import Any
 
 import orjson
+import sqlalchemy as sa
 
 from service.core.changes import UseBundle
-from service.core.label_log import open_log
+from service.core.label_log import open_log, schema
 from service.core.types import Event
 from tests.crash.client import Client
-from tests.crash.fresh_copy import answers, copied_log, items_of
 from tests.crash.ledger import Ledger
 from tests.support.commands import run
-from tests.support.serving import SERVICE, ServerProcess, server_process, wait_for
+from tests.support.label_logs import Place
+from tests.support.serving import ServerProcess, server_process, wait_for
 from tests.support.tiny.bundles import Catalogue
 
-# Small blocks, so that segments are built and merged all the time.
+# Blocks are small, so segments are built and merged all the time.
 SETTINGS = "[engine]\nthreads = 2\nseal_rows = 64\n[server]\naccess_log = false\n"
 CRASHES = int(os.environ.get("KEYMATCH_CRASHES", "20"))
 SEED = os.environ.get("KEYMATCH_CRASH_SEED", "11")
-READY_SECONDS = 30  # asserted; the goal is 5, but a busy machine must not fail a test
+READY_SECONDS = 30  # a test fails beyond it; the goal is 5, but machines may be busy
+QUERIES = [
+    "alpine", "boots camping", "down ember fuel", "glacier hood ice jacket", "kettle", "lamp mat",
+    "needle ozone pole", "quilt rope stove tent", "ultra vest", "winter yak zip", "zip", "tent",
+    "c0 boots", "c1 lamp", "hiking boots", "running shoes", "gas", "light for a tent", "trail", "x",
+]  # fmt: skip
+
+
+@dataclass
+class Figures:
+    """Counts of kills and acknowledged writes, and measured seconds.
+
+    `ready`: from a process's start until it is ready. `visible`, by kind of log: from a write's
+    answer until another process shows the write.
+    """
+
+    ready: list[float] = field(default_factory=list)
+    visible: dict[str, list[float]] = field(default_factory=dict)
+    seed: str = ""
+    kills: int = 0
+    writes: int = 0
+
+    def lines(self) -> list[str]:
+        """The figures as sentences."""
+        lines = []
+        if self.ready:
+            lines.append(
+                f"crash tests {self.seed}: {self.kills} processes killed,"
+                f" {self.writes} writes acknowledged;"
+                f" started to ready: median {median(self.ready):.2f} s,"
+                f" most {max(self.ready):.2f} s of {len(self.ready)}"
+            )
+        for log, seconds in self.visible.items():
+            lines.append(
+                f"visible in another process, {log}: median {1000 * median(seconds):.1f} ms,"
+                f" p99 {1000 * quantiles(seconds, n=100)[98]:.1f} ms of {len(seconds)} writes"
+            )
+        return lines
+
+
+FIGURES = Figures()
 
 
 class Scenario:
-    """Servers over one bundle and one label log, and clients whose ledgers outlive them."""
+    """Servers that share one bundle and one label log, and clients whose ledgers outlive them."""
 
     def __init__(
         self,
@@ -43,9 +87,9 @@ class Scenario:
         clients: int = 4,
         patience: bool = False,
     ) -> None:
-        """`state` is a URL, by default a folder; `seed` decides what clients do, but not when.
+        """`state`: a URL; by default a new folder. `seed` decides what clients do, but not when.
 
-        `items` are those of the bundle, texts by id; None where it has no item memory.
+        `items`: the bundle's items, texts by id, or None if it has no item memory.
         """
         self.bundle, self.folder = bundle, folder
         self.state: Path | str = state or folder / "state"
@@ -56,19 +100,11 @@ class Scenario:
         self._config.write_text(SETTINGS)
         self._catalogue = catalogue
         labels = list(catalogue.labels.items())
-        base_items = None if items is None else list(items.items())
-        self.clients = [
-            Client(
-                Ledger(
-                    f"c{number}",
-                    base=dict(labels[number::clients]),
-                    items=None if base_items is None else dict(base_items[number::clients]),
-                ),
-                seed=f"{seed}/{number}",
-                patience=patience,
-            )
-            for number in range(clients)
-        ]
+        self.clients = []
+        for number in range(clients):
+            its_items = None if items is None else dict([*items.items()][number::clients])
+            ledger = Ledger(f"c{number}", base=dict(labels[number::clients]), items=its_items)
+            self.clients.append(Client(ledger, seed=f"{seed}/{number}", patience=patience))
 
     @property
     def writes(self) -> int:
@@ -85,13 +121,13 @@ class Scenario:
     @contextmanager
     def server(
         self,
-        program: Sequence[str] = SERVICE,
+        program: Sequence[str] | None = None,
         *,
         state: Path | None = None,
         wait: bool = True,
         env: Mapping[str, str] | None = None,
     ) -> Iterator[ServerProcess]:
-        """A server process on this scenario's state or another; `program` replaces `-m service`."""
+        """Run a server on the scenario's state or on `state`; `program` replaces `-m service`."""
         self._servers += 1
         start = monotonic()
         with server_process(
@@ -113,7 +149,7 @@ class Scenario:
 
     @contextmanager
     def traffic(self, *servers: ServerProcess) -> Iterator[threading.Event]:
-        """All clients send requests, each writing to one of the servers, until the block ends."""
+        """Let all clients send requests until the block ends; each writes to one of the servers."""
         stop, ports = threading.Event(), [server.port for server in servers]
         with ThreadPoolExecutor(len(self.clients)) as threads:
             running = []
@@ -137,12 +173,12 @@ class Scenario:
     # Checks ------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        """The whole log."""
+        """All events of the log."""
         with closing(open_log(self.state, create=False)) as log:
             return list(log.read())
 
     def check(self, server: ServerProcess) -> None:
-        """After a restart: nothing is lost, duplicated or invented, even by repeated requests."""
+        """After a restart, check that no event is lost, duplicated or invented, even by repeats."""
         outcomes = self.settle_ledgers()
         for client, outcome in zip(self.clients, outcomes, strict=True):
             client.resume(server.port, outcome)
@@ -150,8 +186,8 @@ class Scenario:
         self.check_shown(server)
 
     def settle_ledgers(self) -> list[Any]:
-        """Compare the log with what each client sent and was answered."""
-        events = self.events()  # all of them verified, and without a gap
+        """Compare the log with every client's ledger."""
+        events = self.events()  # `read` verifies them and finds gaps
         own = {client.ledger.owner: [e for e in events if client.ledger.owns(e)]
                for client in self.clients}  # fmt: skip
         reloads = sum(event.kind == UseBundle.kind for event in events)
@@ -159,7 +195,7 @@ class Scenario:
         return [client.ledger.settle(own[client.ledger.owner]) for client in self.clients]
 
     def check_shown(self, server: ServerProcess) -> None:
-        """The service shows exactly the labels and items of the clients' ledgers."""
+        """Check that the service shows exactly the labels and items of the clients' ledgers."""
         place = f"http://127.0.0.1:{server.port}"
         version = len(self.events())
         wait_for(lambda: server.client.get("/info").json()["version"] == version)
@@ -171,7 +207,7 @@ class Scenario:
         page = server.client.get("/labels", params={"limit": 1000}).json()
         for label in page["labels"]:
             assert label == expected[label["id"]]
-        held = server.client.get("/info").json()["bundle"]["memory"]["version"]  # in a snapshot
+        held = server.client.get("/info").json()["bundle"]["memory"]["version"]  # of a snapshot
         live = {name for name, label in expected.items() if label and label["version"] > held}
         assert {label["id"] for label in page["labels"]} == live
         memory = server.client.get("/info").json()["memory"]
@@ -179,46 +215,93 @@ class Scenario:
         assert memory["items"] == len(items)
         assert items_of(server) == items
         stored = memory["base_rows"] + memory["sealed_rows"] + memory["live_rows"]
-        assert stored - memory["dead_rows"] == self._expected_rows(), (
-            memory,
-            self._expected_rows(),
-        )
+        assert stored - memory["dead_rows"] == self._expected_rows(), memory
 
     def _expected_rows(self) -> int:
-        """How many live rows the memory must hold: of labels, their queries, and clicks that vote.
+        """The number of alive rows that the memory must hold: labels, their queries, and instances.
 
-        An instance of the bundle votes as long as one of its labels was never deleted.
+        An instance of the bundle is alive as long as one of its labels was never deleted.
         """
         held = [client.ledger.expected for client in self.clients]
         never_deleted = {label_id for expected in held for label_id in expected.base}
         labels = sum(1 + len(form["queries"]) for h in held for form in h.forms.values())
         clicks = sum(len(expected.clicks) for expected in held)
-        return (
-            labels
-            + clicks
-            + sum(
-                not never_deleted.isdisjoint(voted) for voted in self._catalogue.instances.values()
-            )
-        )
+        instances = self._catalogue.instances.values()
+        return labels + clicks + sum(not never_deleted.isdisjoint(voted) for voted in instances)
 
     def prove_equal(self, *servers: ServerProcess) -> None:
-        """The servers answer like a fresh one that opens only the bundle and a copy of the log."""
-        with ExitStack() as running:
-            copy = copied_log(self.state, self.folder / f"copy-{self._servers}")
-            fresh = running.enter_context(self.server(state=copy))
+        """Check that the servers answer like a new one that has only the bundle and the log."""
+        copy = copied_log(self.state, self.folder / f"copy-{self._servers}")
+        with self.server(state=copy) as fresh:
             version = len(self.events())
             expected = answers(fresh, version)
             for server in servers:
                 assert answers(server, version) == expected
 
     def check_log(self) -> None:
-        """`python -m service log --check` finds the log intact."""
-        ended = run("service", "log", "--state", self.state, "--check", "--json")
+        """Check that `keymatch log --check` finds the log intact."""
+        ended = run("service", "log", "--state", self.state, "--check", "--json", "-")
         assert ended.returncode == 0, ended.stderr
         assert orjson.loads(ended.stdout)["events"] == len(self.events())
 
 
 def kill_after(server: ServerProcess, seconds: float) -> None:
-    """Kill after a random time, not at a condition."""
+    """Kill the server after `seconds`, whatever it is doing."""
     threading.Event().wait(seconds)
     server.kill()
+
+
+def copied_log(state: Path | str, folder: Path) -> Path:
+    """Create a state folder with a copy of the log and without sealed segments."""
+    folder.mkdir()
+    if isinstance(state, Path):
+        with (
+            closing(sqlite3.connect(state / "labels.sqlite")) as source,
+            closing(sqlite3.connect(folder / "labels.sqlite")) as target,
+        ):
+            source.backup(target)
+        return folder
+    open_log(folder).close()
+    with Place(state).connected() as source, Place(folder).connected() as target:
+        for table in (schema.log_format, schema.events, schema.requests):
+            rows = [*map(dict, source.execute(sa.select(table)).mappings())]
+            target.execute(table.delete())
+            if rows:
+                target.execute(table.insert(), rows)
+    return folder
+
+
+def answers(server: ServerProcess, version: int) -> Any:
+    """Wait until all full blocks are sealed; return the answers to `QUERIES` and `memory` of /info.
+
+    Its counts of rows and segments are compared too, because approximate answers depend on them.
+    If the bundle has items, the queries are also sent with five items and with none.
+    """
+    wait_for(lambda: _settled(server, version))
+    asked = {"top_k": 50, "depth": 200, "explain": True, "deadline_ms": 60_000}
+    body = {"queries": QUERIES, **asked}
+    info = server.client.get("/info").json()
+    bodies = [body]
+    if "items" in info["bundle"]:
+        bodies += [{**body, "items": items} for items in ([*items_of(server)][:5], [])]
+    results = []
+    for asked in bodies:
+        answer = server.client.post("/predict", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["version"] == version
+        results.append(answer.json()["results"])
+    return results, info["memory"]
+
+
+def items_of(server: ServerProcess) -> dict[str, str]:
+    """All items that a server shows, texts by id; empty for a bundle without an item memory."""
+    answer = server.client.get("/items", params={"limit": 1000})
+    if answer.status_code == 422:
+        assert "no item memory" in answer.text
+        return {}
+    return {item["id"]: item["text"] for item in answer.json()["items"]}
+
+
+def _settled(server: ServerProcess, version: int) -> bool:
+    info = server.client.get("/info").json()
+    return info["version"] == version and info["memory"]["unsealed_segments"] == 0

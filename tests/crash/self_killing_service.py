@@ -1,7 +1,7 @@
 """A service that kills itself: `python self_killing_service.py MODULE:FUNCTION before|after COUNT`.
 
-The rest of the command line is that of `python -m service`. The process sends itself SIGKILL before
-or after the COUNT-th call of FUNCTION, for moments that are too short to be hit from outside.
+Further arguments are those of `python -m service`. The process sends itself SIGKILL before or after
+the COUNT-th call of FUNCTION, at moments that a kill from outside would seldom hit.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def kill_at(place: str, when: str, count: int) -> None:
-    """Replace a function by one that ends this process at its COUNT-th call."""
+    """Wrap a function; the wrapper kills this process at its COUNT-th call."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
     owner: Any = importlib.import_module(module)

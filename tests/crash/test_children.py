@@ -30,7 +30,7 @@ def test_a_killed_sealing_child(new_scenario: Callable[..., Scenario]) -> None:
             [said, *_] = wait_for(lambda: server.logged(message))
         assert "ended with -9" in said["cause"]
         scenario.check(server)
-        scenario.prove_equal(server)  # by then all is sealed
+        scenario.prove_equal(server)  # waits until all is sealed
         assert server.logged("sealed")
 
 

@@ -1,8 +1,8 @@
-"""kill -9 while clients write and read: what was acknowledged is there, once, and nothing else.
+"""After kill -9 during writes, the log holds every acknowledged write once, and nothing else.
 
-Twenty random moments; KEYMATCH_CRASHES=200 for more. Each scenario has five of them, so that some
-servers are killed before they have sealed what the previous one left. Then its answers are compared
-with those of a process that has only bundle and log. Every fourth scenario uses PostgreSQL.
+Servers are killed at 20 random moments, or KEYMATCH_CRASHES. A scenario has five kills, so some
+servers die before they have sealed the previous one's rows. Then its answers are compared with
+those of a process that has only the bundle and the log. Every fourth scenario uses PostgreSQL.
 """
 
 import random
@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.figures import FIGURES
-from tests.crash.scenario import CRASHES, SEED, Scenario, kill_after
+from tests.crash.scenario import CRASHES, FIGURES, SEED, Scenario, kill_after
 from tests.support.serving import wait_for
 
 pytestmark = pytest.mark.slow
 
 CRASHES_PER_SCENARIO = 5
-MOST_SECONDS = 1.5  # from the beginning of the traffic to the kill
+MOST_SECONDS = 1.5  # from the start of the traffic to the kill
 
 
 SCENARIOS = -(-CRASHES // CRASHES_PER_SCENARIO)
@@ -40,14 +39,14 @@ def test_any_moment(
 def test_any_moment_over_two_heads(
     new_scenario: Callable[..., Scenario], unidec_bundle: Path
 ) -> None:
-    """UniDEC's bundle: posted labels get keys from its combiner and classifiers."""
+    """In a bundle of UniDEC, posted labels get keys from the combiner and the classifiers."""
     seed = f"{SEED}/unidec"
     scenario = new_scenario(seed=seed, bundle=unidec_bundle, items=None)
     crash_and_compare(scenario, seed=seed, crashes=2)
 
 
 def crash_and_compare(scenario: Scenario, *, seed: str, crashes: int) -> None:
-    """Kill so many servers amid traffic; then the answers must be those of bundle and log alone."""
+    """Kill `crashes` servers while clients write; then compare with a new server's answers."""
     FIGURES.seed = f"KEYMATCH_CRASH_SEED={SEED}"
     chance = random.Random(seed)
     for _ in range(crashes):
@@ -58,7 +57,7 @@ def crash_and_compare(scenario: Scenario, *, seed: str, crashes: int) -> None:
             FIGURES.kills += 1
     with scenario.server() as server:
         scenario.check(server)
-        # It must seal rows that it learned itself, not only rows of the log.
+        # The server must also seal rows from new writes, not only rows replayed from the log.
         with scenario.traffic(server):
             goal = scenario.writes + 50
             wait_for(lambda: scenario.writes > goal)

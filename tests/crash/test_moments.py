@@ -1,7 +1,4 @@
-"""kill -9 at moments that a random kill would seldom hit.
-
-For moments that are too short to be hit from outside, the service kills itself.
-"""
+"""kill -9 at moments that random kills seldom hit; at the shortest, the service kills itself."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -14,37 +11,26 @@ import pytest
 from service.core.bundle.bundle import open_bundle
 from tests.crash import self_killing_service
 from tests.crash.client import GONE
-from tests.crash.figures import FIGURES
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import FIGURES, Scenario
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = pytest.mark.slow
 
-# The function, whether to die before or after the call, and at which call.
+MEMORY = "service.core.memory.knowledge_memory"
+SEGMENTS = "service.core.memory.segment_store:SegmentStore"
+# Function, whether to die before or after the call, and at which call; comments: the state then.
 WRITING = [
-    ("service.core.label_log.appending:Appending.append", "after", 25),  # written, not committed
-    ("service.core.label_log.appending:Appending.remember", "after", 12),  # a key, not committed
-    (
-        "service.core.memory.knowledge_memory:KnowledgeMemory.publish",
-        "before",
-        40,
-    ),  # committed, not visible
+    ("service.core.label_log.log:Appending.append", "after", 25),  # written, not committed
+    ("service.core.label_log.log:Appending.remember", "after", 12),  # key, not committed
+    (f"{MEMORY}:KnowledgeMemory.publish", "before", 40),  # committed, not visible
     ("service.engine.writing.writer:Writer._write", "after", 30),  # visible, perhaps not answered
 ]
 SWITCH = "service.engine.writing.writer:Writer._switch_to"
 SEALING = [
-    ("service.core.memory.segment_store:SegmentStore._build", "before", 3),
+    (f"{SEGMENTS}._build", "before", 3),
     ("service.core.files.atomic:sync", "before", 2),  # the built segment has no name yet
-    (
-        "service.core.memory.knowledge_memory:KnowledgeMemory.attach",
-        "before",
-        3,
-    ),  # built, not in any view
-    (
-        "service.core.memory.segment_store:SegmentStore.discard",
-        "before",
-        6,
-    ),  # merged, the old ones left
+    (f"{MEMORY}:KnowledgeMemory.attach", "before", 3),  # built, not in any view
+    (f"{SEGMENTS}.discard", "before", 6),  # merged, old segments not deleted
 ]
 
 
@@ -60,7 +46,7 @@ def killed(server: ServerProcess) -> bool:
 
 @pytest.fixture
 def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`in_thread(function, ...)` calls a function in another thread, which the fixture awaits."""
+    """`in_thread(function, ...)` calls a function in a thread; the fixture waits for its end."""
     with ThreadPoolExecutor(1) as threads:
         yield threads.submit
 
@@ -137,7 +123,7 @@ def test_during_a_snapshot_and_reloads(
     with scenario.server() as server:
         scenario.check(server)
         assert post(server, "snapshot", "next").status_code == 200
-    # The child may have finished or given up: the bundle is complete or does not exist.
+    # The child may have finished or failed, so the bundle is complete or does not exist.
     if (shelf / "first").exists():
         open_bundle(shelf / "first")
     for when, served in (("before", "outdoor"), ("after", "next")):

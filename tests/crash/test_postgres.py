@@ -1,4 +1,4 @@
-"""The log in PostgreSQL: connections are cut, and the database itself crashes."""
+"""Nothing is lost when connections to PostgreSQL are cut or the database itself crashes."""
 
 import os
 import shutil
@@ -10,20 +10,19 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from tests.crash.fresh_copy import QUERIES
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import QUERIES, Scenario
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = pytest.mark.slow
 
-NAME = "keymatch-crash-test"  # of the connections that may be cut
+NAME = "keymatch-crash-test"  # application name of the connections that are cut
 CUTS = 5
 
 
 @pytest.fixture
 def url(postgres_url: str) -> str:
-    """A new schema; its connections carry `NAME`."""
+    """The URL of a new schema; its connections have the application name `NAME`."""
     named = sa.make_url(postgres_url).update_query_dict({"application_name": NAME})
     return named.render_as_string(hide_password=False)
 
@@ -70,7 +69,7 @@ def test_a_restarted_database(new_scenario: Callable[..., Scenario], url: str) -
 
 
 def writes(server: ServerProcess) -> str:
-    """What the readiness probe says of writes; it is always 200, because queries are answered."""
+    """Return `writes` of /health/ready. It is always 200 here, because queries are answered."""
     ready = server.client.get("/health/ready")
     assert ready.status_code == 200
     return str(ready.json()["writes"])
@@ -78,14 +77,12 @@ def writes(server: ServerProcess) -> str:
 
 @contextmanager
 def stopped_database() -> Iterator[None]:
-    """Stop the local cluster as a crash would, and start it again after the block."""
+    """Stop the local PostgreSQL without a clean shutdown, and start it again after the block."""
     missing = None if shutil.which("pg_ctlcluster") else "there is no pg_ctlcluster"
     missing = missing or (None if os.getuid() == 0 else "only root may stop the cluster")
     if missing:
         what = f"NOT TESTED: a restarted database: {missing}"
-        if os.environ.get("CI"):
-            pytest.fail(what)
-        pytest.skip(what)
+        pytest.fail(what) if os.environ.get("CI") else pytest.skip(what)
     [version, *_] = os.listdir("/etc/postgresql")
     command = ["pg_ctlcluster", "--skip-systemctl-redirect", version, "main"]
     subprocess.run([*command, "stop", "-m", "immediate"], check=True)
@@ -96,5 +93,5 @@ def stopped_database() -> Iterator[None]:
 
 
 def _plain(url: str) -> str:
-    """The URL without the schema and the name, for the test's own connection."""
+    """The URL without the schema and the application name, for the test's own connection."""
     return sa.make_url(url).set(query={}).render_as_string(hide_password=False)

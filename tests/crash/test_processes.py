@@ -1,4 +1,4 @@
-"""Several processes on one log: each shows what any other has acknowledged, in the same order."""
+"""Processes that share a log show each other's acknowledged writes, in the same order."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -6,8 +6,7 @@ from time import perf_counter
 
 import pytest
 
-from tests.crash.figures import FIGURES
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import FIGURES, Scenario
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = pytest.mark.slow
@@ -38,7 +37,7 @@ def test_processes_share_a_log(
 
 
 def visibility(writer: ServerProcess, reader: ServerProcess) -> list[float]:
-    """Seconds from each acknowledgement until another process answers with the write."""
+    """Measure the seconds from each write's answer until another process shows the write."""
     seconds = []
     for number in range(TIMED_WRITES):
         text = f"zephyr {number}"

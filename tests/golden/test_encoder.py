@@ -1,7 +1,4 @@
-"""The golden exported encoder of format version 1 opens, and a bundle can be built from it.
-
-`write_encoder` wrote the files.
-"""
+"""The golden encoder, written by `write_encoder`, opens, and a bundle can be built from it."""
 
 from pathlib import Path
 

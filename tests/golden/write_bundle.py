@@ -1,13 +1,11 @@
-"""Writes the golden bundles of `FIXTURES` that are missing: `python -m tests.golden.write_bundle`.
+"""Writes the golden bundle `bundle-v1` and its answers: `python -m tests.golden.write_bundle`.
 
-Once 0.1.0 is released, a fixture must not change: it represents bundles on users' disks. What is
-added to version 1 before that gets a fixture of its own: a line in `FIXTURES`, then this command in
-the repository's root. The bundles have everything that a bundle could have when they were written:
-each is a snapshot, taken after every kind of write, of a bundle with prompts and with IRENE's
-combiner and classifiers.
+Once 0.1.0 is released, the fixture must not change: it represents bundles on users' disks. If the
+format changes before that, remove the folder and run this command in the repository's root; the
+answers must stay the same. The bundle has every part except items and a reranker. It is a snapshot,
+taken after every kind of write, of a bundle with prompts and IRENE's combiner and classifiers.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +15,7 @@ import orjson
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel, PutInstance, PutLabel
-from service.core.encoding.encoder import OnnxEncoder, open_query_encoder
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import Representer, open_representer
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
@@ -27,7 +25,9 @@ from service.core.types import Halves, NewInstance, NewLabel, PredictOptions, Ro
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, make_bundle
 
 HERE = Path(__file__).parent
-LOG = "0123456789abcdef" * 2
+BUNDLE = HERE / "bundle-v1"
+ANSWERS = HERE / "bundle-v1.answers.json"
+LOG, CHAIN = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 PROMPTS = {"query_prompt": "query: ", "label_prompt": "keyword: "}
 QUERIES = ("shoes for the trail", "a light tent", "Kaffee am Morgen ☕")
 MEMORIZATIONS = (0.0, 0.5, 1.0)
@@ -35,65 +35,25 @@ MILL = NewLabel(
     id="mühle", text="Kaffeemühle ☕", queries=("Kaffee am Morgen",), metadata={"bid": "0.30"}
 )
 TENT = NewLabel(id="tent", text="family tent", metadata={"bid": "0.10"})
-CLICK = NewInstance(query="breakfast outdoors", labels=("mühle", "stove"))
+CLICK = NewInstance(query="breakfast outdoors", labels=("mühle", "stove"), weight=2.5)
 NOVEL_LABEL = ((Role.LABEL, "hiking axe"), (Role.QUERY, "glacier tool"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fixture:
-    """One golden bundle, and the file with its answers; `query_encoder` is a seed.
-
-    `weight` is that of its click.
-    """
-
-    name: str
-    query_encoder: int | None = None
-    weight: float = 1.0
-
-    @property
-    def folder(self) -> Path:
-        return HERE / self.name
-
-    @property
-    def answers(self) -> Path:
-        return HERE / f"{self.name}.answers.json"
-
-
-FIXTURES = (
-    Fixture(name="bundle-v1"),  # written before snapshots remembered which instances were clicks
-    Fixture(name="bundle-v1-query-encoder", query_encoder=1),
-    Fixture(name="bundle-v1-weights", query_encoder=1, weight=2.5),
-)
-
-
 def main() -> None:
-    for fixture in FIXTURES:
-        if not fixture.folder.exists():
-            write(fixture)
-
-
-def write(fixture: Fixture) -> None:
-    """Write the bundle and its answers."""
     catalogue = Catalogue(
         labels=LABELS | {"kayak": "sea kayak"},
         instances=INSTANCES | {"größere Flasche": ("bottle", "kayak")},
     )
     with TemporaryDirectory() as temporary:
-        source = make_bundle(
-            Path(temporary) / "source",
-            catalogue,
-            novel=0,
-            query_encoder=fixture.query_encoder,
-            **PROMPTS,
-        )
-        view = after_writes(open_bundle(source), click=replace(CLICK, weight=fixture.weight))
-        write_snapshot(view, fixture.folder, name="golden", log=LOG)
-    bundle = open_bundle(fixture.folder)
+        source = make_bundle(Path(temporary) / "source", catalogue, novel=0, **PROMPTS)
+        view = after_writes(open_bundle(source))
+        write_snapshot(view, BUNDLE, name="golden", log=LOG, log_chain=CHAIN)
+    bundle = open_bundle(BUNDLE)
     recorded = {"predictions": predictions(bundle), "novel_label": novel_label(bundle)}
-    fixture.answers.write_bytes(orjson.dumps(recorded, option=orjson.OPT_INDENT_2) + b"\n")
+    ANSWERS.write_bytes(orjson.dumps(recorded, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def after_writes(bundle: Bundle, *, click: NewInstance) -> View:
+def after_writes(bundle: Bundle) -> View:
     """The memory after a new label, a replaced label, an instance and a deleted label."""
     representer = representer_of(bundle)
 
@@ -107,7 +67,7 @@ def after_writes(bundle: Bundle, *, click: NewInstance) -> View:
         [
             PutLabel(sequence=1, label=MILL, vectors=label_rows(MILL)),
             PutLabel(sequence=2, label=TENT, vectors=label_rows(TENT)),
-            PutInstance(sequence=3, instance=click, vectors=rows((Role.QUERY, click.query))),
+            PutInstance(sequence=3, instance=CLICK, vectors=rows((Role.QUERY, CLICK.query))),
             DeleteLabel(sequence=4, id="boots"),
         ]
     )
@@ -120,8 +80,7 @@ def representer_of(bundle: Bundle) -> Representer:
 def predictions(bundle: Bundle, *, exact: bool = False) -> list[dict[str, Any]]:
     """The four best labels of every query at every lambda, with their scores."""
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    queries = open_query_encoder(bundle, encoder)
-    predictor = Predictor(queries, tau=bundle.manifest.predictor.tau)
+    predictor = Predictor(encoder, tau=bundle.manifest.predictor.tau)
     view = KnowledgeMemory(bundle).view
     found = []
     for memorization in MEMORIZATIONS:

@@ -1,9 +1,9 @@
 """Writes the exported encoder `encoder-v1`: `python -m tests.golden.write_encoder`.
 
-The fixture stands for the exported encoders on users' disks, so it must stay as it is once 0.1.0
-is released. To add something to version 1 before that, remove the folder and run this command in
-the repository's root. It has everything that an exported encoder can have: prompts, the run that
-trained it, label keys of its own, and IRENE's combiner and classifiers.
+Once 0.1.0 is released, the fixture must not change: it represents encoders on users' disks. If the
+format changes before that, remove the folder and run this command in the repository's root. The
+fixture has every part that an exported encoder can have: prompts, a description of the training
+run, label keys, and IRENE's combiner and classifiers.
 """
 
 from pathlib import Path
@@ -11,12 +11,20 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from export import encoder_json, exported_encoder
-from export.encoder import model_card
-from export.encoder_json import LabelFacts, Origin, PredictorDefaults
+from export.encoder.export import write_model_card
+from export.exported_encoder import (
+    LABEL_KEYS,
+    Description,
+    LabelFacts,
+    Origin,
+    PredictorDefaults,
+    digest_of,
+    write_description,
+)
 from service.core.bundle import irene_files
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.files.atomic import new_folder
+from service.core.files.folder_facts import file_facts
 from service.core.types import Halves, Role
 from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
 from tests.support.tiny.export import tiny_dataset
@@ -44,25 +52,24 @@ def main() -> None:
     with TemporaryDirectory() as temporary, new_folder(ENCODER) as folder:
         write_tiny_encoder(folder)
         keys = label_keys(OnnxEncoder(folder, FACTS))
-        np.save(folder / exported_encoder.LABEL_KEYS, keys)
+        np.save(folder / LABEL_KEYS, keys)
         novel = tiny_novel(Path(temporary), keys[:-1], np.arange(len(keys) - 1))
         irene_files.write(novel, folder)
-        description = encoder_json.describe(
-            folder,
+        description = Description(
             encoder=FACTS,
             predictor=PREDICTOR,
             parity={"parity.cosine_mean": 1.0},
             libraries={"onnx": "1.23.2"},
+            files=file_facts(folder),
             origin=ORIGIN,
-            labels=LabelFacts(
-                digest=exported_encoder.digest_of(tiny_dataset()), keys=True, novel=novel.facts
-            ),
+            labels=LabelFacts(digest=digest_of(tiny_dataset()), keys=True, novel=novel.facts),
         )
-        model_card.write(description, folder)
+        write_description(description, folder)
+        write_model_card(description, folder)
 
 
 def label_keys(encoder: OnnxEncoder) -> Halves:
-    """Label keys [L, d] that differ from the texts' vectors: each leans towards the first text."""
+    """Label keys [L, d]: the labels' text vectors, each shifted towards that of the first text."""
     vectors = encode(encoder, tiny_dataset().labels.texts, role=Role.LABEL)
     leaning = vectors + 0.2 * vectors[:1]
     return (leaning / np.linalg.norm(leaning, axis=1, keepdims=True)).astype(np.float16)

@@ -1,21 +1,25 @@
-"""What `label-log-v1` holds; `main` writes a log of the present format with the same content.
+"""Writes the label log `label-log-v1`: `python -m tests.golden.write_label_log`.
 
-The file must not change: it stands for the logs of format 1 that users have on their disks.
+Once 0.1.0 is released, the file must not change: it represents logs on users' disks. If the format
+changes before that, remove the folder and run this command in the repository's root.
 """
 
 from contextlib import closing
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
-from service.core.label_log import AnsweredRequest, NewEvent, open_log
+from service.core.label_log import AnsweredRequest, open_log
+from tests.support.label_logs import StoredChange
 
-LOG = Path(__file__).parent / "label-log-v1"
+LOG, LABELS = Path(__file__).parent / "label-log-v1", "labels.sqlite"
 ENCODER = "f" * 64
 KAYAK = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"], "metadata": {"bid": "0.30"}}
 TENT = {"id": "tent", "text": "Zelt für zwei ⛺", "queries": [], "metadata": {}}
-EVENTS = (  # kind, body, rows of vectors
+EVENTS = (  # kind, body, number of vectors
     (PutLabel.kind, KAYAK, 2),
     (PutLabel.kind, TENT, 1),
     (PutInstance.kind, {"query": "camping an der See", "labels": ["kayak", "tent"]}, 1),
@@ -31,16 +35,23 @@ REQUEST = AnsweredRequest(
 
 
 def vectors(sequence: int, rows: int) -> np.ndarray:
-    """Rows, fp16 [rows, 4], whose value tells which event they belong to."""
+    """fp16 [rows, 4], filled with a value that identifies the event: sequence / 8."""
     return np.full((rows, 4), sequence / 8, np.float16)
 
 
 def main() -> None:
-    with closing(open_log(LOG)) as log:
+    with TemporaryDirectory() as temporary:
+        write(Path(temporary))
+        LOG.mkdir()
+        copyfile(Path(temporary) / LABELS, LOG / LABELS)  # without `labels.newest`
+
+
+def write(folder: Path) -> None:
+    with closing(open_log(folder)) as log:
         for sequence, (kind, body, rows) in enumerate(EVENTS, start=1):
-            event = NewEvent(kind=kind, body=body, vectors=vectors(sequence, rows))
+            change = StoredChange(kind, body, vectors(sequence, rows))
             with log.exclusive() as appending:
-                appending.append([event], encoder=ENCODER)
+                appending.append([change], encoder=ENCODER)
                 if sequence == REQUEST.version:
                     appending.remember(REQUEST)
 

@@ -1,4 +1,4 @@
-"""Running services: one shared by tests that only read, fresh ones for all others."""
+"""Running services: one is shared by all tests that only read, other tests start their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,14 +15,14 @@ from tests.support.serving import LocalService, ServerProcess, local_service, se
 def reader(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalService]:
-    """A service within this process that nobody writes to."""
+    """A service within this process that no test writes to."""
     with local_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
         yield service
 
 
 @pytest.fixture
 def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., LocalService]]:
-    """`serve(**settings)` starts a service within this process, on the test's own state."""
+    """`serve(**settings)` starts a service within this process, with the test's own label log."""
     with ExitStack() as running:
         yield lambda **settings: running.enter_context(
             local_service(tiny_bundle_folder, tmp_path / "state", **settings)
@@ -37,7 +37,7 @@ def service(serve: Callable[..., LocalService]) -> LocalService:
 
 @pytest.fixture
 def start(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
-    """`start(*options)` starts a server process; each one in a test continues the same state."""
+    """`start(*options)` starts a server process; all those of one test share one label log."""
     with ExitStack() as running:
         yield lambda *options, **how: running.enter_context(
             server_process(
@@ -46,11 +46,11 @@ def start(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Se
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server process that nobody writes to; its bodies may have 100,000 bytes."""
+    """A shared server process, in any state; request bodies may have up to 100,000 bytes."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "keymatch.toml"
     config.write_text("[limits]\nbody_bytes = 100_000\n")
@@ -61,7 +61,7 @@ def server(
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """`refused(app, *arguments)` runs a command in this process and returns its complaint."""
+    """`refused(app, *arguments)` runs a command in this process and returns its error message."""
     for name, value in WIDE.items():
         monkeypatch.setenv(name, value)
 

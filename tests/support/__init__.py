@@ -1,1 +1,1 @@
-"""What several tests share: a tiny encoder, tiny bundles, and slow but obvious oracles."""
+"""Code that several tests share: a tiny encoder, tiny bundles, and slow reference oracles."""

@@ -1,4 +1,4 @@
-"""Changes of the memory as the writer makes them from events; segments without a child process."""
+"""Change a memory as the writer does from events, and build segments without a child process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,13 +8,13 @@ import numpy as np
 from service.core.changes import DeleteLabel, PutInstance, PutItem, PutLabel
 from service.core.encoding.encoder import encode
 from service.core.index.device_segment import DeviceSegment
-from service.core.index.libraries import load_library
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.types import Halves, NewInstance, NewItem, NewLabel, Role
+from service.core.types import NewInstance, NewItem, NewLabel, Role
 from tests.support.tiny.encoder import TrigramEncoder
+from tests.support.vectors import built
 
 ENCODER = TrigramEncoder()
 
@@ -40,25 +40,20 @@ def put_item(sequence: int, item_id: str, text: str) -> PutItem:
 
 
 def build(view: View, plan: SegmentPlan, folder: Path) -> Segment | None:
-    """Build the segment of a plan in this process; None for a plan without rows."""
+    """Build the segment of a plan in this process; return None if the plan has no rows."""
     if not len(plan.rows):
         return None
     if view.bundle.device is not None:
         return DeviceSegment(view.bundle.device, view.vectors(plan.rows))
     path = folder / f"{plan.first}-{plan.stop}-{view.version}.index"
-    return built(view.vectors(plan.rows), view, path)
-
-
-def built(vectors: Halves, view: View, path: Path) -> Segment:
-    """Build the segment over vectors [n, d] with the index parameters of the view's bundle."""
-    parameters = view.bundle.manifest.index.parameters()
-    library = load_library(parameters.library)
-    library.build(vectors, parameters, path, lambda rows: None)
-    return library.open(path, rows=len(vectors), dimension=vectors.shape[1])
+    return built(view.vectors(plan.rows), path, view.bundle.manifest.index.parameters())
 
 
 def seal(memory: KnowledgeMemory, folder: Path, plans: Iterable[SegmentPlan] | None = None) -> None:
-    """Build and attach the segments of plans, by default of all that have none yet."""
+    """Build and attach the segments of plans, by default of all plans without one."""
+    base = memory.view.unbuilt_base_plan() if plans is None else None
+    if base is not None:
+        assert memory.attach_base(base, build(memory.view, base, folder))
     for plan in list(memory.view.unsealed_plans()) if plans is None else plans:
         assert memory.attach(memory.seal(plan, build(memory.view, plan, folder)))
 
@@ -69,5 +64,6 @@ def seal_items(memory: KnowledgeMemory, folder: Path) -> None:
         assert memory.view.items is not None
         vectors = memory.view.items.posted.vectors.read(plan.rows)
         path = folder / f"items-{plan.first}-{plan.stop}-{memory.view.version}.index"
-        segment = built(vectors, memory.view, path) if len(plan.rows) else None
+        parameters = memory.view.bundle.manifest.index.parameters()
+        segment = built(vectors, path, parameters) if len(plan.rows) else None
         assert memory.attach_items(plan, segment)

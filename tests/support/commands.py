@@ -1,4 +1,4 @@
-"""Command lines as users run them, and the one line that a refused one says."""
+"""Run command lines like a user, and read the one line that a refused command prints."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ from cyclopts import App
 from service import command_line
 
 Refused = Callable[..., str]
-WIDE = {"COLUMNS": "300"}  # so that a message is not wrapped
+WIDE = {"COLUMNS": "300"}  # prevents line breaks in messages
 
 
 def run(*arguments: object, seconds: int = 120) -> subprocess.CompletedProcess[str]:
-    """`python -m ARGUMENTS` in a process of its own."""
+    """Run `python -m ARGUMENTS` in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", *map(str, arguments)],
         capture_output=True,
@@ -25,12 +25,12 @@ def run(*arguments: object, seconds: int = 120) -> subprocess.CompletedProcess[s
 
 
 def complaint(ended: subprocess.CompletedProcess[str]) -> str:
-    """What a refused command said."""
+    """Return the error message of a refused command."""
     return one_line(ended.returncode, ended.stderr)
 
 
 def status_of(app: App, *arguments: object) -> int:
-    """The exit status of a command that runs in this process, by the packages' own `run`."""
+    """Run a command in this process with the packages' `run`; return its exit status."""
     try:
         return command_line.run(app, [*map(str, arguments)])
     except SystemExit as end:
@@ -38,7 +38,7 @@ def status_of(app: App, *arguments: object) -> int:
 
 
 def one_line(status: int, stderr: str) -> str:
-    """The only line but those of the log; wrong arguments stand in a box."""
+    """Return the only line that is no log line; errors about arguments are framed by a box."""
     assert status in (1, 2), stderr
     assert "Traceback" not in stderr
     lines = [line for line in stderr.splitlines() if not line.startswith('{"time"')]

@@ -16,14 +16,14 @@ KIB = 2048
 
 
 class SmallDisk:
-    """A mounted folder of two MiB."""
+    """A mounted tmpfs of two MiB."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextmanager
-    def full(self) -> Iterator[None]:
-        """Keep the disk full to the last byte inside the block."""
+    def full(self, *, left: int = 0) -> Iterator[None]:
+        """Keep the disk full inside the block, except for `left` pages of 4 KiB."""
         filler = self.folder / "filler"
         with filler.open("wb", buffering=0) as file:
             try:
@@ -31,6 +31,7 @@ class SmallDisk:
                     pass
             except OSError:
                 pass
+            os.truncate(filler, filler.stat().st_size - 4096 * left)
         try:
             yield
         finally:
@@ -48,59 +49,45 @@ class SmallDisk:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """A disk, unmounted after the test."""
+    """A small disk, unmounted after the test."""
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
         mount("-t", "tmpfs", "-o", f"size={KIB}k", "tmpfs", folder)
     except (OSError, subprocess.CalledProcessError) as error:
-        reason = (
-            f"NOT TESTED: a small disk cannot be mounted (root may, uid {os.getuid()}): {error}"
-        )
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        reason = f"NOT TESTED: root alone mounts a small disk (uid {os.getuid()}): {error}"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     try:
         yield SmallDisk(folder)
     finally:
-        # Lazily: a child process of the service may still be ending.
+        # Lazily, because a child process of the service may still use it.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class FailingDisk:
-    """A mounted ext4, in a file, that can meet an error."""
+    """A mounted ext4 file system, stored in a file, in which an error can be triggered."""
 
     def __init__(self, folder: Path, image: Path) -> None:
         self.folder, self._image = folder, image
 
     def mount(self) -> None:
-        """Mount it, for the first time or after an error, when no file of it is open any more."""
+        """Mount it for the first time, or after an error once all of its files are closed."""
         mount("-o", "loop,errors=remount-ro", self._image, self.folder)
 
     def unmount(self) -> None:
         subprocess.run(["umount", str(self.folder)], check=True)
 
     @property
-    def _trigger(self) -> Path:
-        [device] = [
-            line.split()[0]
-            for line in Path("/proc/mounts").read_text().splitlines()
-            if line.split()[1] == str(self.folder)
-        ]
+    def trigger(self) -> Path:
+        """The file that triggers an error if "1" is written to it: the disk turns read-only."""
+        mounts = map(str.split, Path("/proc/mounts").read_text().splitlines())
+        [device] = [name for name, folder, *_ in mounts if folder == str(self.folder)]
         return Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error"
-
-    @property
-    def can_fail(self) -> bool:
-        return self._trigger.exists()
-
-    def fail(self) -> None:
-        """Let the file system meet an error: it turns read-only, also for files that are open."""
-        self._trigger.write_text("1")
 
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Iterator[FailingDisk]:
-    """A disk, mounted; skipped where this machine cannot mount one."""
+    """A mounted disk; the test is skipped if this machine cannot mount one."""
     folder, image = tmp_path / "failing", tmp_path / "image"
     folder.mkdir()
     program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -116,7 +103,7 @@ def failing_disk(tmp_path: Path) -> Iterator[FailingDisk]:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"NOT TESTED: this machine mounts no ext4 (uid {os.getuid()}): {error}")
     try:
-        if not disk.can_fail:
+        if not disk.trigger.exists():
             pytest.skip("NOT TESTED: this kernel lets no ext4 meet an error on demand")
         yield disk
     finally:

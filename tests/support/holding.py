@@ -1,4 +1,4 @@
-"""Hold a function call of a running service, to test what happens meanwhile."""
+"""Pause a function call in a running service, to test what happens meanwhile."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Held:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Held:
-    """Replace the function `name` of `owner` by one that waits until it is released."""
+    """Replace the function `name` of `owner` with one that waits until it is released."""
     held = Held(getattr(owner, name))
     monkeypatch.setattr(owner, name, held)
     return held

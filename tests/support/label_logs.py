@@ -1,13 +1,13 @@
-"""Label logs for tests: events to append, a reader that follows a log, and direct changes.
+"""Help to test label logs: events to append, a reader of new events, and access to the database.
 
-`python -m tests.support.label_logs STATE NAME COUNT` is another process that appends: it opens the
+`python -m tests.support.label_logs STATE NAME COUNT` appends from another process. It opens the
 log, prints "ready", waits for a line of input, and appends NAME-0, NAME-1, ..., one per
 transaction.
 """
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,28 @@ import numpy as np
 import sqlalchemy as sa
 
 from service.core.changes import PutLabel
-from service.core.label_log import LabelLog, NewEvent, open_log
-from service.core.types import Event
+from service.core.label_log import LabelLog, open_log
+from service.core.types import Event, Halves
 from tests.support.waiting import wait_for
 
 
-def event(name: str, *, rows: int = 1, kind: str = PutLabel.kind) -> NewEvent:
-    """An event of this name; its vectors depend on the length of the name."""
+@dataclass(frozen=True)
+class StoredChange:
+    """A change of any kind and content."""
+
+    kind: str
+    content: Mapping[str, Any]
+    vectors: Halves
+
+    def body(self) -> Mapping[str, Any]:
+        return self.content
+
+
+def event(name: str, *, rows: int = 1, kind: str = PutLabel.kind) -> StoredChange:
+    """Make a change with this name; its vectors depend on the length of the name."""
     vectors = np.random.default_rng(len(name)).standard_normal((rows, 4)).astype(np.float16)
     body = {"id": name, "text": f"text of {name} ✓", "queries": [], "metadata": {}}
-    return NewEvent(kind=kind, body=body, vectors=vectors)
+    return StoredChange(kind, body, vectors)
 
 
 def append(log: LabelLog, *names: str, encoder: str = "e") -> list[Event]:
@@ -48,23 +60,24 @@ class Place:
             return [read.body["id"] for read in log.read(after=after)]
 
     def tamper(self, statement: str, **values: Any) -> Sequence[Any]:
-        """Execute a statement in the database without the log, and return its rows."""
-        engine = sa.create_engine(self._url())
-        try:
-            with engine.begin() as connection:
-                result = connection.execute(sa.text(statement), values)
-                return result.all() if result.returns_rows else []
-        finally:
-            engine.dispose()
+        """Execute a statement directly in the database, and return its rows."""
+        with self.connected() as connection:
+            result = connection.execute(sa.text(statement), values)
+            return result.all() if result.returns_rows else []
 
-    def _url(self) -> sa.URL:
+    @contextmanager
+    def connected(self) -> Iterator[sa.Connection]:
+        """Open a transaction directly in the database."""
         if isinstance(self.state, Path):
-            return sa.URL.create("sqlite", database=str(self.state / "labels.sqlite"))
-        return sa.make_url(self.state).set(drivername="postgresql+psycopg")
+            url = sa.URL.create("sqlite", database=str(self.state / "labels.sqlite"))
+        else:
+            url = sa.make_url(self.state).set(drivername="postgresql+psycopg")
+        with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
+            yield connection
 
 
 class Follower:
-    """Reads on whenever the log calls it, as a replica does."""
+    """Reads new events whenever the log calls it, like a replica."""
 
     def __init__(self, log: LabelLog) -> None:
         self.log, self.last = log, 0
@@ -75,7 +88,7 @@ class Follower:
             self.last = read.sequence
 
     def reaches(self, sequence: int) -> bool:
-        """Wait until the event was read; False if the follower has read beyond it."""
+        """Wait until the event was read; return False if the follower has already read further."""
         wait_for(lambda: self.last >= sequence)
         return self.last == sequence
 

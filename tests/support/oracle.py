@@ -1,4 +1,4 @@
-"""Slow, obvious prediction and retrieval to compare with: dense matrices and full sorting.
+"""Slow reference implementation of prediction and retrieval: dense matrices and full sorting.
 
 Shapes: R rows of the memory, L labels, d dimensions.
 """
@@ -16,31 +16,31 @@ from tests.support.tiny.bundles import Catalogue
 
 @dataclass(frozen=True, kw_only=True)
 class OracleRow:
-    """One row of the memory, with the labels that it votes for; those without a weight weigh 1."""
+    """One row of the memory, with the labels that it votes for; the default weight is 1."""
 
     kind: RowKind
     text: str
-    vector: Floats  # [d], as stored: fp16, read as fp32
+    vector: Floats  # [d], stored as fp16, read as fp32
     voted: tuple[str, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class OracleItems:
-    """Items in the order of their puts; a query attends to the `attended` most similar ones."""
+    """Items in the order of their puts; a query attends to the `attended` nearest ones."""
 
     encoder: Encoder
     attended: int
     texts: dict[str, str] = field(default_factory=dict)
 
     def put(self, item_id: str, text: str) -> None:
-        """An item that gets another text comes last."""
+        """Put an item; if its text changes, it becomes the last one."""
         if self.texts.get(item_id) != text:
             self.texts.pop(item_id, None)
             self.texts[item_id] = text
 
     def fused(self, query: Floats, named: Sequence[str] | None = None) -> Floats:
-        """The normalised sum of a query [d] and its items: the most similar, or those `named`."""
+        """Return the normalized sum of a query [d] and its nearest or `named` items."""
         keys = [self._key(self.texts[item_id]) for item_id in (named or self.texts)]
         if named is None:
             keys = sorted(keys, key=lambda key: -float(key @ query))[: self.attended]
@@ -54,9 +54,9 @@ class OracleItems:
 
 @dataclass
 class Oracle:
-    """The rows of each label, the bundle's instances, and clicks by query; changed in place.
+    """A memory, changed in place: the bundle's instances, rows by label, and clicks by query.
 
-    With `items` queries are fused: posted ones with the items of their time.
+    With `items`, queries are fused; a posted query with the items at the moment of its post.
     """
 
     encoder: Encoder
@@ -75,17 +75,17 @@ class Oracle:
         return oracle
 
     def put(self, label: NewLabel) -> None:
-        """Replace the rows of the label's text and of its queries, unless both are the same."""
+        """Replace the rows of the label's text and queries, unless neither changes."""
         known = self.labels.get(label.id)
         if known is not None and [row.text for row in known] == [label.text, *label.queries]:
-            return  # rows keep the items of their time
+            return  # unchanged rows stay fused with their old items
         self.labels[label.id] = (
             self._row(RowKind.LABEL, label.text, (label.id,)),
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
         )
 
     def delete(self, label_id: str) -> None:
-        """Remove the label's rows, and the rows that voted for no other label."""
+        """Remove the label's rows, its votes, and rows without any other vote."""
         self.labels.pop(label_id, None)
         instances = [_without(row, label_id) for row in self.instances]
         self.instances = [row for row in instances if row is not None]
@@ -93,9 +93,9 @@ class Oracle:
         self.clicks = {query: row for query, row in clicks.items() if row is not None}
 
     def click(self, query: str, *labels: str, weight: float = 1.0) -> None:
-        """Let the query's row vote for all present labels that were ever clicked for it.
+        """Make the query's row vote for all existing labels that were ever clicked for it.
 
-        Each weighs what it weighed when it was clicked last.
+        Each vote has the weight of the label's last click.
         """
         present = [label for label in labels if label in self.labels]
         known = self.clicks.get(query)
@@ -106,17 +106,17 @@ class Oracle:
             self.clicks[query] = replace(row, weights=weights)
 
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
-        """All rows that a search may return, of one kind or of both."""
+        """Return all rows that a search may return, of one kind or of both."""
         label_rows = [row for rows in self.labels.values() for row in rows]
         everything = [*self.instances, *label_rows, *self.clicks.values()]
         return [row for row in everything if kind in (None, row.kind)]
 
     def row_counts(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
-        """How many rows have each description: kind, text, and the ids that they vote for."""
+        """Count the rows of each description: kind, text, and the ids that they vote for."""
         return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
 
     def click_weights(self) -> dict[tuple[str, str], float]:
-        """The weights that are not 1, by query and label id."""
+        """Map (query, label id) to the weight of the click if it is not 1."""
         return {
             (query, label): weight
             for query, row in self.clicks.items()
@@ -124,11 +124,15 @@ class Oracle:
             if label in row.voted and weight != 1.0
         }
 
-    def similarities(self, query: str, kind: RowKind | None = None) -> Floats:
-        """Inner products with all rows of a kind, descending."""
-        rows = self.rows(kind)
-        vectors = np.array([row.vector for row in rows]).reshape(len(rows), -1)
-        return -np.sort(-(vectors @ self._query(query)))
+    def nearest(self, query: str, kind: RowKind | None = None, *, depth: int) -> Floats:
+        """Return the `depth` largest inner products; equal keys give at most a quarter of them."""
+        vector, found, taken = self._query(query), list[float](), Counter[bytes]()
+        for row in sorted(self.rows(kind), key=lambda row: -float(row.vector @ vector)):
+            key = row.vector.tobytes()
+            taken[key] += 1
+            if 4 * (taken[key] - 1) < depth:
+                found.append(float(row.vector @ vector))
+        return np.array(found[:depth], np.float32)
 
     def scores(
         self,
@@ -139,9 +143,9 @@ class Oracle:
         depth: int | None = None,
         items: Sequence[str] | None = None,
     ) -> dict[str, float]:
-        """p(l | q) of every label, by Eq. 7 with V = [lambda Y; (1 - lambda) I].
+        """Return p(l | q) of every label by Eq. 7 with V = [lambda Y; (1 - lambda) I].
 
-        `items` are ids of those that the query attends to in place of the most similar.
+        The query attends to the items with the ids `items` instead of the nearest ones.
         """
         kind = {0.0: RowKind.LABEL, 1.0: RowKind.INSTANCE}.get(memorization)
         rows = self.rows(kind)
@@ -181,7 +185,7 @@ class Oracle:
 
 
 def _without(row: OracleRow, label_id: str) -> OracleRow | None:
-    """The row without its vote for a label; None if it has no other vote."""
+    """Return the row without its vote for a label, or None if it has no other vote."""
     if label_id not in row.voted:
         return row
     remaining = tuple(voted for voted in row.voted if voted != label_id)
@@ -189,6 +193,6 @@ def _without(row: OracleRow, label_id: str) -> OracleRow | None:
 
 
 def ranked(scores: Mapping[str, float], *, top_k: int) -> Sequence[tuple[str, float]]:
-    """The `top_k` labels of the highest positive scores, descending; equal scores by label id."""
+    """Return the `top_k` labels with the highest positive scores; ties are ordered by label id."""
     voted = [(label_id, score) for label_id, score in scores.items() if score > 0.0]
     return sorted(voted, key=lambda pair: (-pair[1], pair[0]))[:top_k]

@@ -1,6 +1,6 @@
-"""A schema of its own in a PostgreSQL server for each test that asks for `postgres_url`.
+"""A separate PostgreSQL schema for each test that uses the fixture `postgres_url`.
 
-`KEYMATCH_TEST_POSTGRES` names the server and database; any role that may create schemas will do.
+`KEYMATCH_TEST_POSTGRES` names the server and database; the role must be allowed to create schemas.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 @pytest.fixture
 def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of an empty schema, which is dropped afterwards."""
+    """The URL of an empty schema, which is dropped after the test."""
     alone = request.node.get_closest_marker("stops_postgres") is not None
     server = os.environ.get("KEYMATCH_TEST_POSTGRES", SERVER)
     schema = f"keymatch_{uuid.uuid4().hex}"
@@ -30,7 +30,7 @@ def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def _database_in_use(*, alone: bool) -> Iterator[None]:
-    """Keep other test processes from stopping the server or, `alone`, from using it at all."""
+    """Prevent other test processes from stopping the server or, with `alone`, from using it."""
     with (Path(tempfile.gettempdir()) / "keymatch-tests-postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
@@ -44,14 +44,14 @@ def _schema(server: str, schema: str) -> Iterator[None]:
         yield
     finally:
         with _connected(server) as connection:  # a test may have restarted the server
-            # A test that failed may have left a lock behind; its rows must not hold up the others.
+            # A failed test may have left locks behind, which must not delay other tests.
             connection.execute("SET lock_timeout = '5s'")
             connection.execute("SET client_min_messages = 'warning'")
             connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 def in_schema(url: str, schema: str) -> str:
-    """The URL with the schema as its search path."""
+    """Add the schema to the URL as its search path."""
     changed = sa.make_url(url).update_query_dict({"options": f"-csearch_path={schema}"})
     return changed.render_as_string(hide_password=False)
 
@@ -64,10 +64,19 @@ def with_query(url: str, **parameters: str) -> str:
     return sa.make_url(url).update_query_dict(parameters).render_as_string(hide_password=False)
 
 
+def schema_of(url: str) -> str:
+    """Return the schema of a URL that `in_schema` made."""
+    return str(sa.make_url(url).query["options"]).removeprefix("-csearch_path=")
+
+
+def with_options(url: str, *options: str) -> str:
+    """Add connection options, such as `-cstatement_timeout=1s`, to the URL."""
+    return with_query(url, options=" ".join((str(sa.make_url(url).query["options"]), *options)))
+
+
 def named_after_schema(url: str) -> str:
-    """Connections carry the schema's name, so that a test can end its own connections only."""
-    schema = sa.make_url(url).query["options"].removeprefix("-csearch_path=")
-    return with_query(url, application_name=schema)
+    """Name the URL's connections after its schema, so that a test can end only its own ones."""
+    return with_query(url, application_name=schema_of(url))
 
 
 def _connected(server: str) -> psycopg.Connection:
@@ -75,6 +84,4 @@ def _connected(server: str) -> psycopg.Connection:
         return psycopg.connect(server, autocommit=True, connect_timeout=5)
     except psycopg.OperationalError as error:
         what = f"NOT TESTED: no PostgreSQL (KEYMATCH_TEST_POSTGRES, else {SERVER}): {error}"
-        if os.environ.get("CI"):
-            pytest.fail(what)
-        pytest.skip(what)
+        pytest.fail(what) if os.environ.get("CI") else pytest.skip(what)

@@ -1,4 +1,4 @@
-"""Ask a predictor one query, and compute the similarities that its answer must show."""
+"""Ask a predictor one query, and compute the similarities that its answer must contain."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from service.core.prediction.predictor import Predictor
 from service.core.types import Keyword, PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 
-ALL = len(INSTANCES) + len(LABELS)  # rows of the tiny bundle, as depth
+ALL = len(INSTANCES) + len(LABELS)  # depth that retrieves all rows of the tiny bundle
 
 
 def ask(predictor: Predictor, view: View, query: str, **options: object) -> tuple[Keyword, ...]:
@@ -21,6 +21,6 @@ def scores(keywords: tuple[Keyword, ...]) -> dict[str, float]:
 
 
 def similarity_to(query: str, texts: list[str], encoder: Encoder) -> np.ndarray:
-    """Inner products with keys as they are stored, in fp16."""
+    """Return the query's inner products with the texts' keys, rounded to fp16 as when stored."""
     keys = encode(encoder, texts, role=Role.LABEL).astype(np.float16).astype(np.float64)
     return keys @ encode(encoder, [query], role=Role.QUERY)[0]

@@ -1,4 +1,4 @@
-"""A queue of requests under a clock that the test moves."""
+"""A queue of requests with a clock that the test controls."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,17 +10,19 @@ import pytest
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading import task_queue
-from service.engine.reading.query_request import QueryRequest
-from service.engine.reading.task_queue import BATCH_COST, Batch, TaskQueue
+from service.engine.reading.task_queue import TASK_COST, Batch, QueryRequest, TaskQueue
 from service.settings import EngineSettings
 
-LOADED = cast(LoadedBundle, SimpleNamespace(memory=SimpleNamespace(view=object())))
+LOADED = cast(
+    LoadedBundle,
+    SimpleNamespace(memory=SimpleNamespace(view=object()), bundle=SimpleNamespace(manifest=None)),
+)
 
 PLAIN = PredictOptions()
 
 
 class Client:
-    """A client that has not left yet."""
+    """A client that is still connected."""
 
     left = False
     received = 0.0
@@ -30,7 +32,7 @@ class Client:
 
 
 class QueueDesk:
-    """A queue under a clock that the test moves, and the requests put into it."""
+    """A queue with a clock that the test controls, and the requests put into it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.now = 1_000.0
@@ -47,14 +49,13 @@ class QueueDesk:
         options: PredictOptions = PLAIN,
     ) -> QueryRequest:
         async def make() -> QueryRequest:
-            return QueryRequest(
-                [f"q{number}" for number in range(queries)],
-                options,
-                loaded=LOADED,
-                queued=self.now,
-                deadline=self.now + deadline,
-                client=client,
+            texts = [f"q{number}" for number in range(queries)]
+            deadline_at = self.now + deadline
+            request = QueryRequest(
+                texts, LOADED, lambda _facts: options, deadline=deadline_at, client=client
             )
+            request.join(LOADED, queued=self.now)
+            return request
 
         return self.loop.run_until_complete(make())
 
@@ -64,7 +65,7 @@ class QueueDesk:
         return request
 
     def take(self, *, seconds: float = 0.0) -> Batch:
-        """What a thread takes; it has finished `seconds` later."""
+        """Take a batch as a thread does, and finish it `seconds` later."""
         batch = self.queue.take()
         assert isinstance(batch, Batch)
         self.now += seconds
@@ -72,8 +73,8 @@ class QueueDesk:
         return batch
 
     def overload(self) -> None:
-        """Let the small lane stand until it is overloaded; it is empty afterwards."""
-        self.take_all_of([self.put(1) for _ in range(BATCH_COST)], wait=0.2)
+        """Let requests wait in the small lane until it is overloaded, then empty it."""
+        self.take_all_of([self.put(1) for _ in range(TASK_COST)], wait=0.2)
         assert self.queue.lane(1).control.overloaded
 
     def take_all_of(self, requests: Sequence[QueryRequest], *, wait: float) -> None:

@@ -1,34 +1,30 @@
 """The service under test: in this process without sockets, or as a child process."""
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastapi import FastAPI
 
+from service.child_server import HOST, Server, serve_command
 from service.engine.engine import Engine
+from service.http.access import Access
 from service.http.app import build_app
-from service.http.auth import Access
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from service.telemetry import Telemetry
-from tests.support.waiting import READY_WITHIN
-from tests.support.waiting import wait_for as wait_for
-
-SERVICE = ("-m", "service")
+from tests.support.no_children import no_children
+from tests.support.waiting import wait_for
 
 
 class LocalService:
-    """The application on an event loop in another thread; send requests from any thread."""
+    """The application on an event loop in another thread; any thread can send requests."""
 
     def __init__(self, engine: Engine, telemetry: Telemetry, portal: BlockingPortal) -> None:
         self.engine, self.telemetry = engine, telemetry
@@ -48,6 +44,23 @@ class LocalService:
         wait_for(self.engine.ready)
 
 
+def service_parts(
+    bundle: Path,
+    state: Path,
+    settings: Settings,
+    *,
+    access: Access | None = None,
+    bundles: Path | None = None,
+    **more: Any,
+) -> tuple[Engine, Telemetry, FastAPI]:
+    """Return an engine that is not open yet, its metrics, and its application."""
+    telemetry = Telemetry()
+    engine = Engine(bundle, state, bundles=bundles, settings=settings.engine, telemetry=telemetry)
+    access = access or Access()
+    app = build_app(engine, settings=settings, access=access, telemetry=telemetry, **more)
+    return engine, telemetry, app
+
+
 @contextmanager
 def local_service(
     bundle: Path,
@@ -57,18 +70,22 @@ def local_service(
     limits: Limits | None = None,
     server: ServerSettings | None = None,
     wait: bool = True,
+    bundles: Path | None = None,
+    children: bool = False,
     **engine: Any,
 ) -> Iterator[LocalService]:
-    """Serve `bundle` in this process; `engine` holds fields of `EngineSettings`."""
+    """Serve `bundle` in this process; `engine` holds fields of `EngineSettings`.
+
+    With `children`, child processes encode posted texts and try bundles, as in a real server.
+    """
     settings = Settings(
         engine=EngineSettings(**{"threads": 2, **engine}),
         limits=limits or Limits(),
         server=replace(server or ServerSettings(), hosts=("service",)),
     )
-    telemetry = Telemetry()
-    core = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
-    app = build_app(core, settings=settings, access=access or Access(), telemetry=telemetry)
+    core, telemetry, app = service_parts(bundle, state, settings, access=access, bundles=bundles)
     with (
+        nullcontext() if children else no_children(),
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),
         portal.wrap_async_context_manager(
@@ -82,65 +99,22 @@ def local_service(
         yield service
 
 
-class ServerProcess:
-    """`python -m service serve` on a free port, logging to a file."""
+class ServerProcess(Server):
+    """The process of a service, with an httpx client for it."""
 
-    def __init__(
-        self,
-        bundle: Path,
-        state: Path | str,
-        log: Path,
-        *options: str,
-        env: Mapping[str, str],
-        program: Sequence[str] = SERVICE,
-    ) -> None:
-        self._log = log
-        places = ("--bundle", str(bundle), "--state", str(state))
-        with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, *program, "serve", *places, "--port", "0", *options],
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env={**os.environ, **env},
-            )
-        self.port: int = wait_for(self._listening)[0]["port"]
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
-
-    def wait_ready(self) -> None:
-        wait_for(lambda: self.client.get("/health/ready").status_code == 200)
+    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+        super().__init__(command, log=log, environment={**os.environ, **env})
+        self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
-
-    def logged(self, message: str) -> list[dict[str, Any]]:
-        """The lines of the server's log with this message."""
-        return [line for line in self._lines() if line["message"] == message]
-
-    def _lines(self) -> list[dict[str, Any]]:
-        lines = self._log.read_bytes().splitlines(keepends=True)
-        return [orjson.loads(line) for line in lines if line[:1] == b"{" and line[-1:] == b"\n"]
+        return socket.create_connection((HOST, self.port), timeout=60)
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of all workers that ever listened, in order; one worker is the server."""
-        head, lines = "Started server process [", self._lines()
-        said = [line["message"] for line in lines if line["message"].startswith(head)]
+        """The process ids of all workers that ever listened; a sole worker is the server itself."""
+        head = "Started server process ["
+        said = [one["message"] for one in self.log_lines() if one["message"].startswith(head)]
         return [int(message.removeprefix(head).rstrip("]")) for message in said]
-
-    def _listening(self) -> list[dict[str, Any]]:
-        if self.process.poll() is not None:
-            raise AssertionError(f"the server ended: {self._log.read_text()}")
-        return self.logged("listening")
-
-    def stop(self) -> int:
-        """Send SIGTERM; returns the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(READY_WITHIN)
-
-    def kill(self) -> None:
-        """Send SIGKILL: nothing is flushed or logged."""
-        self.process.kill()
-        self.process.wait(READY_WITHIN)
 
 
 @contextmanager
@@ -150,11 +124,14 @@ def server_process(
     log: Path,
     *options: str,
     env: Mapping[str, str] | None = None,
-    program: Sequence[str] = SERVICE,
+    program: Sequence[str] | None = None,
     wait: bool = True,
 ) -> Iterator[ServerProcess]:
-    """A server process that is killed at the end of the block if it still runs."""
-    server = ServerProcess(bundle, state, log, *options, env=env or {}, program=program)
+    """Start a server, by default with one process; kill it at the end of the block."""
+    if "--workers" not in options:
+        options = ("--workers", "1", *options)
+    command = serve_command(bundle, state, *options, program=program)
+    server = ServerProcess(command, log=log, env=env or {})
     try:
         if wait:
             server.wait_ready()

@@ -1,4 +1,4 @@
-"""Training commands one after the other in two processes: `run_on_two_ranks` starts them once."""
+"""`run_on_two_ranks` runs several training commands in two processes that start only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_on_two_ranks(commands: Sequence[Sequence[str | Path]], *, timeout: float = 280) -> None:
-    """Run each command of `python -m training` by both ranks of one `torchrun`."""
+    """Run each command of `python -m training` in both ranks of one `torchrun`."""
     given = json.dumps([[str(part) for part in command] for command in commands])
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launcher += ["--nproc-per-node", "2", "-m", "tests.support.two_ranks", given]
@@ -21,7 +21,7 @@ def run_on_two_ranks(commands: Sequence[Sequence[str | Path]], *, timeout: float
 
 
 def main(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands in this rank; returns the first exit status that is not 0."""
+    """Run the commands in this rank; return the first exit status that is not 0."""
     from service.command_line import run
     from training.__main__ import app
     from training.ranks import leave_run

@@ -1,4 +1,4 @@
-"""What a view holds: read row by row without any search, or through a search.
+"""Read the content of a view row by row, or through a search.
 
 A row is described by its kind, its text and the ids of the labels that it votes for.
 """
@@ -17,14 +17,14 @@ PlanValues = list[tuple[int, int, list[int]]]
 
 
 def alive_rows(view: View) -> Rows:
-    """The numbers of all rows without a tombstone; fails if two parts hold the same row."""
+    """Return the numbers of all rows without a tombstone; fail if two parts hold the same row."""
     rows = view.alive_rows()
     assert len(set(rows.tolist())) == len(rows)
     return rows
 
 
 def described_rows(view: View) -> list[Row]:
-    """The description of every alive row, in order of the row numbers."""
+    """Return the description of every alive row, ordered by row number."""
     rows = alive_rows(view)
     columns, counts = view.votes(rows)
     votes = np.split(columns, np.cumsum(counts)[:-1]) if len(rows) else []
@@ -41,7 +41,7 @@ def described_rows(view: View) -> list[Row]:
 
 
 def vote_weights(view: View) -> dict[tuple[str, str], float]:
-    """The weights of votes of alive rows that are not 1, by the row's text and the label's id."""
+    """Map (row's text, label's id) to the weight of the vote if it is not 1."""
     rows = alive_rows(view)
     columns, counts, weights = view.weighted_votes(rows)
     if weights is None:
@@ -56,31 +56,31 @@ def vote_weights(view: View) -> dict[tuple[str, str], float]:
 
 
 def label_frequencies(view: View) -> Rows:
-    """How many alive instance rows vote for each column of V."""
+    """Return how many alive instance rows vote for each column of V."""
     rows = alive_rows(view)
     columns, _ = view.votes(rows[view.is_instance(rows)])
     return np.bincount(columns, minlength=view.labels.columns)
 
 
 def row_counts(view: View) -> Counter[Row]:
-    """How many alive rows have each description, whatever their order."""
+    """Count the alive rows of each description."""
     return Counter(described_rows(view))
 
 
 def retrieved_texts(view: View, query: str, **options: object) -> list[str]:
-    """The texts of all rows that a search returns, the nearest first."""
+    """Return the texts of all rows that a search finds, the nearest first."""
     vectors = encode(ENCODER, [query], role=Role.QUERY)
     rows = view.retrieve(vectors, depth=view.base_rows + view.live_rows, **options)[1][0]
     return [view.text(int(row)) for row in rows if row >= 0]
 
 
 def voting_texts(view: View, label_id: str) -> list[str]:
-    """The texts of all alive rows that vote for a label, in order of the row numbers."""
+    """Return the texts of all alive rows that vote for a label, ordered by row number."""
     return [text for _, text, voted in described_rows(view) if label_id in voted]
 
 
 def labels_by_id(view: View) -> dict[str, Label]:
-    """Every label by its id."""
+    """Map the id of each label to the label."""
     table = view.labels
     columns = np.arange(table.columns, dtype=np.int32)
     labels = [table.at(column) for column in columns[~table.is_deleted(columns)].tolist()]
@@ -88,5 +88,5 @@ def labels_by_id(view: View) -> dict[str, Label]:
 
 
 def plan_values(view: View) -> PlanValues:
-    """First row, stop and rows of every plan."""
+    """Return the first row, the stop (exclusive) and the rows of every plan."""
     return [(plan.first, plan.stop, plan.rows.tolist()) for plan in view.plans]

@@ -1,14 +1,14 @@
-"""Waits for another thread or process."""
+"""Wait for another thread or process."""
 
 import time
 from typing import Any
 
-READY_WITHIN = 180  # seconds; a busy machine must not fail a test
+READY_WITHIN = 180  # seconds; long enough for a busy machine
 POLL_SECONDS = 0.01
 
 
 def wait_for(condition: Any) -> Any:
-    """Call `condition` until its value is true and return that value; fail after READY_WITHIN."""
+    """Call `condition` until its value is true; return the value. Fails after READY_WITHIN."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
         value = condition()

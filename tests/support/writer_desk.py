@@ -1,4 +1,4 @@
-"""A writer whose commits a test can hold back and count."""
+"""A writer whose commits a test can delay and count."""
 
 import threading
 from collections.abc import Sequence
@@ -10,14 +10,11 @@ from service.core.encoding.representer import Representer
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.prediction.predictor import Predictor
-from service.core.prediction.query_cache import QueryCache
+from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.types import NewLabel
 from service.engine.loaded_bundle import LoadedBundle
-from service.engine.writing.operations import Operation, PutLabels
-from service.engine.writing.write_queue import RequestKey, WriteJob
+from service.engine.writing.operations import Operation, PostLabels, RequestKey, WriteJob, Written
 from service.engine.writing.writer import Writer
-from service.engine.writing.written import Written
 from service.telemetry import Telemetry
 from tests.support.serving import wait_for
 from tests.support.tiny.encoder import TrigramEncoder
@@ -26,7 +23,7 @@ AXE = NewLabel(id="axe", text="ice axe")
 
 
 class Desk:
-    """A writer with its log and memory; `hold` keeps commits from starting."""
+    """A writer with its log and memory; `hold` blocks further commits."""
 
     def __init__(self, bundle: Bundle, state: Path, *, live_rows: int = 100, waiting: int = 100):
         self.memory = KnowledgeMemory(bundle, MemoryLimits(live_rows=live_rows))
@@ -49,7 +46,7 @@ class Desk:
             log=self.log,
             loaded=self.loaded,
             telemetry=Telemetry(),
-            queue_items=waiting,
+            queue_labels=waiting,
             published=self._count,
         )
 
@@ -62,17 +59,13 @@ class Desk:
         self.published += 1
 
     def submit(self, labels: Sequence[NewLabel], key: RequestKey | None = None) -> Future[Written]:
-        return self.do(PutLabels(labels=tuple(labels)), key)
+        return self.do(PostLabels(items=tuple(labels)), key)
 
     def do(self, operation: Operation, key: RequestKey | None = None) -> Future[Written]:
-        nothing = [None] * len(operation.items)
-        job = WriteJob(
-            operation=operation, encoded_items=nothing, encoder_fingerprint="trigrams", request=key
-        )
-        return self.writer.submit(job)
+        return self.writer.submit(WriteJob(operation=operation, request=key))
 
     def hold(self) -> None:
-        """Let the writer begin a commit of a first label and stop there."""
+        """Make the writer begin to commit a first label and pause there."""
         self.go_on.clear()
         self.first = self.submit([NewLabel(id="first", text="first")])
         wait_for(lambda: self.commits)

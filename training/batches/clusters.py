@@ -1,4 +1,4 @@
-"""NGAME's clusters: similar instances, which are to be trained in one batch.
+"""NGAME's clusters: similar instances that are trained in the same batch.
 
 Shapes: n instances, d dimensions.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from service.core.types import Floats, Rows
 
-_ROUNDS = 10  # of 2-means; the halves change little after a few
+_ROUNDS = 10  # of 2-means; after a few rounds the halves hardly change
 
 
 def balanced_clusters(vectors: Floats, *, size: int, rng: np.random.Generator) -> list[Rows]:
@@ -26,7 +26,7 @@ def balanced_clusters(vectors: Floats, *, size: int, rng: np.random.Generator) -
 
 
 def balanced_halves(vectors: Floats, *, rng: np.random.Generator) -> np.ndarray:
-    """One of two halves, as a mask [n], by spherical 2-means; their sizes differ by at most one."""
+    """Mark one half of vectors [n, d], found by spherical 2-means; sizes differ by at most one."""
     pair = rng.choice(len(vectors), size=2, replace=False)
     direction = vectors[pair[0]] - vectors[pair[1]]  # [d]
     first_half = np.zeros(len(vectors), bool)

@@ -1,7 +1,6 @@
-"""The rows of each batch as a pure function of seed and step, so that resuming needs no state.
+"""The rows of each batch as a pure function of seed and step, so resuming needs no state.
 
-An epoch takes every row at most once, in a new order; rows that do not fill a last batch are left
-out of it.
+Each epoch has a new order. It takes a row at most once, and skips rows that fill no last batch.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from service.core.types import Rows
 
 
 def steps_per_epoch(rows: int, size: int) -> int:
-    """The number of whole batches in an epoch, at least one."""
+    """Return the number of whole batches in an epoch, at least one."""
     return max(1, rows // size)
 
 
 def batch_rows(
     step: int, *, rows: Rows, size: int, clusters: Sequence[Rows] | None, seed: int
 ) -> Rows:
-    """The rows of one step.
+    """Return the rows of one step.
 
-    `clusters` hold indices into `rows` and stay together; their order is shuffled, and so is the
-    order within each.
+    Each of `clusters` holds indices into `rows` that stay together. Clusters are shuffled, and so
+    are the rows within each.
     """
     epoch, place = divmod(step, steps_per_epoch(len(rows), size))
     rng = np.random.default_rng([seed, epoch, 1])
@@ -38,10 +37,10 @@ def batch_rows(
 
 
 def step_rng(seed: int, step: int) -> np.random.Generator:
-    """The generator that samples a step's positives and negatives."""
+    """Return the generator that samples a step's positives and negatives."""
     return np.random.default_rng([seed, step, 2])
 
 
 def dropout_seed(seed: int, step: int, process: int) -> int:
-    """The seed of a step's dropout, another for each process."""
+    """Return the seed of a step's dropout, which differs between processes."""
     return int(np.random.SeedSequence([seed, step, process, 3]).generate_state(1)[0])

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,6 +18,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.bundle import ranges
 from service.core.bundle.manifest import Refinement
 from service.core.config import STRICT
 from service.core.errors import InvalidData
@@ -34,23 +34,23 @@ Settings = TypeVar("Settings")
 class Choices:
     """The system that trained the encoder, and the memory's temperature tau, lambda and b.
 
-    `relevance` is how the weights of the data's pairs count in the votes of the memory; None where
-    it was not chosen: as the data have them.
+    `relevance` is the scale of the pairs' weights in the memory's votes. If it was not chosen, it
+    is None: weights count as the data set has them.
     """
 
     system: str
-    tau: float
-    memorization: float
-    depth: int
+    tau: ranges.Temperature
+    memorization: ranges.Share
+    depth: ranges.Depth
     relevance: Relevance | None = None
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class NovelChoices:
-    """A checkpoint's combiner (`training.systems.irene.combiner`) and Algorithm 1's numbers.
+    """A checkpoint's combiner (`training.systems.irene.combiner`) and IRENE's Algorithm 1 settings.
 
-    `classifiers` says where those of the known labels are: in the head's table, as IRENE's are, or
-    in the label keys, half of which are UniDEC's.
+    `classifiers` says where the known labels' classifiers are: in the head's table, as in IRENE, or
+    in the label keys, whose second part is UniDEC's classifier.
     """
 
     combiner: str
@@ -60,12 +60,12 @@ class NovelChoices:
     classifiers: Literal["table", "keys"] = "table"
 
 
-# For an encoder without choices; the temperature is RAE-XMC's.
+# The defaults for an encoder without choices; the temperature is RAE-XMC's.
 UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
 
 
 def as_document(settings: Choices | NovelChoices) -> dict[str, Any]:
-    """The settings as they are written; what was not chosen is left out."""
+    """Return the settings in the form that is written; settings of None are left out."""
     return {name: value for name, value in asdict(settings).items() if value is not None}
 
 
@@ -75,8 +75,8 @@ def write_choices(folder: Path, choices: Choices) -> None:
 
 
 def read_choices(folder: Path) -> Choices | None:
-    """The choices of a checkpoint, None where it has none; raises `InvalidData`."""
-    return _read(folder / CHOICES, TypeAdapter(Choices).validate_json, writer="train")
+    """Return the choices of a checkpoint, None if it has none; raises `InvalidData`."""
+    return _read(folder / CHOICES, Choices)
 
 
 def write_novel(folder: Path, novel: NovelChoices) -> None:
@@ -85,18 +85,18 @@ def write_novel(folder: Path, novel: NovelChoices) -> None:
 
 
 def read_novel(folder: Path) -> NovelChoices | None:
-    """IRENE's settings of a checkpoint, None where it has none; raises `InvalidData`."""
-    return _read(folder / NOVEL, TypeAdapter(NovelChoices).validate_json, writer="train")
+    """Return IRENE's settings of a checkpoint, None if it has none; raises `InvalidData`."""
+    return _read(folder / NOVEL, NovelChoices)
 
 
 def _write(path: Path, settings: Choices | NovelChoices) -> None:
     write_file(path, orjson.dumps(as_document(settings), option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _read(path: Path, parse: Callable[[bytes], Settings], *, writer: str) -> Settings | None:
+def _read(path: Path, kind: type[Settings]) -> Settings | None:
     if not path.is_file():
         return None
     try:
-        return parse(path.read_bytes())
-    except (orjson.JSONDecodeError, TypeError, ValidationError) as error:
-        raise InvalidData(path, f"is not what `{writer}` writes: {error}") from error
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (TypeError, ValidationError) as error:
+        raise InvalidData(path, f"is not what `train` writes: {error}") from error

@@ -1,12 +1,12 @@
-"""The files with which a checkpoint of OAK keeps its fusion, and what the bank adds to the items.
+"""An OAK checkpoint's item memory: the fusion, and the learned part of the items' bank vectors.
 
 | file                  | content                                                          |
 |-----------------------|------------------------------------------------------------------|
-| `fusion.json`         | how many items a query attends to; heads and width of the fusion |
+| `fusion.json`         | the number of attended items; heads and width of the fusion      |
 | `fusion.safetensors`  | the fusion's weights                                             |
-| `items.safetensors`   | `residuals` [M, d]: the bank's vectors less those of the texts   |
+| `items.safetensors`   | `residuals` [M, d]: bank vectors minus the vectors of the texts  |
 
-The items' texts are the data set's; keys and bank follow from them by the checkpoint's encoder. All
+The items' texts are in the data set. The checkpoint's encoder computes keys and bank from them. All
 but the weights are read without torch.
 """
 
@@ -44,12 +44,12 @@ def has_item_memory(folder: Path) -> bool:
 
 
 def write_fusion_choices(folder: Path, choices: FusionChoices) -> None:
-    """Write the numbers that the fusion is built with into a checkpoint's folder."""
+    """Write the fusion's sizes into a checkpoint's folder."""
     write_file(folder / FUSION, orjson.dumps(asdict(choices), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def read_fusion_choices(folder: Path) -> FusionChoices:
-    """The numbers that the fusion is built with; raises `InvalidData` for a damaged file."""
+    """Read the fusion's sizes; raises `InvalidData` for a damaged file."""
     try:
         document = orjson.loads((folder / FUSION).read_bytes())
     except orjson.JSONDecodeError as error:
@@ -58,16 +58,14 @@ def read_fusion_choices(folder: Path) -> FusionChoices:
 
 
 def read_residuals(folder: Path, *, items: int, dimension: int) -> Floats:
-    """What the bank adds to the items' vectors, [M, d]; raises `InvalidData` for other items."""
+    """Return the bank vectors minus those of the texts, [M, d]; `InvalidData` for other items."""
     path = folder / ITEMS
     try:
         residuals: Floats = load_file(path)[RESIDUALS]
     except (OSError, SafetensorError, KeyError) as error:
         raise InvalidData(path, f"cannot be read: {error}") from error
     if residuals.shape != (items, dimension):
-        raise InvalidData(
-            path,
-            f"has shape {list(residuals.shape)}, but the data set's items with this encoder have"
-            f" {[items, dimension]}; take the data set of the run",
-        )
+        expected = f"the data set's items with this encoder have {[items, dimension]}"
+        shape = f"has shape {list(residuals.shape)}, but {expected}"
+        raise InvalidData(path, f"{shape}; take the data set of the run")
     return residuals

@@ -1,6 +1,6 @@
-"""The label keys Z of a checkpoint, where its system replaces the labels' text vectors.
+"""The label keys Z of a checkpoint whose system replaces the labels' text vectors.
 
-One-versus-all does so by classifiers, IRENE by combined vectors. They are read without torch.
+One-versus-all replaces them by classifiers, IRENE by combined vectors. Reading them needs no torch.
 
 Shapes: L labels, d dimensions.
 """
@@ -18,7 +18,7 @@ LABEL_KEYS = "label_keys.npy"
 
 
 def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
-    """Z [L, d] of a checkpoint; None where its keys are the labels' text vectors.
+    """Return Z [L, d] of a checkpoint, None if its keys are the labels' text vectors.
 
     Raises `InvalidData` for a file without exactly `labels` rows.
     """
@@ -30,8 +30,7 @@ def read_label_keys(folder: Path, *, labels: int) -> Floats | None:
     except ValueError as error:
         raise InvalidData(path, f"cannot be read: {error}") from error
     if keys.ndim != 2 or len(keys) != labels:
-        raise InvalidData(
-            path, f"has shape {list(keys.shape)}, but the data set has {labels} labels"
-        )
+        message = f"has shape {list(keys.shape)}, but the data set has {labels} labels"
+        raise InvalidData(path, message)
     vectors: Floats = keys.astype(np.float32)
     return vectors

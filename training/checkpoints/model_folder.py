@@ -4,9 +4,10 @@
 |------------------------------|-----------------------------------------------------------------|
 | all of sentence-transformers | weights, tokenizer, pooling; `SentenceTransformer(folder)` loads |
 | `keymatch.json` and others   | inference settings, see `training.checkpoints.choices`          |
+| `trained_texts.npz`          | hashes of the queries that it has trained on                    |
 | `own.safetensors`            | the head's parameters, such as one-versus-all classifiers       |
 | `fusion.json` and others     | OAK's item memory, see `training.checkpoints.item_memory`       |
-| `label_keys.npy`             | Z, fp16 [L, d], where a system replaces the label vectors       |
+| `label_keys.npy`             | Z, fp16 [L, d], if a system replaces the label vectors          |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
-from service.core.files.atomic import new_folder
+from service.core.files.atomic import new_folder, writing
 from service.core.types import Floats, Role
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.models.lora import merged
@@ -35,16 +36,16 @@ def write_model(
     head_weights: Mapping[str, Tensor] | None = None,
     label_keys: Floats | None = None,
 ) -> None:
-    """Replace `folder` by the encoder as it is now.
+    """Write the encoder in place of `folder`; LoRA's adapters are merged into its weights.
 
-    `head_weights` are the head's parameters by name, `label_keys` [L, d] unit vectors. Adapters of
-    LoRA become part of the weights.
+    `head_weights` are the head's parameters by name, `label_keys` are unit vectors [L, d].
     """
     model = encoder.model
     model.prompts = {"query": encoder.prompts[Role.QUERY], "document": encoder.prompts[Role.LABEL]}
+    model.default_prompt_name = None  # it may name a prompt that was just replaced
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    with new_folder(new) as partial:
+    with writing(folder, new), new_folder(new) as partial:
         with without_progress_bars(), merged(model):
             model.save(str(partial), create_model_card=False)
         if head_weights is not None:

@@ -17,7 +17,7 @@ from training.datasets.metadata_texts import MetadataSettings
 
 RUN = "run.json"
 BEST = "best"  # the folder of the best checkpoint, in the run's folder
-DATA_DIGEST = "data_digest"  # the fact that tells data of one name apart: SHA-256 of the texts
+DATA_DIGEST = "data_digest"  # SHA-256 of the texts; it tells data sets of the same name apart
 
 
 def write_run(run: Path, facts: dict[str, Any]) -> None:
@@ -26,7 +26,7 @@ def write_run(run: Path, facts: dict[str, Any]) -> None:
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    """A run's facts; raises `InvalidData` naming the file."""
+    """Read a run's facts; raises `InvalidData` naming the file."""
     path = run / RUN
     try:
         facts: dict[str, Any] = orjson.loads(path.read_bytes())
@@ -38,7 +38,7 @@ def read_run(run: Path) -> dict[str, Any]:
 
 
 def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
-    """A run's facts; raises `InvalidData`, and `InvalidInput` for a run on another data set."""
+    """Read a run's facts; raises `InvalidData`, or `InvalidInput` if it trained on other data."""
     facts = read_run(run)
     if facts["dataset"] != dataset:
         raise InvalidInput(f"{run} was trained on {facts['dataset']!r}, not on {dataset!r}")
@@ -46,9 +46,9 @@ def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
 
 
 def metadata_of_run(facts: dict[str, Any], run: Path) -> MetadataSettings:
-    """What is appended to the texts that a run was trained on; raises `InvalidConfig`.
+    """Return the metadata settings of a run; raises `InvalidConfig`.
 
-    Runs of versions without metadata have nothing appended.
+    In runs of older versions, which knew no metadata, nothing is appended to texts.
     """
     table = facts.get("settings", {}).get("metadata", {})
     return parse(MetadataSettings, table, source=str(run / RUN))

@@ -1,4 +1,4 @@
-"""Where a run's saved state lies, and how far it is; readable without torch."""
+"""The place and the step of a run's saved state; readable without torch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ NOTHING_TO_RESUME = "there is nothing to resume; check --out, or leave --resume 
 
 
 def newest(folder: Path) -> Path | None:
-    """The folder of the newest complete state; None where there is none.
+    """Return the folder of the newest complete state, None if there is none.
 
-    A stop between the two renames of `state.save` leaves the state under another name.
+    If `state.save` stops between its two renames, it leaves the state under another name.
     """
-    names = (
-        folder,
-        folder.with_name(f".{folder.name}.new"),
-        folder.with_name(f".{folder.name}.old"),
-    )
-    return next((name for name in names if (name / STATE).is_file()), None)
+    names = (folder.name, f".{folder.name}.new", f".{folder.name}.old")
+    folders = map(folder.with_name, names)
+    return next((place for place in folders if (place / STATE).is_file()), None)
 
 
 def saved_step(run: Path) -> int | None:
-    """The step of a run's newest state; None where there is none."""
-    saved = newest(run / LAST)
-    if saved is None:
+    """Return the step of a run's newest state, None if there is none."""
+    if (saved := newest(run / LAST)) is None:
         return None
     return int(orjson.loads((saved / STATE).read_bytes())["progress"]["step"])

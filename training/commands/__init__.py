@@ -1,1 +1,1 @@
-"""The commands of `python -m training`: one file each, which parses, calls and prints."""
+"""Commands of `keymatch`; each file parses arguments, calls the code and prints."""

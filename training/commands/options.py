@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from training.models.precision import Precision
 
-FLAT = Parameter(name="*", negative=())  # a group's options carry the names of its fields
-MANY = Parameter(consume_multiple=True, negative=())  # --only a b c
+FLAT = Parameter(name="*", negative=())  # a group's options are named after its fields
+MANY = Parameter(consume_multiple=True, negative=())  # one option, several values: --only a b c
 ScoringPrecision = Annotated[
     Precision,
     Parameter(

@@ -1,4 +1,4 @@
-"""`python -m training train`: trains an encoder by a recipe on a data set."""
+"""`keymatch lab train`: trains an encoder by a recipe on a data set."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from service.command_line import Interrupted, open_console
-from service.core.errors import InvalidData, MissingExtra
+from service.core.errors import InvalidData
 from service.core.files.atomic import refuse_unwritable
-from training.checkpoints.choices import Choices, as_document
-from training.checkpoints.run_json import BEST, DATA_DIGEST, RUN, read_run_on, write_run
+from training.checkpoints.choices import Choices
+from training.checkpoints.run_json import BEST, RUN, read_run_on
 from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, saved_step
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
-from training.datasets.train_test_overlap import refuse_overlap
-from training.evaluation.answers import digest_of
+from training.datasets.train_test_split import refuse_overlap
 from training.loop.interruption import Interruption
 from training.models.encoder_location import find_encoder
 from training.progress import say
@@ -33,7 +32,7 @@ from training.recipes.recipe import Recipe
 if TYPE_CHECKING:
     from training.loop.state import Progress
 
-FIRST_STAGE = "encoder"  # the folder of the first stage's run, in that of the second
+FIRST_STAGE = "encoder"  # the folder of the first stage's run, within the second stage's
 
 
 def list_recipes(*, measured: Annotated[bool, Parameter(negative=())] = False) -> None:
@@ -42,7 +41,7 @@ def list_recipes(*, measured: Annotated[bool, Parameter(negative=())] = False) -
     Parameters
     ----------
     measured
-        List those that were tuned on, or published for, one data set.
+        List the recipes that were tuned on, or published for, one data set instead.
     """
     table = Table(show_header=False, box=None)
     for name in recipes.names(recipes.MEASURED if measured else recipes.GENERAL):
@@ -63,14 +62,14 @@ def train(
 ) -> int:
     """Train an encoder; `torchrun --nproc-per-node N -m training train ...` uses N GPUs.
 
-    Writes the best checkpoint to OUT/best, a sentence-transformers folder that `export bundle
-    --encoder` takes. OUT also gets the state for --resume (last), metrics.jsonl, TensorBoard files
-    and run.json.
+    Writes the best checkpoint to OUT/best, a sentence-transformers folder for `export bundle
+    --encoder`. OUT also gets the state for --resume (last), metrics.jsonl, TensorBoard files and
+    run.json.
 
     Parameters
     ----------
     recipe
-        A recipe's name (`python -m training recipes` lists them) or a .toml file.
+        A recipe's name (`keymatch lab recipes` lists them) or a .toml file.
     data
         The data set's folder.
     out
@@ -78,8 +77,8 @@ def train(
     set
         Settings that override the recipe's, as table.key=value.
     encoder
-        The encoder to start from, in place of the recipe's or of its first stage; also a run's
-        folder, for its best checkpoint.
+        The encoder to start from, instead of the recipe's or its first stage's. If it is a run's
+        folder, the best checkpoint is used.
     resume
         Continue the run in OUT from its last saved state. SIGINT (Ctrl-C) and SIGTERM save it.
     allow_test_rows
@@ -108,7 +107,7 @@ def train(
 
 
 def can_resume(out: Path) -> bool:
-    """Whether a run, or its first stage, has something that --resume goes on from."""
+    """Whether a run, or its first stage, has a saved state from which --resume can continue."""
     first = out / FIRST_STAGE
     return saved_step(out) is not None or saved_step(first) is not None or (first / RUN).exists()
 
@@ -140,13 +139,15 @@ class _Command:
             encoder = _first_stage(chosen, dataset, out / FIRST_STAGE, interruption, resume=resume)
         if encoder is not None:
             chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
-        resume = resume and saved_step(out) is not None  # or only the first stage was begun
+        resume = resume and saved_step(out) is not None  # False if only the first stage had begun
         _train(chosen, dataset, out, interruption, source=self.recipe, resume=resume)
 
     def how_to_go_on(self, end: Interrupted, *, processes: int) -> str:
-        """What was saved, and the command that continues with as many processes."""
-        start = ["torchrun", "--nproc-per-node", str(processes)] if processes > 1 else ["python"]
-        words = [*start, "-m", "training", "train", self.recipe, "--data", str(self.data)]
+        """Say what was saved, and which command continues with `processes` processes."""
+        start = ["keymatch", "lab"]
+        if processes > 1:
+            start = ["torchrun", "--nproc-per-node", str(processes), "-m", "training"]
+        words = [*start, "train", self.recipe, "--data", str(self.data)]
         words += ["--out", str(self.out), *(["--set", *self.set] if self.set else [])]
         words += [] if self.encoder is None else ["--encoder", self.encoder]
         words += ["--allow-test-rows"] if self.allow_test_rows else []
@@ -189,12 +190,10 @@ def _train(
     source: str,
     resume: bool,
 ) -> None:
-    try:
-        from training.hardware import hardware
-        from training.loop.finish import choose_for_inference
-        from training.loop.setup import open_run
-    except ImportError as error:
-        raise MissingExtra(error.name or "a package", extra="training") from error
+    from training.hardware import hardware
+    from training.loop.finish import choose_for_inference, write_facts
+    from training.loop.setup import open_run
+
     console = open_console()
     trainer = open_run(
         chosen,
@@ -209,16 +208,8 @@ def _train(
     choices, _ = choose_for_inference(trainer, console=console)
     if not trainer.is_main_process:
         return
-    facts = {
-        "recipe": source,
-        "settings": asdict(chosen),
-        "dataset": dataset.name,
-        DATA_DIGEST: digest_of(dataset),
-        "progress": asdict(progress),
-        "choices": as_document(choices),
-        "hardware": hardware(trainer.model.accelerator),
-    }
-    write_run(out, facts)
+    used = hardware(trainer.model.accelerator)
+    write_facts(out, source, asdict(chosen), dataset, asdict(progress), choices, used)
     _say_what_is_kept(out, progress, choices, console)
 
 
@@ -230,7 +221,7 @@ def _say_what_is_kept(out: Path, progress: Progress, choices: Choices, console: 
     )
     if not progress.best_step:
         console.print(
-            "training made the encoder worse on the held-out rows: the untrained one is kept. Try a"
-            " smaller learning rate, or `python -m training fit`",
+            "training made the encoder worse on the held-out rows: the one that it started from is"
+            " kept. Try a smaller learning rate, or `keymatch fit`",
             soft_wrap=True,
         )

@@ -6,24 +6,25 @@ Shapes: N instances of a split, L labels, M metadata items.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
+from service.core.types import Rows
 
 ALLOWED_FIELDS = (("title",), ("title", "content"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Propensity:
-    """The propensity constants A and B of Jain et al. (2016), which belong to a data set.
+    """A data set's propensity constants A and B (Jain et al., 2016).
 
-    The public repository uses 0.5 and 0.4 for Wikipedia, 0.6 and 2.6 for Amazon, otherwise 0.55 and
-    1.5.
+    The public repository sets A, B to .5, .4 for Wikipedia, .6, 2.6 for Amazon, else .55, 1.5.
     """
 
     a: float
@@ -53,6 +54,12 @@ class Texts:
             message = f"{len(self.uids)} uids but {len(self.texts)} texts; each text needs one uid"
             raise InvalidInput(message, field="uids")
 
+    @classmethod
+    def named_by_text(cls, texts: Iterable[str]) -> Texts:
+        """Return texts that are their own uids."""
+        names = tuple(texts)
+        return cls(uids=names, texts=names)
+
     def __len__(self) -> int:
         return len(self.uids)
 
@@ -63,19 +70,31 @@ class Split:
 
     instances: Texts  # N
     labels_of: csr_matrix  # [N, L] float32, the relevance Y
-    filtered: csr_matrix  # [N, L] bool, pairs that are removed before ranking and do not train
-    metadata_of: csr_matrix | None = None  # [N, M] float32, ones
+    filtered: csr_matrix  # [N, L] bool, pairs that are left out of both training and ranking
+    metadata_of: csr_matrix | None = None  # [N, M] float32, every entry is 1
 
     def __len__(self) -> int:
         return len(self.instances)
+
+    def select(self, rows: Rows) -> Split:
+        """Return the given rows, in the given order."""
+        uids, texts, chosen = self.instances.uids, self.instances.texts, rows.tolist()
+        return Split(
+            instances=Texts(
+                uids=tuple(uids[row] for row in chosen), texts=tuple(texts[row] for row in chosen)
+            ),
+            labels_of=self.labels_of[rows],
+            filtered=self.filtered[rows],
+            metadata_of=None if self.metadata_of is None else self.metadata_of[rows],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """A data set; raises `InvalidInput` if the shapes of its parts do not agree.
 
-    `fields` are the fields that each text was joined from; `source` says where the data is from,
-    and `learned` which events of a label log it holds.
+    Each text was made by joining `fields`. `source` names the data's origin. `learned` names the
+    events of a label log that the data include.
     """
 
     name: str
@@ -84,7 +103,7 @@ class Dataset:
     labels: Texts  # L; a label may occur in neither split
     propensity: Propensity = DEFAULT_PROPENSITY
     fields: tuple[str, ...] = ("title", "content")
-    label_metadata: csr_matrix | None = None  # [L, M] float32, ones
+    label_metadata: csr_matrix | None = None  # [L, M] float32, every entry is 1
     metadata: Texts | None = None  # M
     source: str = ""
     learned: LearnedFacts | None = None
@@ -105,8 +124,46 @@ class Dataset:
             _check_shape(name, matrix, (rows, len(self.metadata)))
 
 
+def of_texts(
+    labels_of: Mapping[str, Collection[str]],
+    *,
+    is_test: Callable[[str], bool],
+    name: str,
+    source: str,
+) -> Dataset:
+    """Build an unweighted data set from texts and their labels; each text is its own uid.
+
+    Rows keep their order, and labels are sorted. A label equal to its row's text is filtered.
+    """
+    labels = sorted({label for found in labels_of.values() for label in found})
+    column = {label: number for number, label in enumerate(labels)}
+
+    def split(*, test: bool) -> Split:
+        texts = [text for text in labels_of if is_test(text) is test]
+        shape, found = (len(texts), len(labels)), [labels_of[text] for text in texts]
+        columns = np.fromiter(map(column.__getitem__, chain.from_iterable(found)), np.int32)
+        counts = np.fromiter(map(len, found), np.int64)
+        rows = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
+        ones = np.ones(len(columns), np.float32)
+        same_text = ((row, column[text]) for row, text in enumerate(texts) if text in column)
+        return Split(
+            instances=Texts.named_by_text(texts),
+            labels_of=csr_matrix((ones, (rows, columns)), shape=shape),
+            filtered=pairs_matrix(same_text, shape=shape),
+        )
+
+    return Dataset(
+        name=name,
+        train=split(test=False),
+        test=split(test=True),
+        labels=Texts.named_by_text(labels),
+        fields=("title",),
+        source=source,
+    )
+
+
 def require_test_rows(dataset: Dataset) -> None:
-    """Raise `InvalidInput` for a data set without a test split, where something is measured."""
+    """Raise `InvalidInput` for a data set without test rows."""
     if not len(dataset.test):
         message = f"data set {dataset.name} has no test rows to measure on"
         raise InvalidInput(f"{message}; `data pairs --test-fraction` above 0 makes some")
@@ -121,9 +178,9 @@ def check_fields(fields: tuple[str, ...]) -> None:
 
 def pairs_matrix(pairs: Iterable[tuple[int, int]], *, shape: tuple[int, int]) -> csr_matrix:
     """Mark pairs (row, column) in a bool matrix of `shape`; a repeated pair is marked once."""
-    entries = np.array(list(pairs), dtype=np.int32).reshape(-1, 2)  # [P, 2]
+    entries = np.fromiter(pairs, np.dtype((np.int32, 2)))  # [P, 2]
     ones = np.ones(len(entries), dtype=np.bool_)
-    matrix = csr_matrix((ones, (entries[:, 0], entries[:, 1])), shape=shape, dtype=np.bool_)
+    matrix = csr_matrix((ones, entries.T), shape=shape, dtype=np.bool_)
     matrix.sum_duplicates()
     return matrix
 

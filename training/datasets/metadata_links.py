@@ -1,6 +1,6 @@
-"""A data set's metadata items: those that what reads them requires, and those that a row has.
+"""A data set's metadata items, and which of them each row is linked to.
 
-Shapes: n rows, M items, m items of a row.
+Shapes: n rows, M items, m items of one row.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from service.core.errors import InvalidInput
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Texts
 
-NO_ITEM = -1  # fills up where a row has fewer items than others
+NO_ITEM = -1  # pads rows that have fewer items than others
 
 
 def require_metadata(dataset: Dataset, *, reader: str) -> Texts:
-    """The metadata items; raises `InvalidInput`, which says that `reader` needs some."""
+    """Return the metadata items; raises `InvalidInput`, which says that `reader` needs some."""
     if dataset.metadata is None or not len(dataset.metadata):
         raise InvalidInput(
             f"{reader} metadata items, and data set {dataset.name} has none (metadata.json.gz)"
@@ -25,15 +25,15 @@ def require_metadata(dataset: Dataset, *, reader: str) -> Texts:
 
 
 def item_frequency(metadata_of: csr_matrix) -> Rows:
-    """How many rows of metadata_of [n, M] have each item, [M]."""
+    """Return how many rows of metadata_of [n, M] have each item, [M]."""
     frequency: Rows = np.asarray((metadata_of != 0).sum(axis=0)).ravel()
     return frequency
 
 
 def linked_items(metadata_of: csr_matrix, frequency: Rows, *, count: int) -> Rows:
-    """The true items of each row of metadata_of [n, M], the rarest first, as places [n, m].
+    """Return the columns [n, m] of the items of each row of metadata_of [n, M], the rarest first.
 
-    `frequency` [M] says how rare; of equally rare items the first one comes first. `count` is m.
+    `frequency` [M] counts the rows with each item; ties keep the items' order. `count` is m.
     """
     places = np.full((metadata_of.shape[0], count), NO_ITEM, np.int64)
     row_of = np.repeat(np.arange(len(places)), np.diff(metadata_of.indptr))  # of each link
@@ -46,9 +46,9 @@ def linked_items(metadata_of: csr_matrix, frequency: Rows, *, count: int) -> Row
 
 
 def all_linked(metadata_of: csr_matrix, dataset: Dataset) -> Rows:
-    """All items that each row of metadata_of [n, M] is linked to, the rarest in training first.
+    """Return the columns [n, m] of all items of each row of metadata_of [n, M], the rarest first.
 
-    Returns places [n, m], m being the largest number of items of a row.
+    Rarity is counted in the training rows; m is the largest number of items in a row.
     """
     assert dataset.train.metadata_of is not None
     frequency = item_frequency(dataset.train.metadata_of)

@@ -1,6 +1,6 @@
 """Texts with their metadata appended: MOGIC's early fusion, which its oracle reads (section 3.2).
 
-A query of a service has no metadata, so nothing that is served reads such texts.
+A service's queries have no metadata, so no served encoder reads such texts.
 
 Shapes: N texts, M metadata items.
 """
@@ -17,21 +17,16 @@ from scipy.sparse import csr_matrix
 from service.core.config import STRICT, Count
 from service.core.types import Rows
 from training.datasets.dataset import Dataset, Split, Texts
-from training.datasets.metadata_links import (
-    NO_ITEM,
-    item_frequency,
-    linked_items,
-    require_metadata,
-)
+from training.datasets.metadata_links import NO_ITEM, item_frequency, linked_items, require_metadata
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class MetadataSettings:
-    """Which texts get their metadata appended: those of queries, of labels, both, or none.
+    """Which texts get their metadata appended: queries, labels, both, or none.
 
-    A text gets at most `items` items, the rarest first, since those say most; each one follows a
-    `delimiter`, by default BERT's separator token. What a text has beyond the recipe's
-    `encoder.query_tokens` and `label_tokens` is cut.
+    A text gets at most `items` items, the rarest and so most informative first. A `delimiter`
+    precedes each, by default BERT's separator token. The recipe's `encoder.query_tokens` and
+    `label_tokens` limit the result.
     """
 
     append: Literal["none", "queries", "labels", "both"] = "none"
@@ -45,7 +40,7 @@ class MetadataSettings:
 
 
 def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
-    """The data set with its true metadata appended to its texts, those of the test rows included.
+    """Append each row's own metadata to a data set's texts, test rows included.
 
     Raises `InvalidInput` for a data set without metadata.
     """
@@ -67,7 +62,7 @@ def with_metadata(dataset: Dataset, settings: MetadataSettings) -> Dataset:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Appending:
-    """How metadata are appended to any texts of a data set."""
+    """Appends metadata to any texts of a data set."""
 
     settings: MetadataSettings
     items: Texts  # M
@@ -75,30 +70,19 @@ class Appending:
 
     @classmethod
     def of(cls, dataset: Dataset, settings: MetadataSettings) -> Appending:
-        """That of a data set; raises `InvalidInput` for one without metadata."""
+        """Read a data set's metadata; raises `InvalidInput` if it has none."""
         items = require_metadata(dataset, reader=f"metadata.append = {settings.append!r} reads")
-        return cls(settings=settings, items=items, frequency=_frequency(dataset))
+        # Test rows are not counted: training must not know them.
+        matrices = (dataset.train.metadata_of, dataset.label_metadata)
+        frequency = sum(item_frequency(matrix) for matrix in matrices if matrix is not None)
+        return cls(settings=settings, items=items, frequency=np.asarray(frequency))
 
     def to(self, texts: Texts, metadata_of: csr_matrix | None) -> Texts:
-        """The texts [N], each with its items of metadata_of [N, M]."""
+        """Return the texts [N], each with its items of metadata_of [N, M]."""
         assert metadata_of is not None
         items = linked_items(metadata_of, self.frequency, count=self.settings.items)
-        names = self.items.texts
-        fused = (
-            self.settings.delimiter.join(
-                [text, *(names[item] for item in chosen if item != NO_ITEM)]
-            )
-            for text, chosen in zip(texts.texts, items.tolist(), strict=True)
-        )
+        fused = []
+        for text, chosen in zip(texts.texts, items.tolist(), strict=True):
+            names = (self.items.texts[item] for item in chosen if item != NO_ITEM)
+            fused.append(self.settings.delimiter.join([text, *names]))
         return replace(texts, texts=tuple(fused))
-
-
-def _frequency(dataset: Dataset) -> Rows:
-    """How many training rows and labels have each item, [M]; test rows are unknown in training."""
-    counts = [
-        item_frequency(matrix)
-        for matrix in (dataset.train.metadata_of, dataset.label_metadata)
-        if matrix is not None
-    ]
-    frequency: Rows = np.sum(counts, axis=0)
-    return frequency

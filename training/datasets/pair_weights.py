@@ -1,6 +1,6 @@
-"""What the rows of a table weigh, and how relevant that makes a pair.
+"""Weights of a table's rows, and the relevance of a pair that follows from them.
 
-Pairs are stored with their relevance. `with_relevance` reads stored weights on another scale.
+Data sets store each pair's relevance. `with_relevance` converts it to another scale.
 
 Shapes: R rows of the table, Q queries, L labels.
 """
@@ -13,17 +13,27 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from service.core.errors import InvalidInput
 from service.core.types import Doubles, Floats
 from training.datasets.dataset import Dataset
-from training.datasets.sparse_rows import LARGEST, SMALLEST
 
 DAY = 86_400.0  # seconds
+# Smallest and largest relevance that float32 can store; a smaller one would become zero.
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+LARGEST = float(np.finfo(np.float32).max)
 
 Relevance = Literal["given", "binary", "log"]
 
 
+def require_half_life(days: float | None) -> None:
+    """Raise `InvalidInput` unless `days` is a positive number; None stands for no half-life."""
+    if days is not None and not 0 < days < float("inf"):
+        message = f"the half-life must be a positive number of days, not {days}"
+        raise InvalidInput(message, field="half_life")
+
+
 def decayed(weights: Doubles, times: Doubles, *, half_life: float) -> Doubles:
-    """The weights [R] of rows at `times` [R]: weight * 0.5 ** (age / half_life).
+    """Return the weights [R] of rows at `times` [R]: weight * 0.5 ** (age / half_life).
 
     Age is counted in days before the newest row, and `half_life` is in days.
     """
@@ -32,10 +42,9 @@ def decayed(weights: Doubles, times: Doubles, *, half_life: float) -> Doubles:
 
 
 def relevance(summed: csr_matrix, *, scale: Relevance) -> csr_matrix:
-    """The relevance Y [Q, L] as float32 of pairs whose rows weigh w = `summed` [Q, L] together.
+    """Return the relevance Y [Q, L], float32, of pairs from their summed weights w [Q, L].
 
-    `given` is w, `binary` 1 and `log` ln(1 + w). What float32 cannot hold becomes its smallest or
-    largest positive number.
+    `given` is w, `binary` 1 and `log` ln(1 + w). Values are clipped to `SMALLEST` and `LARGEST`.
     """
     scaled = summed.astype(np.float64)
     if scale == "binary":
@@ -47,7 +56,7 @@ def relevance(summed: csr_matrix, *, scale: Relevance) -> csr_matrix:
 
 
 def with_relevance(dataset: Dataset, scale: Relevance | None) -> Dataset:
-    """The data set with the relevance of its training pairs on a scale; None: as they are."""
+    """Return the data set with its training pairs' relevance on `scale`; None changes nothing."""
     if scale is None or scale == "given":
         return dataset
     train = dataset.train
@@ -56,10 +65,10 @@ def with_relevance(dataset: Dataset, scale: Relevance | None) -> Dataset:
 
 
 def vote_weights(labels_of: csr_matrix) -> Floats | None:
-    """The weights of an instance's votes in the memory: y / (the mean y of its labels).
+    """Return the weight of each vote in the memory, y / (the mean y of its instance's labels).
 
-    Returns one for each entry of Y = `labels_of` [N, L], as float32; their mean over a row is 1, as
-    it is where all labels are equally relevant. None if that is so in every row.
+    There is one float32 for each entry of Y = `labels_of` [N, L]; their mean over a row is 1.
+    Returns None if within each row all labels are equally relevant.
     """
     counts = np.diff(labels_of.indptr)
     starts = labels_of.indptr[:-1][counts > 0]

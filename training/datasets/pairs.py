@@ -1,7 +1,8 @@
-"""A table of (query, keyword[, weight, time, metadata]) rows as a data set.
+"""Turns a table of (query, keyword[, weight, time, metadata]) rows into a data set.
 
 Equal queries become one instance, equal keywords one label, and the weights of a repeated pair are
-added. Whitespace at the ends is removed and inside is collapsed; nothing else is changed.
+added. Texts are equal if their identities are (`service.core.text_identity`): case, spaces and
+Unicode form do not matter. The spelling of a text's first row is kept, with single spaces.
 
 Shapes: Q queries, L labels, M metadata items.
 """
@@ -15,16 +16,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
-from service.core.files.bad_rows import CountedBadRows, OnBadRow, stop
-from service.core.types import Bools, Rows
-from training.datasets.dataset import (
-    DEFAULT_PROPENSITY,
-    Dataset,
-    Propensity,
-    Split,
-    Texts,
-)
-from training.datasets.pair_weights import Relevance, relevance
+from service.core.files.lines import CountedBadRows, OnBadRow, stop
+from service.core.types import Bools
+from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.pair_weights import Relevance, relevance, require_half_life
 from training.datasets.propensity import label_frequency
 from training.datasets.tables.collected_pairs import CollectedPairs
 from training.datasets.tables.rows import Columns, read_rows
@@ -33,7 +28,7 @@ from training.datasets.train_test_split import split_by_hash, split_by_time
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """How rows become a data set; raises `InvalidInput` for values out of range.
+    """Options for turning rows into a data set; raises `InvalidInput` for values out of range.
 
     Attributes
     ----------
@@ -48,6 +43,9 @@ class PairOptions:
     keep_exact
         Keep pairs whose query equals the keyword as positives. Otherwise such pairs are filtered:
         they are neither trained nor counted.
+    keep_case
+        Keep queries apart that differ only in case, spaces or Unicode form, for an encoder that
+        tells them apart. Otherwise they are one query.
     """
 
     test_fraction: float = 0.2
@@ -55,25 +53,26 @@ class PairOptions:
     half_life: float | None = None
     relevance: Relevance = "given"
     keep_exact: bool = False
+    keep_case: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
             message = f"the test fraction must be 0 or more and below 1, not {self.test_fraction}"
             raise InvalidInput(message, field="test_fraction")
-        if self.half_life is not None and not 0 < self.half_life < float("inf"):
-            message = f"the half-life must be a positive number of days, not {self.half_life}"
-            raise InvalidInput(message, field="half_life")
+        require_half_life(self.half_life)
         if self.half_life is not None and self.relevance == "binary":
             raise InvalidInput("binary relevance has no weights that a half-life could change")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What became of the rows of a table."""
+    """Counts of a table's rows and pairs."""
 
-    rows: int  # that were read, bad ones included
-    rejected: int
+    rows: int  # all rows read, bad ones included
     merged: int  # rows that repeat a pair
+    folded_queries: int  # spellings that were merged into the first one of the same query
+    folded_labels: int
+    unweighted: int  # rows with an empty weight
     exact: int  # pairs whose query equals the keyword
     test_only: int  # labels without a training row
     period: tuple[float, float] | None  # Unix seconds of the oldest and the newest row
@@ -81,7 +80,7 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableData:
-    """The data set of a table, and what was done to its rows."""
+    """The data set of a table, and the facts about its rows."""
 
     dataset: Dataset
     facts: TableFacts
@@ -93,52 +92,64 @@ def from_table(
     options: PairOptions = PairOptions(),
     *,
     name: str | None = None,
-    propensity: Propensity = DEFAULT_PROPENSITY,
     delimiter: str | None = None,
     on_bad: OnBadRow = stop,
 ) -> TableData:
     """Read a csv, tsv, jsonl (each also .gz) or parquet file.
 
-    All rows of a query go to train, or all to test: by a hash of its text, so that rows that are
-    added later move no other query, or by time where there is a column of times. Instances and
-    labels keep the order of their first row, and labels of test queries alone stay in the label
-    set. A label's uid is its text or its id; an id must always have the same text, while a text may
-    have several ids. A label whose text equals the query is filtered for that query. Metadata items
-    of a query or a label are those of all its rows.
+    All rows of a query go to the same split, chosen by time if there is a column of times.
+    Otherwise a hash of the text's identity decides, so rows added later move no other query.
 
-    `delimiter` is for csv files, and `on_bad` gets the error of each bad row.
+    Instances and labels keep the order of their first row. Labels that only test queries have are
+    kept too. A label's uid is its id, or the identity of its text. An id must always have the
+    same text, while a text may have several ids. A label whose text equals the query is filtered
+    for that query. A query or label has the metadata items of all its rows.
+
+    `delimiter` separates the columns of csv files. `on_bad` is called with each bad row's error.
 
     Raises:
         InvalidData: with file, line and column of the mistake; also for a table without good rows,
-            for columns of metadata without any, and a split that leaves one side empty.
+            for metadata columns that are all empty, and for a split that leaves one side empty.
         InvalidInput: a half-life without a column of times.
         MissingExtra: the file is parquet and pyarrow is not installed.
     """
     if options.half_life is not None and columns.time is None:
         raise InvalidInput("a half-life needs a column of times: --time", field="half_life")
-    pairs, rejected = _read(Path(path), columns, delimiter=delimiter, on_bad=on_bad)
+    pairs, bad = CollectedPairs(Path(path), keep_case=options.keep_case), CountedBadRows(on_bad)
+    for row in read_rows(pairs.path, columns, delimiter=delimiter, on_bad=bad):
+        pairs.append(row, bad)
+    if not len(pairs):
+        all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
+        raise InvalidData(pairs.path, all_bad or "holds no rows")
     test = _test_rows(pairs, options, by_time=columns.time is not None)
     weights = pairs.summed(options.half_life)
-    same, metadata = pairs.same_text(), _metadata(pairs, columns)
+    same = pairs.same_text()
     filtered = csr_matrix(same.shape, dtype=bool) if options.keep_exact else same
     _refuse_unusable(pairs.path, weights, filtered)
     values = relevance(weights, scale=options.relevance)
-    whole = _all_rows(pairs, values, filtered, linked=metadata is not None)
+    metadata, of_queries, of_labels = _metadata(pairs, columns)
+    whole = Split(
+        instances=Texts.named_by_text(pairs.query_texts),
+        labels_of=values,
+        filtered=filtered,
+        metadata_of=of_queries,
+    )
     dataset = Dataset(
         name=name if name is not None else pairs.path.name.split(".")[0],
-        train=_rows_of(whole, np.flatnonzero(~test)),
-        test=_rows_of(whole, np.flatnonzero(test)),
+        train=whole.select(np.flatnonzero(~test)),
+        test=whole.select(np.flatnonzero(test)),
         labels=Texts(uids=tuple(pairs.labels), texts=tuple(pairs.label_texts)),
-        propensity=propensity,
         fields=("title",),
-        label_metadata=None if metadata is None else pairs.items.of_labels(len(pairs.labels)),
+        label_metadata=of_labels,
         metadata=metadata,
         source=pairs.path.name,
     )
     facts = TableFacts(
-        rows=len(pairs) + rejected,
-        rejected=rejected,
+        rows=len(pairs) + bad.count,
         merged=len(pairs) - values.nnz,
+        folded_queries=pairs.folded[0],
+        folded_labels=pairs.folded[1],
+        unweighted=pairs.unweighted,
         exact=int((values != 0).multiply(same).nnz),
         test_only=int((label_frequency(dataset.train.labels_of) == 0).sum()),
         period=pairs.period() if columns.time is not None else None,
@@ -146,21 +157,8 @@ def from_table(
     return TableData(dataset=dataset, facts=facts)
 
 
-def _read(
-    path: Path, columns: Columns, *, delimiter: str | None, on_bad: OnBadRow
-) -> tuple[CollectedPairs, int]:
-    """The pairs of a table's good rows, at least one, and the number of bad rows."""
-    pairs, bad = CollectedPairs(path), CountedBadRows(on_bad)
-    for row in read_rows(path, columns, delimiter=delimiter, on_bad=bad):
-        pairs.append(row, bad)
-    if not len(pairs):
-        all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
-        raise InvalidData(path, all_bad or "holds no rows")
-    return pairs, bad.count
-
-
 def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> None:
-    """Raise `InvalidData` for weights that cannot be stored, and where every pair is filtered."""
+    """Raise `InvalidData` for weights that cannot be stored, and if every pair is filtered."""
     if weights.data.max(initial=0) > np.finfo(np.float32).max:
         raise InvalidData(path, "the weights of a pair add up to a number that is too large")
     if (weights != 0).multiply(filtered).nnz == weights.nnz:
@@ -172,8 +170,8 @@ def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> N
 
 
 def _test_rows(pairs: CollectedPairs, options: PairOptions, *, by_time: bool) -> Bools:
-    """Which queries go to test [Q]; `InvalidData` if one side is empty against the options."""
-    queries, fraction = tuple(pairs.queries), options.test_fraction
+    """Mark the test queries [Q]; raises `InvalidData` if the split leaves a side empty."""
+    queries, fraction = pairs.query_texts, options.test_fraction
     if by_time:
         test = split_by_time(queries, pairs.newest_of_queries(), fraction=fraction)
     else:
@@ -186,35 +184,16 @@ def _test_rows(pairs: CollectedPairs, options: PairOptions, *, by_time: bool) ->
     return test
 
 
-def _metadata(pairs: CollectedPairs, columns: Columns) -> Texts | None:
-    """The metadata items, None where no column holds any; `InvalidData` where all are empty."""
+def _metadata(
+    pairs: CollectedPairs, columns: Columns
+) -> tuple[Texts, csr_matrix, csr_matrix] | tuple[None, None, None]:
+    """Return the metadata items, and the matrices of queries' [Q, M] and labels' [L, M] items.
+
+    All are None without metadata columns. Raises `InvalidData` if these are empty in all rows.
+    """
     names = (*columns.metadata, *columns.label_metadata)
     if not names:
-        return None
-    if not len(pairs.items):
+        return None, None, None
+    if not pairs.items:
         raise InvalidData(pairs.path, f"has no metadata in any row of {', '.join(names)}")
-    return pairs.items.texts()
-
-
-def _all_rows(
-    pairs: CollectedPairs, values: csr_matrix, filtered: csr_matrix, *, linked: bool
-) -> Split:
-    """All queries with their pairs [Q, L] and, where they are `linked` to any, their items."""
-    queries = tuple(pairs.queries)
-    return Split(
-        instances=Texts(uids=queries, texts=queries),
-        labels_of=values,
-        filtered=filtered,
-        metadata_of=pairs.items.of_queries(len(queries)) if linked else None,
-    )
-
-
-def _rows_of(split: Split, rows: Rows) -> Split:
-    """The given rows of the split."""
-    texts = tuple(split.instances.texts[row] for row in rows.tolist())
-    return Split(
-        instances=Texts(uids=texts, texts=texts),
-        labels_of=split.labels_of[rows],
-        filtered=split.filtered[rows],
-        metadata_of=None if split.metadata_of is None else split.metadata_of[rows],
-    )
+    return Texts.named_by_text(pairs.items), pairs.items_of_queries(), pairs.items_of_labels()

@@ -1,4 +1,4 @@
-"""Which pairs of a training row and a label count, and which of them may be drawn as positives.
+"""Pairs of training rows and labels: which ones count, and which are drawn as positives.
 
 Shapes: N training rows, L labels.
 """
@@ -16,7 +16,7 @@ from service.core.types import Rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingPairs:
-    """The labels of all training rows, and the filtered pairs, which count neither way."""
+    """The labels of all training rows; filtered pairs are neither positives nor negatives."""
 
     labels_of: csr_matrix  # [N, L]
     filtered: csr_matrix  # [N, L]

@@ -4,12 +4,17 @@
 |-------------------------|-----------------------------------------------------------------|
 | `untrained.safetensors` | the answers of the untrained encoder's memory, in a run's folder |
 
-Shapes: N test rows, m of them answered, L labels, k = `TOP` answers a row.
+`train` and `fit` keep the file when they encode the untrained memory anyway, so it costs only the
+encoding of the queries. `score` compares a run with it. It influences no choice.
+
+Shapes: N test rows, m of them answered, L labels, k = `TOP` answers per row, d dimensions. In
+`keep_untrained`, N is the number of training rows.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,41 +25,46 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
-from service.core.prediction.many_queries import RankedLabels
-from service.core.types import Bools, Rows
+from service.core.types import Bools, Floats, Rows
 from training.checkpoints.choices import Choices
 from training.datasets.dataset import Dataset, Split
-from training.evaluation.metrics import hits, labels_to_rank, unfiltered_positives
-from training.evaluation.prediction import Neighbours, OfflineMemory, predict
+from training.datasets.pair_weights import with_relevance
+from training.evaluation.metrics import (
+    hits,
+    labels_to_rank,
+    unfiltered_first,
+    unfiltered_positives,
+)
+from training.evaluation.prediction import Neighbours, OfflineMemory, retrieve
 
 FILE = "untrained.safetensors"
 TOP = 5
-MOST_ROWS = 20_000  # so that millions of test rows cost little
+MOST_ROWS = 20_000  # bounds the cost on millions of test rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Answers:
-    """What a memory answers: the best labels of test rows, without their filtered pairs."""
+    """A memory's answers: the best labels of the answered test rows, without filtered pairs."""
 
-    encoder: str  # its name
+    encoder: str  # the encoder's name
     choices: Choices
-    rows: Rows  # [m] of the test split, in the order in which they were drawn
-    labels: NDArray[np.int32]  # [m, k], -1 where nothing is left
+    rows: Rows  # [m] numbers of the test rows, in the order in which they were drawn
+    labels: NDArray[np.int32]  # [m, k], -1 if nothing is left
     scores: NDArray[np.float32]  # [m, k]
 
     def right(self, test: Split) -> Bools:
-        """Which answers are right, [m, k]."""
+        """Return which answers are correct, [m, k]."""
         right: Bools = hits(self.labels, positives_of(test)[self.rows])
         return right
 
 
 def positives_of(test: Split) -> csr_matrix:
-    """The pairs of the test split that count, [N, L]."""
+    """The unfiltered positive pairs of the test split, [N, L]."""
     return unfiltered_positives(test.labels_of, test.filtered)
 
 
 def drawn_rows(test: Split, *, seed: int) -> Rows:
-    """The test rows to answer, [m]: at most `MOST_ROWS` of those with a label that counts."""
+    """The test rows to answer, [m]: at most `MOST_ROWS` random rows with an unfiltered label."""
     labelled = np.flatnonzero(np.diff(positives_of(test).indptr))
     drawn = np.random.default_rng([seed, 12]).permutation(labelled)[:MOST_ROWS]
     return np.asarray(drawn, np.int64)
@@ -71,35 +81,24 @@ def best_answers(
 ) -> Answers:
     """The best labels of `rows` [m], from the keys that they retrieved from the memory, [m, b]."""
     filtered = test.filtered[rows]
-    ranked = predict(
-        memory,
-        retrieved,
-        tau=choices.tau,
-        memorization=choices.memorization,
-        top_k=labels_to_rank(filtered, deepest=TOP),
-        order=memory.label_order,
+    ranked = memory.ranked(retrieved, choices, top_k=labels_to_rank(filtered, deepest=TOP))
+    places = unfiltered_first(ranked.labels, filtered)[:, :TOP]
+    labels = np.where(places < 0, -1, np.take_along_axis(ranked.labels, places, axis=1))
+    scores = np.where(places < 0, 0.0, np.take_along_axis(ranked.scores, places, axis=1))
+    return Answers(
+        encoder=encoder,
+        choices=choices,
+        rows=rows,
+        labels=labels.astype(np.int32),
+        scores=scores.astype(np.float32),
     )
-    labels, scores = _first(ranked, filtered)
-    return Answers(encoder=encoder, choices=choices, rows=rows, labels=labels, scores=scores)
-
-
-def _first(
-    ranked: RankedLabels, filtered: csr_matrix
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The first k of the ranked labels that are not filtered, with their scores."""
-    removed = hits(ranked.labels, filtered) | (ranked.labels < 0)
-    order = np.argsort(removed, axis=1, kind="stable")[:, :TOP]  # kept labels in their order
-    is_left = ~np.take_along_axis(removed, order, axis=1)
-    labels = np.where(is_left, np.take_along_axis(ranked.labels, order, axis=1), -1)
-    scores = np.where(is_left, np.take_along_axis(ranked.scores, order, axis=1), 0.0)
-    return labels.astype(np.int32), scores.astype(np.float32)
 
 
 def verdicts(ours: Bools, theirs: Bools) -> NDArray[np.int64]:
-    """1 where `ours` [m, k] is better than `theirs` [m, k], -1 where it is worse, otherwise 0.
+    """Return [m]: 1 if `ours` [m, k] is better than `theirs` [m, k], -1 if worse, otherwise 0.
 
-    Both say which answers are right. More right answers are better; of as many, those that stand
-    higher are: the sum of their places is smaller.
+    Both masks say which answers are correct. More correct answers are better. With equally many,
+    the smaller sum of their ranks is better.
     """
     more = ours.sum(axis=1) - theirs.sum(axis=1)
     places = np.arange(ours.shape[1])
@@ -109,7 +108,7 @@ def verdicts(ours: Bools, theirs: Bools) -> NDArray[np.int64]:
 
 def write_untrained(answers: Answers, dataset: Dataset, run: Path) -> None:
     """Write the untrained encoder's answers into a run's folder."""
-    from safetensors.numpy import save  # of the extra training: `data` works without it
+    from safetensors.numpy import save  # in the extra `training`; `data` works without it
 
     arrays = {"rows": answers.rows, "labels": answers.labels, "scores": answers.scores}
     facts = {
@@ -121,7 +120,7 @@ def write_untrained(answers: Answers, dataset: Dataset, run: Path) -> None:
 
 
 def read_untrained(run: Path, dataset: Dataset) -> Answers | None:
-    """The untrained encoder's answers in a run's folder; None where there are none to these data.
+    """The untrained encoder's answers in a run's folder; None if there are none for this data set.
 
     Raises `InvalidData` for a damaged file.
     """
@@ -149,10 +148,56 @@ def read_untrained(run: Path, dataset: Dataset) -> Answers | None:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """SHA-256 of a data set's texts: answers to other texts cannot be compared."""
+    """SHA-256 of a data set's texts: only answers for the same texts can be compared."""
     digest = hashlib.sha256()
     for texts in (dataset.train.instances, dataset.test.instances, dataset.labels):
         for text in texts.texts:
             digest.update(text.encode() + b"\0")
         digest.update(b"\1")
     return digest.hexdigest()
+
+
+def keep_untrained(
+    dataset: Dataset,
+    run: Path,
+    *,
+    encoder: str,
+    instances: Floats,
+    labels: Floats,
+    queries: tuple[Rows, Floats] | None,
+    choices: Choices,
+) -> None:
+    """Write the untrained encoder's answers to `queries` (from `encoded_rows`) into a run's folder.
+
+    `instances` [N, d] and `labels` [L, d] are unit vectors of the untrained encoder `encoder`.
+    """
+    if queries is None:
+        return
+    rows, vectors = queries
+    train = with_relevance(dataset, choices.relevance).train
+    memory = OfflineMemory(
+        keys=np.concatenate([instances, labels]).astype(np.float16),
+        labels_of=train.labels_of,
+        label_ids=dataset.labels.uids,
+    )
+    retrieved = retrieve(memory, vectors, depth=choices.depth)
+    answers = best_answers(
+        memory,
+        retrieved.of_choices(choices),
+        dataset.test,
+        rows,
+        choices=choices,
+        encoder=encoder,
+    )
+    write_untrained(answers, dataset, run)
+
+
+def encoded_rows(
+    dataset: Dataset, *, seed: int, encode: Callable[[Sequence[str]], Floats]
+) -> tuple[Rows, Floats] | None:
+    """The test rows to answer [m] and their vectors [m, d]; None if there are no such rows."""
+    rows = drawn_rows(dataset.test, seed=seed)
+    if not len(rows):
+        return None
+    texts = dataset.test.instances.texts
+    return rows, encode([texts[row] for row in rows.tolist()])

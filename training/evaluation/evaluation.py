@@ -1,6 +1,6 @@
-"""Evaluation of a bundle on a data set's test rows: retrieval and ranking as the service does them.
+"""Evaluate a bundle on a data set's test rows, with the retrieval and ranking of the service.
 
-Shapes: n test rows, d dimensions, b retrieved keys a row, k ranked labels a row.
+Shapes: n test rows, d dimensions, b retrieved keys per row, k ranked labels per row.
 """
 
 from __future__ import annotations
@@ -12,27 +12,56 @@ from typing import Literal
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.encoder import OnnxEncoder, encode_all, open_query_encoder
-from service.core.errors import InvalidInput
+from service.core.encoding.encoder import OnnxEncoder, encode_all
+from service.core.errors import InvalidInput, echoed
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.predictor import voting_kind
-from service.core.prediction.reranking.many_queries import candidates_of, rerank_labels
-from service.core.prediction.reranking.reranker import Reranker, open_reranker
-from service.core.types import Floats, PredictOptions, Role, RowKind
+from service.core.prediction.reranking.reranker import (
+    Reranker,
+    candidates_of,
+    open_reranker,
+    rerank_labels,
+)
+from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
 from training.datasets.dataset import Dataset
+from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.datasets.propensity import inverse_propensity
-from training.evaluation.given_items import linked_places
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import Neighbours, predict
 from training.evaluation.weighted_metrics import weighted_table
 from training.progress import Report
 
-Items = Literal["predicted", "linked"]  # that a test row attends to
 
-_CHUNK_ROWS = 512  # test rows that are searched between two progress reports
+def linked_places(memory: ItemMemory | None, dataset: Dataset) -> Sequence[Rows]:
+    """The positions in `memory` of each test row's items [m], the rarest in training first.
+
+    Items are found by id. Raises `InvalidInput` for a bundle without an item memory, for data
+    without metadata, and for an item of a test row that the bundle does not have.
+    """
+    if memory is None:
+        raise InvalidInput("--items linked is for a bundle with an item memory; this one has none")
+    items = require_metadata(dataset, reader="--items linked gives")
+    assert dataset.test.metadata_of is not None
+    linked = all_linked(dataset.test.metadata_of, dataset)
+    place_of = np.full(len(items), NO_ITEM, np.int64)
+    for column in np.unique(linked[linked != NO_ITEM]).tolist():
+        place = memory.find(items.uids[column])
+        if place is None:
+            raise InvalidInput(
+                f"the bundle has no item with the id {echoed(items.uids[column])}, to which data"
+                f" set {dataset.name} links test rows"
+            )
+        place_of[column] = place
+    return [place_of[row[row != NO_ITEM]] for row in linked]
+
+
+Items = Literal["predicted", "linked"]  # the items that a test row attends to
+
+_CHUNK_ROWS = 512  # test rows that are searched between two progress updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +75,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A bundle's memory and encoded test rows, ready to be ranked at any lambda."""
+    """A bundle's memory and the encoded test rows, ready to be ranked at any lambda."""
 
     view: View
     tau: float
@@ -55,11 +84,11 @@ class Evaluation:
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
-    reranker: Reranker | None = None  # of a bundle that ranks a second time
-    weighted: bool = False  # add the metrics in which a more relevant label counts more
+    reranker: Reranker | None = None  # None if the rows are not reranked
+    weighted: bool = False  # also compute the metrics in which a more relevant label counts more
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
-        """Measure at each lambda; lambdas that search the same block of keys share one search."""
+        """Measure at each lambda. Lambdas that search the same block of keys share one search."""
         retrieved: dict[RowKind | None, Neighbours] = {}
         weights = inverse_propensity(
             self.dataset.train.labels_of,
@@ -82,7 +111,7 @@ class Evaluation:
             )
 
     def retrieve(self, kind: RowKind | None) -> Neighbours:
-        """The nearest keys of a kind (None: both) of all test rows, [n, b] each."""
+        """The nearest keys of a kind (None: both) for all test rows, [n, b] each."""
         found = [
             self.view.retrieve(
                 self.vectors[chunk],
@@ -96,7 +125,7 @@ class Evaluation:
         return np.concatenate(similarities), np.concatenate(rows)
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
-        """The labels of all test rows, [n, k]."""
+        """The ranked labels of all test rows, [n, k]."""
         top_k, reranker = self.options.top_k, self.reranker
         ranked = predict(
             self.view,
@@ -136,13 +165,11 @@ def open_evaluation(
     items: Items = "predicted",
     rerank: bool | None = None,
 ) -> Evaluation:
-    """Encode the test rows for a bundle; `exact` scans every key in place of the graph.
+    """Encode the test rows for a bundle; `exact` scans every key instead of the graph.
 
-    `rerank` is as in a request: None for a second ranking where the bundle has one.
-
-    With an item memory they attend to the items that are predicted, or to those that the data link
-    them to. Raises `InvalidInput` when the bundle was made from other labels, as `linked_places`,
-    and `NotInBundle` where `rerank` asks for what the bundle has not.
+    `rerank` works as in a request: None reranks if the bundle can. With an item memory, rows attend
+    to predicted `items`, or to those that the data link them to. Raises `InvalidInput` for a bundle
+    of other labels and as `linked_places`, `NotInBundle` if it lacks a reranker.
     """
     options = bundle.manifest.options(
         PredictOptions(top_k=labels_to_rank(dataset.test.filtered), exact=exact),
@@ -156,25 +183,21 @@ def open_evaluation(
         )
     view = KnowledgeMemory(bundle).view
     given = linked_places(view.items, dataset) if items == "linked" else None
-    vectors = _encoded(bundle, dataset.test.instances.texts, threads=threads, report=report)
+    queries = dataset.test.instances.texts
+    vectors = encode_all(
+        OnnxEncoder(bundle.folder, bundle.manifest.encoder),
+        queries,
+        role=Role.QUERY,
+        threads=threads,
+        progress=lambda done: report("encode", done, len(queries)),
+    )
     return Evaluation(
         view=view,
         tau=bundle.manifest.predictor.tau,
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
-        vectors=view.fused(vectors, given).vectors,  # as the service does with an item memory
+        vectors=view.fused(vectors, given).vectors,  # fused with items, as in the service
         options=options,
         report=report,
         reranker=open_reranker(bundle) if options.candidates else None,
-    )
-
-
-def _encoded(bundle: Bundle, queries: Sequence[str], *, threads: int, report: Report) -> Floats:
-    """The vectors [n, d] of queries."""
-    return encode_all(
-        open_query_encoder(bundle, OnnxEncoder(bundle.folder, bundle.manifest.encoder)),
-        queries,
-        role=Role.QUERY,
-        threads=threads,
-        progress=lambda done: report("encode", done, len(queries)),
     )

@@ -1,12 +1,12 @@
-"""Queries of the test rows with what was expected and what came, for a person to judge by.
+"""Example queries from the test rows with expected and actual answers, for a person to judge.
 
 | file            | content                                                                 |
 |-----------------|-------------------------------------------------------------------------|
 | `examples.json` | fifty queries with their answers, and how many of all were won and lost |
 
-The queries are drawn by a seed, before anything is known of their answers.
+The queries are drawn by a seed, before their answers are known.
 
-Shapes: m test rows that were answered, L labels, k = `TOP` answers a row.
+Shapes: m test rows that were answered, L labels, k = `TOP` answers per row.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from service.core.files.atomic import write_file
 from service.core.types import Bools
 from training.datasets.dataset import Dataset
 from training.evaluation.answers import Answers, positives_of, verdicts
+from training.evaluation.results import read_document
 
 FILE = "examples.json"
 FORMAT, VERSION = "keymatch-examples", 1
@@ -37,7 +38,7 @@ _NAMES: dict[int, Verdict] = {1: "won", -1: "lost", 0: "same"}
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ShownAnswer:
-    """One label of an answer; `right` if it was expected."""
+    """One label of an answer; `right` if it is an expected label."""
 
     text: str
     score: float
@@ -46,10 +47,10 @@ class ShownAnswer:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExampleQuery:
-    """A query, the labels that were expected, and the answers of the two memories.
+    """A query, its expected labels, and the answers of both memories.
 
-    `more` expected labels are left out. `untrained` and `verdict` are None where the untrained
-    memory was not measured.
+    `more` is the number of expected labels that are left out. `untrained` and `verdict` are None if
+    the untrained memory was not measured.
     """
 
     query: str
@@ -62,9 +63,9 @@ class ExampleQuery:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AgainstUntrained:
-    """Over all rows that both memories answered: how many were won, lost, and neither."""
+    """Comparison over all rows that both memories answered: how many were won, lost, and tied."""
 
-    encoder: str  # the untrained one
+    encoder: str  # the untrained encoder's name
     memorization: float
     depth: int
     tau: float
@@ -80,7 +81,7 @@ class AgainstUntrained:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Examples:
-    """The queries shown, drawn by `seed`; `against` is None without the untrained memory."""
+    """Example queries drawn by `seed`; `against` is None without the untrained memory's answers."""
 
     seed: int
     queries: Annotated[tuple[ExampleQuery, ...], Field(max_length=SHOWN_QUERIES)]
@@ -103,7 +104,7 @@ _ADAPTER = TypeAdapter(Examples)
 def examples_of(
     answers: Answers, untrained: Answers | None, dataset: Dataset, *, seed: int
 ) -> Examples:
-    """The first rows of `answers`, which are drawn at random; `untrained` has the same rows."""
+    """Examples from the first rows of `answers`, which are in random order, as in `untrained`."""
     ours = _Side(answers=answers, right=answers.right(dataset.test))
     if untrained is None:
         return Examples(seed=seed, queries=tuple(_shown(ours, None, dataset)))
@@ -126,13 +127,13 @@ def examples_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Side:
-    """The answers of one memory, and which of them are right, [m, k]."""
+    """The answers of one memory, and which of them are correct, [m, k]."""
 
     answers: Answers
     right: Bools
 
     def shown(self, place: int, texts: Sequence[str]) -> tuple[ShownAnswer, ...]:
-        """The answer to the row at `place`, with the labels' texts."""
+        """The answer to the row at position `place`, with the labels' texts."""
         columns = zip(
             self.answers.labels[place].tolist(),
             self.answers.scores[place].tolist(),
@@ -169,20 +170,11 @@ def write_examples(examples: Examples, folder: Path) -> None:
 
 
 def read_examples(folder: Path) -> Examples | None:
-    """A folder's examples, None where it has none; raises `InvalidData` naming the file."""
+    """Read a folder's examples, None if it has none; raises `InvalidData` naming the file."""
     path = folder / FILE
     if not path.is_file():
         return None
-    try:
-        document = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise InvalidData(path, f"must be {FORMAT!r}", field="format")
-    if document.pop("version", None) != VERSION:
-        raise InvalidData(
-            path, f"must be {VERSION}, the version that this build reads", field="version"
-        )
+    document = read_document(path, format_name=FORMAT, version=VERSION)
     try:
         return _ADAPTER.validate_json(orjson.dumps(document))
     except ValidationError as error:

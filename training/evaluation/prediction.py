@@ -1,7 +1,7 @@
-"""Prediction for all rows of a data set, by the core's own scoring and ranking.
+"""Prediction for all rows of a data set, with the scoring and ranking code of the service.
 
-`predict` gives what the service answers from the same retrieved keys, to the last bit of a score.
-Only the way to the keys differs offline: vectors lie in arrays, and every key is scanned.
+For the same retrieved keys, `predict` returns the service's answers, equal to the last bit of a
+score. Only the retrieval differs offline: vectors lie in arrays, and every key is scanned.
 
 Shapes: n queries, N instances, L labels, b retrieved keys, k ranked labels, d dimensions.
 """
@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity, vstack
 
+from service.core.index.equal_keys import nearest_sharing, places_per_key, search_sharing
 from service.core.index.exact import exact_search, nearest
 from service.core.index.protocol import RowFilter, batches
 from service.core.memory.part import WeightedVotes, entries_of
@@ -30,19 +31,20 @@ from service.core.prediction.many_queries import (
 )
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
+from training.checkpoints.choices import Choices
 from training.datasets.pair_weights import vote_weights
 
-Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first; -1 where nothing is left to rank
+Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first, then -1
 Neighbours = tuple[Floats, Rows]  # similarities and rows of the nearest keys, [n, b] each
 
-_SEARCHED_TOGETHER = 4_096  # queries; faiss multiplies as many with the keys at a time
-_TABLE_CELLS = 2**23  # queries times labels that are ranked together: 40 MB a thread
+_SEARCHED_TOGETHER = 4_096  # queries that faiss multiplies with the keys at a time
+_TABLE_CELLS = 2**23  # queries times labels that are ranked together: 40 MB per thread
 _MOST_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OfflineMemory:
-    """K = [X; Z] (Eq. 3) in fp16, as it is served, and the labels of X, without a bundle."""
+    """The keys K = [X; Z] (Eq. 3) in fp16, as served, and the labels of X; needs no bundle."""
 
     keys: Halves  # [N + L, d]
     labels_of: csr_matrix  # [N, L]
@@ -50,7 +52,7 @@ class OfflineMemory:
 
     @property
     def instances(self) -> int:
-        """N."""
+        """N, the number of instances."""
         return int(self.labels_of.shape[0])
 
     @cached_property
@@ -60,23 +62,34 @@ class OfflineMemory:
 
     @cached_property
     def _values(self) -> csr_matrix:
-        """[Y; I], [N + L, L]."""
+        """The values V = [Y; I], [N + L, L]."""
         one_label_each = identity(self.labels_of.shape[1], dtype=bool, format="csr")
         return csr_matrix(vstack([csr_matrix(self.labels_of != 0), one_label_each], format="csr"))
 
     @cached_property
     def _vote_weights(self) -> Floats | None:
-        """The weights of the entries of [Y; I], None where every vote weighs 1."""
+        """The weights of the entries of [Y; I]; None if every vote weighs 1."""
         labels_of = self.labels_of.copy()
-        labels_of.sum_duplicates()  # which sorts the entries as those of `_values`
+        labels_of.sum_duplicates()  # this also sorts the entries like those of `_values`
         labels_of.eliminate_zeros()
         weights = vote_weights(labels_of)
         if weights is None:
             return None
         return np.concatenate([weights, np.ones(self.labels_of.shape[1], np.float32)])
 
+    def ranked(self, retrieved: Neighbours, choices: Choices, *, top_k: int) -> RankedLabels:
+        """Return the `top_k` labels of each query by Eq. 7, from the keys that it retrieved."""
+        return predict(
+            self,
+            retrieved,
+            tau=choices.tau,
+            memorization=choices.memorization,
+            top_k=top_k,
+            order=self.label_order,
+        )
+
     def is_instance(self, rows: Rows) -> Bools:
-        """Which of `rows` [m] are instance rows."""
+        """Whether each of `rows` [m] is an instance row."""
         return np.asarray(rows < self.instances)
 
     def weighted_votes(self, rows: Rows) -> WeightedVotes:
@@ -86,31 +99,41 @@ class OfflineMemory:
         return np.asarray(self._values.indices[entries], np.int32), counts, weights
 
     def search(self, queries: Floats, *, kind: RowKind | None, count: int) -> Neighbours:
-        """Scan all keys of a kind (None: both) for queries [n, d]."""
+        """Scan all keys of a kind (None: both) for queries [n, d], sharing places as served."""
         rows = RowFilter(
             start=self.instances if kind is RowKind.LABEL else 0,
             stop=self.instances if kind is RowKind.INSTANCE else len(self.keys),
         )
-        return exact_search(self.keys, queries, count=count, row_filter=rows)
+        return search_sharing(
+            partial(exact_search, self.keys, row_filter=rows),
+            queries,
+            count=count,
+            most=len(self.keys),
+            share=places_per_key(count),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RetrievedKeys:
-    """The b nearest keys of each query: of both blocks of K, and of each block alone."""
+    """The b nearest keys of each query: among all of K, and within each block of it."""
 
     both: Neighbours
     instances: Neighbours
     labels: Neighbours
 
+    def of_choices(self, choices: Choices) -> Neighbours:
+        """Return the keys that can vote at the chosen lambda and b."""
+        return self.voting(choices.memorization, choices.depth)
+
     def voting(self, memorization: float, depth: int) -> Neighbours:
         """The nearest `depth` keys that can vote at a lambda (Eq. 8)."""
         kinds = {None: self.both, RowKind.INSTANCE: self.instances, RowKind.LABEL: self.labels}
         similarities, rows = kinds[voting_kind(memorization)]
-        return similarities[:, :depth], rows[:, :depth]
+        return nearest_sharing(similarities, rows, count=depth, share=places_per_key(depth))
 
 
 def nearest_of_both(instances: Neighbours, labels: Neighbours, *, depth: int) -> Neighbours:
-    """The nearest keys of both blocks of K from the nearest of each block."""
+    """The nearest keys in all of K, merged from the nearest keys of each block."""
     similarities = np.hstack([instances[0], labels[0]])
     rows = np.hstack([instances[1], labels[1]])
     return nearest(similarities, rows, count=depth)
@@ -152,22 +175,7 @@ def predict(
     order: LabelOrder,
 ) -> RankedLabels:
     """Eq. 7: the best labels of each query from its retrieved keys."""
-    similarities, rows = retrieved
-
-    def rank(chunk: slice) -> RankedLabels:
-        weights = retriever_distributions(
-            similarities=similarities[chunk], rows=rows[chunk], tau=tau
-        )
-        return rank_labels(
-            memory,
-            rows=rows[chunk],
-            weights=weights,
-            memorization=memorization,
-            top_k=top_k,
-            order=order,
-        )
-
-    return _by_chunks(rank, queries=len(rows), labels=len(order.rank_of_label), top_k=top_k)
+    return _rank_blocks(memory, (retrieved,), tau, memorization, top_k, order)
 
 
 def predict_separately(
@@ -181,33 +189,38 @@ def predict_separately(
     order: LabelOrder,
 ) -> RankedLabels:
     """Eq. 11, the "OvA+kNN prediction": two searches, two softmaxes, one convex mix. Not served."""
+    return _rank_blocks(memory, (instances, labels), tau, memorization, top_k, order)
+
+
+def _rank_blocks(
+    memory: ValueRows,
+    blocks: Sequence[Neighbours],
+    tau: float,
+    memorization: float,
+    top_k: int,
+    order: LabelOrder,
+) -> RankedLabels:
+    """Rank with one softmax per block of keys, in chunks of queries and in several threads."""
 
     def rank(chunk: slice) -> RankedLabels:
         weights = [
             retriever_distributions(similarities=similarities[chunk], rows=rows[chunk], tau=tau)
-            for similarities, rows in (instances, labels)
+            for similarities, rows in blocks
         ]
         return rank_labels(
             memory,
-            rows=np.hstack([instances[1][chunk], labels[1][chunk]]),
+            rows=np.hstack([rows[chunk] for _, rows in blocks]),
             weights=np.hstack(weights),
             memorization=memorization,
             top_k=top_k,
             order=order,
         )
 
-    return _by_chunks(rank, queries=len(instances[1]), labels=len(order.rank_of_label), top_k=top_k)
-
-
-def _by_chunks(
-    rank: Callable[[slice], RankedLabels], *, queries: int, labels: int, top_k: int
-) -> RankedLabels:
-    """Rank chunks of the queries in threads, so that little memory is needed at a time."""
-    size = min(_MOST_ROWS, max(1, _TABLE_CELLS // max(1, labels)))
+    queries, labels = len(blocks[0][1]), len(order.rank_of_label)
     whole = RankedLabels(
         labels=np.full((queries, top_k), -1, np.int64), scores=np.zeros((queries, top_k))
     )
-    chunks = list(batches(queries, size))
+    chunks = list(batches(queries, min(_MOST_ROWS, max(1, _TABLE_CELLS // max(1, labels)))))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for chunk, ranked in zip(chunks, pool.map(rank, chunks), strict=True):
             whole.labels[chunk], whole.scores[chunk] = ranked.labels, ranked.scores

@@ -1,4 +1,4 @@
-"""Where results of several seeds lie: RUN has those of seed 0, RUN/seed-1 those of seed 1."""
+"""Folders of results with several seeds: RUN holds those of seed 0, RUN/seed-1 those of seed 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from service.core.errors import InvalidInput
 from training.evaluation import results
 
-FIRST_SEED = 0  # that of every recipe which names none
+FIRST_SEED = 0  # of every recipe that names no seed
 PREFIX = "seed-"
 
 
@@ -34,7 +34,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise `InvalidInput` for no seed, a negative one, and one that is given twice."""
+    """Raise `InvalidInput` if there is no seed, a negative seed, or a repeated one."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         shown = " ".join(map(str, seeds)) or "none"
-        raise InvalidInput(f"--seeds takes different numbers from 0 on, not {shown}")
+        raise InvalidInput(f"--seed takes different numbers from 0 on, not {shown}")

@@ -1,1 +1,1 @@
-"""`fit`: tries what pays on a data set within a given time, and keeps the best."""
+"""`fit`: tries several ways of training within a given time, and keeps the best."""

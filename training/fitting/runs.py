@@ -1,67 +1,92 @@
-"""The runs of `fit`: the encoder as it is, and each candidate within its time.
+"""The runs of `fit`: the first encoder, and each candidate within its time limit.
 
 Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from rich.console import Console
 
 from service.core.errors import InvalidConfig
-from service.core.types import Floats, Role
-from training.checkpoints.choices import UNCHOSEN, Choices, as_document, write_choices
+from service.core.types import Role
+from training.checkpoints import trained_texts
+from training.checkpoints.choices import UNCHOSEN, write_choices
 from training.checkpoints.model_folder import write_model
-from training.checkpoints.run_json import BEST, DATA_DIGEST, read_run, write_run
+from training.checkpoints.run_json import BEST, read_run, write_run
 from training.checkpoints.saved_state import LAST
+from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.answers import FILE as UNTRAINED_ANSWERS
-from training.evaluation.answers import digest_of
+from training.evaluation.answers import encoded_rows, keep_untrained
 from training.evaluation.encode_texts import encode_texts
-from training.experiments.untrained import encoded_rows, keep_untrained
-from training.fitting.candidate import Candidate
+from training.fitting.candidates import Candidate
 from training.fitting.facts import DataFacts
 from training.fitting.time_left import Cost
-from training.fitting.trial import METRICS, UNTRAINED, Measured, Trial, joined, measure
-from training.fitting.weights import best_relevance, chosen_with, weight_trials
-from training.hardware import hardware, machine, versions
-from training.loop.finish import choose_for_inference
+from training.fitting.trial import (
+    METRICS,
+    Measured,
+    Trial,
+    best_relevance,
+    chosen_with,
+    joined,
+    measure,
+    weight_trials,
+)
+from training.hardware import gpu_name, hardware, machine, versions
+from training.loop.finish import choose_for_inference, write_facts
 from training.loop.journal import LINES
 from training.loop.setup import open_run
 from training.loop.state import Progress
+from training.loop.trainer import Trainer
 from training.models.torch_encoder import TorchEncoder
 from training.recipes import recipe as recipes
-from training.recipes.recipe import Recipe
 from training.selection.memory_choices import DEPTHS, choose_on
-from training.selection.validation import HeldOutRetrieval, hold_out, retrieve_held_out
+from training.selection.validation import Slices, hold_out, retrieve_held_out
+
+SPARE, LARGEST_SPARE = 0.5, 0.1  # reserve: share of the time after the steps, of a split's
+FEWEST_SECONDS = 1.0  # the shortest time for a candidate's steps on a split
 
 
-def untrained(
-    encoder: TorchEncoder, dataset: Dataset, facts: DataFacts, folder: Path, *, seed: int
+def first_trial(
+    encoder: TorchEncoder,
+    dataset: Dataset,
+    facts: DataFacts,
+    folder: Path,
+    *,
+    name: str,
+    seed: int,
 ) -> tuple[Trial, Cost, list[Trial]]:
-    """Measure the encoder as it is on each split, and write it as a run.
+    """Measure the encoder that `fit` starts from on each split, and write it as a run.
 
-    The last trials are those of `weight_trials`.
+    `name` is the trial's name. The returned list holds the trials of `weight_trials`.
     """
-    start = perf_counter()
+    start, record = perf_counter(), trained_texts.of_encoder(encoder.name)
     instances = encode_texts(
         encoder, dataset.train.instances.texts, role=Role.QUERY, precision="auto"
     )
     labels = encode_texts(encoder, dataset.labels.texts, role=Role.LABEL, precision="auto")
-    encoded = perf_counter()
-    splits = list(_held_out(dataset, instances, labels, facts, seed=seed))
+    encoded, computed = perf_counter(), process_time()
+    slices = splits_of(dataset, facts, record, seed=seed)
+    depth = max(*DEPTHS, UNCHOSEN.depth)
+    splits = [retrieve_held_out(dataset, one, instances, labels, depth=depth) for one in slices]
     measured = [measure(split, choose_on(split, UNCHOSEN, metrics=METRICS)) for split in splits]
-    choosing = perf_counter() - encoded
-    cost = Cost(encode=encoded - start, choose=choosing / facts.splits)
+    choosing, computing = perf_counter() - encoded, process_time() - computed
+    cost = Cost(
+        encode=encoded - start,
+        choose=choosing / facts.splits,
+        slowness=max(1.0, choosing / max(computing, 1e-3)),
+    )
     weights = weight_trials(splits, measured)
     relevance = best_relevance(weights)
     if relevance is not None:
@@ -69,6 +94,7 @@ def untrained(
     choices = measured[0].choices
     write_model(encoder, folder / BEST)
     write_choices(folder / BEST, choices)
+    trained_texts.write(TrainedTexts(before=record.all), folder / BEST)
     (folder / LINES).touch()
     seconds = perf_counter() - start
     settings = {
@@ -77,63 +103,49 @@ def untrained(
         "seed": seed,
     }
     progress = asdict(Progress(seconds=seconds, best_step=0))
-    used = machine(libraries=versions("torch", "transformers"))
-    _write_facts(folder, UNTRAINED, settings, dataset, progress, choices, used)
+    used = machine(libraries=versions("torch", "transformers"), device=gpu_name())
+    write_facts(folder, name, settings, dataset, progress, choices, used)
     trial = joined(
         measured,
-        name=UNTRAINED,
+        name=name,
         summary="the encoder as it is, with your data as its memory",
         folder=folder,
         seconds=seconds,
     )
-    _keep_answers(encoder, dataset, folder, instances, labels, choices, seed=seed)
-    return trial, cost, weights
-
-
-def _held_out(
-    dataset: Dataset, instances: Floats, labels: Floats, facts: DataFacts, *, seed: int
-) -> Iterator[HeldOutRetrieval]:
-    """What the held-out rows of each split retrieve, from vectors [N, d] and [L, d]."""
-    train = dataset.train
-    pairs = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
-    for split in range(facts.splits):
-        slices = hold_out(
-            pairs,
-            total=len(train),
-            count=facts.held_out,
-            seed=seed + split,
-            texts=train.instances.texts,
-        )
-        depth = max(*DEPTHS, UNCHOSEN.depth)
-        yield retrieve_held_out(dataset, slices, instances, labels, depth=depth)
-
-
-def _keep_answers(
-    encoder: TorchEncoder,
-    dataset: Dataset,
-    folder: Path,
-    instances: Floats,
-    labels: Floats,
-    choices: Choices,
-    *,
-    seed: int,
-) -> None:
-    """Keep what the untrained memory of [N, d] and [L, d] answers to test rows, for the report."""
     encode = partial(encode_texts, encoder, role=Role.QUERY, precision="auto")
-    encoded = encoded_rows(dataset, seed=seed, encode=encode)
-    if encoded is None:
-        return
-    rows, queries = encoded
     keep_untrained(
         dataset,
         folder,
         encoder=encoder.name,
         instances=instances,
         labels=labels,
-        queries=queries,
-        rows=rows,
+        queries=encoded_rows(dataset, seed=seed, encode=encode),
         choices=choices,
     )
+    return trial, cost, weights
+
+
+def splits_of(
+    dataset: Dataset, facts: DataFacts, record: TrainedTexts, *, seed: int
+) -> list[Slices]:
+    """Return the rows that each split holds out; the candidates' recipes hold out the same rows.
+
+    `record` lists the texts that the first encoder has trained on; no split holds them out.
+    """
+    train = dataset.train
+    pairs = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
+    unseen = record.unseen(train.instances.texts)
+    return [
+        hold_out(
+            pairs,
+            total=len(train),
+            count=facts.held_out,
+            seed=seed + split,
+            texts=train.instances.texts,
+            unseen=unseen,
+        )
+        for split in range(facts.splits)
+    ]
 
 
 def trained(
@@ -143,28 +155,46 @@ def trained(
     *,
     splits: Sequence[int],
     seconds: float,
+    available: float,
+    cost: Cost,
     relevance: Relevance | None,
     console: Console,
-) -> Trial:
-    """Train a candidate on each split for at most so many seconds, and measure what it kept.
+) -> tuple[Trial, Cost]:
+    """Train a candidate on each split for at most `seconds`, and measure its checkpoint.
 
-    `splits` are their seeds; the checkpoint of the first one is kept. `relevance` is the scale that
-    was chosen, on which the data set has its pairs.
+    `splits` are their seeds; the first split's checkpoint is kept. Training is shortened if steps
+    and overhead (estimated by `cost`) would exceed the `available` time for all splits. `relevance`
+    is the chosen relevance scale of the data set. Also returns the measured cost.
     """
     start, measured = perf_counter(), []
+    end = start + available
     for number, seed in enumerate(splits):
+        began = perf_counter()
         target = folder if not number else folder.with_name(f"{folder.name}-{number}")
         candidate_of_split = (*candidate.settings, f"seed={seed}")
         recipe = recipes.load(candidate.recipe, candidate_of_split)
         recipe = replace(recipe, optimizer=replace(recipe.optimizer, minutes=seconds / 60))
-        measured.append(
-            _trained_once(candidate.recipe, recipe, dataset, target, relevance, console)
+        trainer = open_run(
+            recipe, dataset, target, source=candidate.recipe, resume=False, console=console
         )
+        opened = perf_counter()
+        closing = cost.closing(candidate.encodings, candidate.choices)
+        of_split = (end - began) / (len(splits) - number)
+        spare = min(SPARE * closing, LARGEST_SPARE * of_split)
+        of_steps = min(seconds, began + of_split - spare - closing - opened)
+        of_steps = max(FEWEST_SECONDS, of_steps)
+        trainer.length = replace(trainer.length, seconds=of_steps)
+        measured.append(_trained_once(candidate.recipe, trainer, dataset, relevance, console))
         shutil.rmtree(target / LAST, ignore_errors=True)  # fit does not resume a candidate
         if number:
             shutil.rmtree(target)
+        # A run that finishes all epochs takes less time, so it says nothing about the cost.
+        closed = perf_counter() - opened - min(of_steps, trainer.progress.seconds)
+        extra = max(0.0, closed - (closing - cost.extra))
+        opening = min(cost.opening or math.inf, opened - began)
+        cost = replace(cost, opening=opening, extra=extra)
     progress = read_run(folder)["progress"]
-    return joined(
+    trial = joined(
         measured,
         name=candidate.name,
         summary=candidate.summary,
@@ -173,57 +203,34 @@ def trained(
         step=progress["best_step"],
         mixing=progress["best_mixing"],
     )
+    return trial, cost
 
 
 def _trained_once(
     source: str,
-    recipe: Recipe,
+    trainer: Trainer,
     dataset: Dataset,
-    folder: Path,
     relevance: Relevance | None,
     console: Console,
 ) -> Measured:
-    trainer = open_run(recipe, dataset, folder, source=source, resume=False, console=console)
     progress = trainer.train()
     choices, finished = choose_for_inference(trainer, console=console, relevance=relevance)
     if finished is None:
         raise InvalidConfig(f"{source}: validation.rows must not be 0 in fit")
-    used = hardware(trainer.model.accelerator)
-    _write_facts(folder, source, asdict(recipe), dataset, asdict(progress), choices, used)
+    used, settings = hardware(trainer.model.accelerator), asdict(trainer.recipe)
+    write_facts(trainer.folder, source, settings, dataset, asdict(progress), choices, used)
     depth = max(*DEPTHS, choices.depth)
     held_out = finished.validation.retrieve(finished.instances, finished.keys, depth=depth)
     return measure(held_out, choices)
 
 
-def _write_facts(
-    folder: Path,
-    recipe: str,
-    settings: Mapping[str, Any],
-    dataset: Dataset,
-    progress: Mapping[str, Any],
-    choices: Choices,
-    used: Mapping[str, Any],
-) -> None:
-    """The run's facts, as `train` writes them."""
-    facts = {
-        "recipe": recipe,
-        "settings": settings,
-        "dataset": dataset.name,
-        DATA_DIGEST: digest_of(dataset),
-        "progress": progress,
-        "choices": as_document(choices),
-        "hardware": used,
-    }
-    write_run(folder, facts)
+def keep(trial: Trial, run: Path, *, first: Trial, facts: Mapping[str, Any]) -> None:
+    """Move a trial's run to `run`, and add `facts` to its run.json.
 
-
-def keep(trial: Trial, run: Path, *, untrained: Trial, facts: Mapping[str, Any]) -> None:
-    """Make a trial's run that of `run`, with further facts in its run.json.
-
-    The answers of the untrained encoder's memory come along, if there are any.
+    The answers of the first encoder's memory are copied as well, if there are any.
     """
-    answers = untrained.folder / UNTRAINED_ANSWERS
-    if trial is not untrained and answers.is_file():
+    answers = first.folder / UNTRAINED_ANSWERS
+    if trial is not first and answers.is_file():
         answers.rename(run / UNTRAINED_ANSWERS)
     for path in sorted(trial.folder.iterdir()):
         path.rename(run / path.name)

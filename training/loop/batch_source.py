@@ -1,7 +1,7 @@
 """The batches of a run, and the hard negatives and clusters that they are drawn from.
 
-Every so many steps or epochs (the recipe's `[refresh]`) all texts are encoded again, for new hard
-negatives and clusters.
+At intervals set by the recipe's `[refresh]`, all texts are encoded again for new hard negatives and
+clusters.
 
 Shapes: N training rows, L labels, d dimensions.
 """
@@ -9,12 +9,11 @@ Shapes: N training rows, L labels, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
 from service.core.types import Floats, Rows
-from training.batches.batch import AddedLabels, Batch, HardNegatives, draw_batch
+from training.batches.batch import Batch, HardNegatives, draw_batch
 from training.batches.clusters import balanced_clusters
 from training.batches.hard_negatives import mine_hard_negatives
 from training.batches.order import batch_rows, step_rng
@@ -30,27 +29,6 @@ class Neighbourhoods:
     clusters: list[Rows] | None = None
 
 
-class Batches(Protocol):
-    """Where the trainer takes its batches from: `BatchSource`, or the texts of a distillation."""
-
-    @property
-    def neighbourhoods(self) -> Neighbourhoods:
-        """What a saved state keeps of the last refresh."""
-        ...
-
-    def batch(self, number: int) -> Any:
-        """Batch `number` of the run, counted from 0, as the run's `TrainedModel` takes it."""
-        ...
-
-    def refresh_is_due(self, step: int) -> bool:
-        """Whether `refresh` must be called before this step."""
-        ...
-
-    def refresh(self, step: int, instances: Floats, labels: Floats) -> None:
-        """Prepare the following batches with present vectors [N, d] and [L, d]."""
-        ...
-
-
 @dataclass(kw_only=True, eq=False)
 class BatchSource:
     """Draws the batch of each step; a pure function of the seed, the step and `neighbourhoods`."""
@@ -58,10 +36,9 @@ class BatchSource:
     recipe: Recipe
     data: TrainingData
     neighbourhoods: Neighbourhoods
-    added: AddedLabels | None = None  # soft labels
 
     def batch(self, number: int) -> Batch:
-        """Batch `number` of the run, counted from 0."""
+        """Return batch `number` of the run, counted from 0."""
         settings, seed = self.recipe.batch, self.recipe.seed
         rows = batch_rows(
             number,
@@ -76,7 +53,6 @@ class BatchSource:
             settings=settings,
             hard_negatives=self.neighbourhoods.hard_negatives,
             rng=step_rng(seed, number),
-            added=self.added,
         )
 
     def refresh_is_due(self, step: int) -> bool:
@@ -91,7 +67,7 @@ class BatchSource:
         return (step - refresh.first) % self._steps_between == 0
 
     def refresh(self, step: int, instances: Floats, labels: Floats) -> None:
-        """Mine and cluster with present vectors [N, d] and [L, d]; alike in every process."""
+        """Mine and cluster with current vectors [N, d] and [L, d]; all processes get the same."""
         hard_negatives = clusters = None
         if self._needs_hard_negatives and step >= self.recipe.refresh.first:
             hard_negatives = self._mine(instances, labels)
@@ -104,7 +80,7 @@ class BatchSource:
         self.neighbourhoods = Neighbourhoods(hard_negatives=hard_negatives, clusters=clusters)
 
     def _mine(self, instances: Floats, labels: Floats) -> HardNegatives:
-        """Hard negatives [N, top] of the rows that train, -1 for all other rows."""
+        """Return the hard negatives [N, top] of the rows that train; other rows have only -1."""
         rows, pairs, refresh = self.data.rows, self.data.pairs, self.recipe.refresh
         hard_negatives = np.full((len(instances), refresh.top), -1, np.int32)
         hard_negatives[rows] = mine_hard_negatives(
@@ -119,7 +95,7 @@ class BatchSource:
 
     @property
     def _steps_between(self) -> int:
-        """The steps between two refreshes."""
+        """The number of steps between two refreshes."""
         epochs = self.recipe.refresh.every_epochs
         if epochs is None:
             return self.recipe.refresh.every

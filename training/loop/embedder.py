@@ -1,8 +1,8 @@
-"""Texts of a batch -> unit vectors, in buckets of similar length, split over the processes.
+"""Encodes a batch's texts to unit vectors, in buckets of similar length, split over the processes.
 
-Each process encodes a part of the texts and receives all vectors. Gradients flow through its part
-only; their sum over processes is the gradient of the whole batch. The loss is thus independent of
-the number of processes.
+Each process encodes a part of the texts and receives all vectors. Gradients flow only through its
+own part; their sum over processes is the gradient of the whole batch. So the loss does not depend
+on the number of processes.
 
 Shapes: n texts, k of them encoded by this process, d dimensions.
 """
@@ -26,14 +26,14 @@ Inputs = list[dict[str, Tensor]]
 
 
 class BucketedEncoder(nn.Module):  # type: ignore[misc]
-    """The encoder over all buckets of a batch in one call, which data-parallel training needs."""
+    """Encodes all buckets of a batch in one call, as data-parallel training requires."""
 
     def __init__(self, encoder: PooledEncoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Unit vectors [k, d] in float32, bucket after bucket."""
+        """Return unit vectors [k, d] in float32, bucket after bucket."""
         return torch.cat(
             [self.encoder(bucket["input_ids"], bucket["attention_mask"]) for bucket in inputs]
         ).float()
@@ -56,7 +56,7 @@ class Embedder:
         self._bucket_tokens = bucket_tokens
 
     def over(self, table: TokenTable) -> Self:
-        """The same encoder over other texts."""
+        """Return the same encoder over other texts."""
         other = copy(self)
         other.table = table
         return other
@@ -67,7 +67,7 @@ class Embedder:
         return any(parameter.requires_grad for parameter in self.module.parameters())
 
     def embed(self, texts: Rows) -> Tensor:
-        """Vectors [n, d]; gradients flow through those that this process encoded."""
+        """Return vectors [n, d]; gradients flow only through those that this process encoded."""
         order, local = self._split(texts)
         with self._accelerator.autocast():
             vectors = self.module(list(self._inputs(local)))  # [k, d]
@@ -76,9 +76,9 @@ class Embedder:
     def backward_cached(self, texts: Rows, loss_of: Callable[[Tensor], Tensor]) -> Tensor:
         """Back-propagate `loss_of(vectors)` by gradient cache (Gao et al., 2021); return the loss.
 
-        Activations of one bucket at a time are kept: all texts are encoded without a graph, the
-        loss gives the vectors' gradients, then each bucket is encoded again with the same dropout
-        and its part of these gradients is propagated.
+        Only one bucket's activations are kept at a time. All texts are encoded without a graph, and
+        the loss gives the gradients of the vectors. Then each bucket is encoded again, with the
+        same dropout, to propagate its part of these gradients.
         """
         order, local = self._split(texts)
         inputs, states, vectors = list(self._inputs(local)), [], []
@@ -105,7 +105,7 @@ class Embedder:
     def vectors(
         self, texts: Rows, *, progress: Callable[[int], None] = lambda done: None
     ) -> Floats:
-        """Vectors [n, d] of many texts, without gradients and without dropout."""
+        """Return vectors [n, d] of many texts, without gradients and without dropout."""
         order, local = self._split(texts)
         training = self.module.training
         self.module.eval()
@@ -120,14 +120,14 @@ class Embedder:
         return vectors
 
     def tokens(self, texts: Rows) -> int:
-        """The number of tokens of the texts, without padding."""
+        """Return the number of tokens of the texts, without padding."""
         return int(self.table.lengths[texts].sum())
 
     def _split(self, texts: Rows) -> tuple[Rows, Rows]:
-        """The order of `texts` by length, and those of this process: each gets all lengths."""
+        """Return the order of `texts` by length, and this process's share, with all lengths."""
         order = by_length(self.table, texts)
         local = order[self._accelerator.process_index :: self._accelerator.num_processes]
-        if not len(local):  # fewer texts than processes: every process must take part
+        if not len(local):  # fewer texts than processes, but each must encode at least one
             local = order[:1]
         return order, texts[local]
 
@@ -139,7 +139,7 @@ class Embedder:
         return padded(self.table, texts, padding=self._padding, device=self._accelerator.device)
 
     def _gather(self, local: Tensor, order: Rows) -> Tensor:
-        """All vectors [n, d] in the order of the texts, from this process's [k, d]."""
+        """Gather all vectors [n, d], in the order of the texts, from each process's [k, d]."""
         world, rank = self._accelerator.num_processes, self._accelerator.process_index
         if world == 1:
             by_length_order = local
@@ -155,7 +155,7 @@ class Embedder:
         return by_length_order[torch.from_numpy(places).to(local.device)]
 
     def _without_sync_unless(self, *, last: bool) -> Any:
-        """Postpone the sum of gradients over processes to the last bucket."""
+        """Return a context that sums gradients over processes only in the last bucket."""
         if last:
             return torch.enable_grad()
         return self._accelerator.no_sync(self.module)

@@ -1,23 +1,29 @@
-"""The end of a run: temperature, lambda, b and label keys of the best checkpoint are chosen.
+"""Finishes a run: chooses temperature, lambda, b and label keys for the best checkpoint.
 
-A system may learn label keys. They are compared with the vectors of the labels' texts, because the
-instance keys carry the clicks already, and text vectors may complement them better. Before that,
-UniDEC's two heads get the shares of a key that are best on the held-out rows.
+The label keys that a system learned compete with the vectors of the labels' texts: instance keys
+already carry the clicks, so text vectors may complement them better. Before that, the held-out rows
+choose how much UniDEC's two heads each count in a key.
 
 Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from service.core.types import Floats
-from training.checkpoints.choices import UNCHOSEN, Choices, write_choices
+from training.checkpoints.choices import UNCHOSEN, Choices, as_document, write_choices
 from training.checkpoints.label_keys import LABEL_KEYS
+from training.checkpoints.run_json import DATA_DIGEST, write_run
+from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
+from training.evaluation.answers import digest_of
 from training.loop.trainer import Trainer
 from training.models.two_heads import TwoHeads, with_share
 from training.progress import status
@@ -25,7 +31,7 @@ from training.selection.memory_choices import DEPTHS, choose_on
 from training.selection.validation import Validation, criterion
 from training.systems.system import FinishedTraining
 
-SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of D; the ends are ablations
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of D; 0 and 1 as ablations
 
 
 def choose_for_inference(
@@ -33,8 +39,8 @@ def choose_for_inference(
 ) -> tuple[Choices, FinishedTraining | None]:
     """Choose on the held-out rows, and write the choices into the best checkpoint's folder.
 
-    `relevance` is that of the trainer's data, where it was chosen before. Returns the choices with
-    the best checkpoint's vectors, None where no rows are held out.
+    `relevance` is the scale of the trainer's data, if it was chosen before. Returns the choices
+    and, if rows are held out, the best checkpoint's vectors.
     """
     start = Choices(
         system=str(trainer.recipe.system["name"]),
@@ -59,7 +65,7 @@ def choose_for_inference(
 def _choose(
     trainer: Trainer, validation: Validation, start: Choices, *, console: Console
 ) -> FinishedTraining:
-    """The best checkpoint with its choices; removes its label keys where the texts are better."""
+    """Return the best checkpoint's choices; remove its label keys if text vectors are better."""
     model = trainer.model
     model.load_checkpoint(trainer.best)
     instances, texts = trainer.kept_vectors or model.vectors(trainer.journal.encoded)
@@ -90,7 +96,7 @@ def _choose(
 def _choose_share(
     trainer: Trainer, validation: Validation, heads: TwoHeads, instances: Floats, labels: Floats
 ) -> float:
-    """The best share of D in the keys [N, d] and [L, d]; each head alone is measured as well."""
+    """Return the best share of D in keys [N, d] and [L, d]; also measure each head alone."""
     scores = {}
     with status(trainer.journal.console, "choosing the shares of the two heads"):
         for share in SHARES:
@@ -102,22 +108,39 @@ def _choose_share(
 
 
 def _keep_share(trainer: Trainer, heads: TwoHeads, share: float, label_keys: Floats) -> None:
-    """Write the share, and the label keys that have it, into the best checkpoint."""
+    """Write the share, and label keys that were scaled by it, into the best checkpoint."""
     with torch.no_grad():
         heads.share.fill_(share)
-    head_weights = trainer.model.head_weights()
-    if trainer.is_main_process:
-        trainer.model.write_checkpoint(
-            trainer.best, mixing=1.0, head_weights=head_weights, label_keys=label_keys
-        )
+    trainer.write_best(mixing=1.0, label_keys=label_keys)
 
 
 def _choose_with(
     trainer: Trainer, validation: Validation, instances: Floats, labels: Floats, start: Choices
 ) -> tuple[float, Choices]:
-    """The best choices with instance keys [N, d] and label keys [L, d], and their criterion."""
+    """Return the best choices for keys [N, d] and [L, d], and before them their criterion."""
     metrics = trainer.recipe.validation.metrics
     held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
     best = choose_on(held_out, start, metrics=metrics, on_tried=trainer.journal.tried)
-    measured = held_out.metrics(tau=best.tau, memorization=best.memorization, depth=best.depth)
-    return criterion({best.memorization: measured}, metrics), best
+    return criterion({best.memorization: held_out.metrics(best)}, metrics), best
+
+
+def write_facts(
+    folder: Path,
+    recipe: str,
+    settings: Mapping[str, Any],
+    dataset: Dataset,
+    progress: Mapping[str, Any],
+    choices: Choices,
+    used: Mapping[str, Any],
+) -> None:
+    """Write the run.json of a finished run; `used` is the hardware that it was trained on."""
+    facts = {
+        "recipe": recipe,
+        "settings": settings,
+        "dataset": dataset.name,
+        DATA_DIGEST: digest_of(dataset),
+        "progress": progress,
+        "choices": as_document(choices),
+        "hardware": used,
+    }
+    write_run(folder, facts)

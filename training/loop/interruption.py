@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM while an encoder is trained: the run ends where its state can be saved.
+"""Handles SIGINT and SIGTERM in training: the run ends as soon as its state can be saved.
 
-A second signal ends it at once. Signals within a second count as one: after Ctrl-C `torchrun` sends
-its processes the signal that the terminal has sent them already.
+A second signal ends it at once. Signals within a second count as one: after Ctrl-C, processes get
+the signal from the terminal and again from `torchrun`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import FrameType
 
 from service.command_line import SIGNALS, Interrupted
 
-TOGETHER = 1.0  # seconds
+TOGETHER = 1.0  # seconds in which signals count as one
 _NOTICE = b"interrupted: what was reached is saved first; once more to stop at once\n"
 
 
 class Interruption:
-    """The signal that was received, 0 for none."""
+    """Stores the signal that was received as `number`; 0 if there was none."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -43,7 +43,7 @@ class Interruption:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Only note the first signal within the block, which must look at `number`."""
+        """Only note the first signal within the block; the block must check `number`."""
         self._is_noted = True
         try:
             yield
@@ -56,4 +56,4 @@ class Interruption:
         if not self._is_noted or self.number:
             raise Interrupted(number)
         self.number, self._received = number, monotonic()
-        os.write(2, _NOTICE)  # a handler must not touch buffers that the block may be writing to
+        os.write(2, _NOTICE)  # unbuffered, since the block may be writing to Python's buffers

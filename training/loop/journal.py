@@ -11,11 +11,12 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from service.core.files.atomic import disk_refusal, write_file, writing
 from training.checkpoints.choices import Choices
 from training.progress import PlainLines
 
 LINES = "metrics.jsonl"
-TRIED, SHARED = "tried", "shared"  # choices, and shares of two heads, tried at the end of a run
+TRIED, SHARED = "tried", "shared"  # kinds of lines: choices and head shares tried at the end
 
 
 class Journal:
@@ -23,7 +24,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, console: Console, steps: int, step: int, silent: bool):
         self.console = console
-        self._silent, self._lines = silent, folder / LINES
+        self._silent, self._folder, self._lines = silent, folder, folder / LINES
         self._writer: Any = None
         self._progress = Progress(
             TextColumn("{task.description:<9}"),
@@ -42,8 +43,13 @@ class Journal:
         if not silent:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._drop_lines_after(step)
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                refusal = disk_refusal(folder)
+                if refusal is not None:  # TensorBoard's thread would print a traceback
+                    raise refusal
+                self._drop_lines_after(step)
+                self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -53,13 +59,21 @@ class Journal:
                 yield
         finally:
             if self._writer is not None:
-                self._writer.close()
+                with writing(self._folder):
+                    self._writer.close()
 
-    def trained(self, step: int, *, loss: float, rate: float, tokens_per_second: float) -> None:
-        """Record a step; `step` counts from 1."""
+    def trained(
+        self, step: int, *, place: int, loss: float, rate: float, tokens_per_second: float
+    ) -> None:
+        """Record a step; `step` counts from 1.
+
+        `place` comes from `Length.place`; the time left is estimated from it.
+        """
         note = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
-        self._progress.update(self._training, completed=step, note=note)
-        self._say("train", step, self._steps, note)
+        if place > step:
+            note = f"step {step:,}, {note}"
+        self._progress.update(self._training, completed=place, note=note)
+        self._say("train", place, self._steps, note)
         values = {"loss": loss, "learning_rate": rate, "tokens_per_second": tokens_per_second}
         self._write(step, "train", values)
 
@@ -94,25 +108,19 @@ class Journal:
 
     def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the held-out rows with the best checkpoint and these choices."""
-        setting = {
-            "tau": choices.tau,
-            "depth": choices.depth,
-            "memorization": choices.memorization,
-        }
-        self._write_tried(TRIED, {**setting, **metrics})
+        self._append(
+            0,
+            TRIED,
+            tau=choices.tau,
+            depth=choices.depth,
+            memorization=choices.memorization,
+            **metrics,
+        )
 
     def shared(self, share: float, scores: Mapping[float, Mapping[str, float]]) -> None:
-        """Record the metrics of the held-out rows by lambda, with this share of the first head."""
+        """Record the metrics of the held-out rows by lambda, with this share of the head D."""
         for memorization, metrics in scores.items():
-            setting = {"share": share, "memorization": memorization}
-            self._write_tried(SHARED, {**setting, **metrics})
-
-    def _write_tried(self, kind: str, values: Mapping[str, float]) -> None:
-        """A line of the end of a run, which a resumed run drops and writes again."""
-        if self._silent:
-            return
-        with self._lines.open("ab") as file:
-            file.write(orjson.dumps({"step": 0, "kind": kind, **values}) + b"\n")
+            self._append(0, SHARED, share=share, memorization=memorization, **metrics)
 
     def print(self, message: str) -> None:
         """Print a line above the progress bar."""
@@ -120,20 +128,26 @@ class Journal:
             self._progress.console.print(message)
 
     def _say(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Where there is no terminal for bars: a line on stderr now and then."""
+        """Write a line to stderr now and then if there is no terminal for bars."""
         if self._plain is not None:
             self._plain(stage, done, total, note)
 
     def _write(self, step: int, kind: str, values: Mapping[str, float], **more: float) -> None:
+        self._append(step, kind, **more, **values)
+        if self._writer is None:
+            return
+        with writing(self._folder):  # raises earlier errors of TensorBoard's writing thread
+            for name, value in values.items():
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def _append(self, step: int, kind: str, **values: float) -> None:
         if self._silent:
             return
-        with self._lines.open("ab") as file:
-            file.write(orjson.dumps({"step": step, "kind": kind, **more, **values}) + b"\n")
-        for name, value in values.items():
-            self._writer.add_scalar(f"{kind}/{name}", value, step)
+        with writing(self._lines), self._lines.open("ab") as file:
+            file.write(orjson.dumps({"step": step, "kind": kind, **values}) + b"\n")
 
     def _drop_lines_after(self, step: int) -> None:
-        """Drop the lines that a resumed run will write again, choices tried at its end included."""
+        """Drop the lines that a resumed run writes again: later steps, and choices of the end."""
         if not self._lines.exists():
             return
         kept = []
@@ -141,4 +155,4 @@ class Journal:
             entry = orjson.loads(line)
             if entry["step"] <= step and entry["kind"] not in (TRIED, SHARED):
                 kept.append(line + b"\n")
-        self._lines.write_bytes(b"".join(kept))
+        write_file(self._lines, b"".join(kept))

@@ -1,15 +1,14 @@
-"""The one owner of what a run trains: the encoder, the system's head, and their optimizers.
+"""Owns all that a run trains: the encoder, the system's head, and their optimizers.
 
 The texts are numbered as in the embedder's table: all training instances, then all labels, then the
-metadata items where the system reads them.
+metadata items if the system reads them.
 
 Shapes: N training instances, L labels, M items, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +22,18 @@ from service.core.types import Floats, Role, Rows
 from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
-from training.loop.optimizers import HEAD, TRAINING_ONLY, Optimizers
+from training.loop.optimizers import Optimizers
 from training.models.lora import remove_adapters
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
+from training.systems.mogic.guidance import Guidance
 from training.systems.system import EncodedBatch, System
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedState:
-    """Weights and optimizers' moments by name, on the processor."""
+    """Weights and optimizers' moments by name, on the CPU."""
 
     weights: dict[str, Tensor]
     moments: dict[str, dict[str, Tensor]]
@@ -51,24 +51,33 @@ class TrainedModel:
     embedder: Embedder
     system: System
     mixture: Mixture
+    guidance: Guidance | None
+    whole: Mapping[str, nn.Module]  # head and projection; each process has their whole gradient
     optimizers: Optimizers
     accelerator: Accelerator
     instances: int  # N
-    items: int = 0  # M, 0 where the system reads none
+    items: int = 0  # M, 0 if the system reads none
 
     def texts_of(self, batch: Batch) -> Rows:
-        """The texts that a batch encodes: its instances, its pool, its instances' items."""
+        """Return the texts that a batch encodes: its instances, its pool, its instances' items."""
         if not self.system.encodes_labels:
             return batch.rows
         items = len(self.embedder.table) - self.items + self.system.items_of(batch.rows)
         return np.concatenate([batch.rows, self.instances + batch.pool, items])
 
     def loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor]:
-        """The batch's loss as a function of the vectors of its texts."""
-        return lambda vectors: self.system.loss(EncodedBatch.from_vectors(batch, vectors))
+        """Return the batch's loss as a function of the vectors of its texts."""
+
+        def loss(vectors: Tensor) -> Tensor:
+            encoded = EncodedBatch.from_vectors(batch, vectors)
+            if self.guidance is None:
+                return self.system.loss(encoded)
+            return self.guidance.loss(self.system, encoded)
+
+        return loss
 
     def backward(self, batch: Batch, *, accumulation: int, gradient_cache: bool) -> Tensor:
-        """Add the gradient of one of `accumulation` batches; returns the batch's loss."""
+        """Add a batch's gradient to those of a step's `accumulation` batches; return its loss."""
         texts, loss_of = self.texts_of(batch), self.loss_of(batch)
         # Gradients are averaged over processes, but each has only its texts' part of the sum.
         scale = self.accelerator.num_processes / accumulation
@@ -83,24 +92,36 @@ class TrainedModel:
         self.accelerator.backward(scale * loss)
         return loss.detach()
 
-    def step(self, *, learning_rate_factor: float, clip: float) -> None:
-        """Move all parameters by their gradients, then clear these."""
+    def step(self, *, loss: Tensor, learning_rate_factor: float, clip: float) -> bool:
+        """Update all parameters by their gradients, then clear the gradients.
+
+        If the `loss` or a gradient is not finite in any process, all processes return False and
+        update nothing.
+        """
         for group in self.optimizers.param_groups:
             group["lr"] = learning_rate_factor * group["base_learning_rate"]
-        for parameter in self._whole_parameters():
-            if parameter.grad is not None:
-                parameter.grad /= self.accelerator.num_processes
-        self.optimizers.clip(largest_norm=clip, accelerator=self.accelerator)
-        self.optimizers.step()
+        for module in self.whole.values():
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= self.accelerator.num_processes
+        norms = self.optimizers.clip(largest_norm=clip, accelerator=self.accelerator)
+        finite = loss.isfinite().all()
+        if self.accelerator.scaler is None:  # fp16's scaler handles infinite gradients itself
+            finite = finite & norms.isfinite().all()
+        if not self.accelerator.gather(finite.reshape(1).int()).all():
+            self.optimizers.zero_grad()
+            return False
+        self.optimizers.step(accelerator=self.accelerator)
         self.optimizers.zero_grad()
+        return True
 
     def vectors(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
-        """The keys of all instances [N, d], and the encoder's vectors of all labels [L, d]."""
+        """Return the keys of all instances [N, d], and the encoder's vectors of labels [L, d]."""
         instances, labels, items = self._encoded(progress)
         return self.system.instance_keys(instances, items), labels
 
     def _encoded(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats, Floats]:
-        """The encoder's vectors of all instances [N, d], labels [L, d] and items [M, d]."""
+        """Return the encoder's vectors of all instances [N, d], labels [L, d], items [M, d]."""
         texts = len(self.embedder.table)
         vectors = self.embedder.vectors(
             np.arange(texts), progress=lambda done: progress(done, texts)
@@ -109,7 +130,7 @@ class TrainedModel:
         return vectors[: self.instances], vectors[self.instances : items], vectors[items:]
 
     def query_vectors(self, queries: Sequence[str], *, max_tokens: int) -> Floats:
-        """The encoder's vectors of further queries, [n, d]; all processes must call it."""
+        """Return the encoder's vectors of other queries, [n, d]; all processes must call it."""
         table = tokenize(
             self.encoder.tokenizer,
             queries,
@@ -119,9 +140,9 @@ class TrainedModel:
         return self.embedder.over(table).vectors(np.arange(len(table)))
 
     def neighbours(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
-        """What hard negatives and clusters are computed with: [N, d'] and [L, d'].
+        """Predict the instances' items again; return the vectors for mining and clustering.
 
-        The items of the instances are predicted anew.
+        These are [N, d'] of instances and [L, d'] of labels.
         """
         instances, labels, items = self._encoded(progress)
         self.system.look_up(instances, items)
@@ -129,30 +150,24 @@ class TrainedModel:
         return self.system.neighbour_vectors(instances), self.system.neighbour_vectors(labels)
 
     def memory_keys(self, progress: Callable[[int, int], None]) -> tuple[Floats, Floats]:
-        """The memory's keys at present: X of the instances [N, d], Z of the labels [L, d]."""
+        """Return the memory's current keys: X of instances [N, d] and Z of labels [L, d]."""
         instances, labels = self.vectors(progress)
         return instances, self.system.label_keys(labels)
 
     def sampled_keys(
         self, texts: Rows, progress: Callable[[int, int], None]
     ) -> tuple[Floats, Floats]:
-        """`memory_keys` [N, d] and [L, d] of a system without a head, for some `texts` alone.
+        """Return `memory_keys` [N, d] and [L, d] for only some `texts`; for systems without a head.
 
-        The rows of all others are zero, so that a query meets them after those with a similarity.
+        The rows of all other texts are zero, so a query finds them after all similar texts.
         """
         encoded = self.embedder.vectors(texts, progress=lambda done: progress(done, len(texts)))
         vectors = np.zeros((len(self.embedder.table), encoded.shape[1]), np.float32)
         vectors[texts] = encoded
         return vectors[: self.instances], vectors[self.instances :]
 
-    @contextmanager
-    def mixed(self, mixing: float) -> Iterator[None]:
-        """Within the block the weights lie between the pretrained (0) and the trained ones (1)."""
-        with self.mixture.mixed(mixing):
-            yield
-
     def head_weights(self) -> dict[str, Tensor] | None:
-        """The head's parameters by name, all rows of split tables; None without a head."""
+        """Return the head's parameters by name, with all rows of tables; None without a head."""
         return None if self.system.head is None else self.system.head.state_dict()
 
     def write_checkpoint(
@@ -163,23 +178,23 @@ class TrainedModel:
         head_weights: dict[str, Tensor] | None,
         label_keys: Floats | None,
     ) -> None:
-        """Replace `folder` by the model with weights mixed by `mixing`."""
-        with self.mixed(mixing):
+        """Write the model, its weights mixed by `mixing`, in place of `folder`."""
+        with self.mixture.mixed(mixing):
             write_model(self.encoder, folder, head_weights=head_weights, label_keys=label_keys)
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Take over the weights of a checkpoint that `write_checkpoint` wrote.
+        """Load the weights of a checkpoint that `write_checkpoint` wrote.
 
-        They hold what adapters of LoRA have learned, so the model goes on without these.
+        LoRA's adapters are merged into these weights, so the model's adapters are removed.
         """
-        best = load_encoder(str(folder))
+        best = load_encoder(str(folder), stored_precision=True)
         remove_adapters(self.encoder.model)
         self.encoder.model.load_state_dict(best.model.state_dict())
         if self.system.head is not None:
             self.system.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
 
     def state(self) -> TrainedState:
-        """A copy of the weights, but those that are frozen, and of the moments."""
+        """Return copies of the weights that are not frozen, and of the optimizers' moments."""
         return TrainedState(
             weights={
                 f"{name}/{key}": value.detach().cpu().clone().contiguous()
@@ -196,7 +211,7 @@ class TrainedModel:
         )
 
     def load_state(self, state: TrainedState) -> None:
-        """Go on from what `state` returned."""
+        """Load what `state` returned."""
         for name, module in self._modules().items():
             prefix = f"{name}/"
             saved = {
@@ -208,24 +223,16 @@ class TrainedModel:
         self.optimizers.load_moments(state.moments)
 
     def _modules(self) -> dict[str, nn.Module]:
-        """The trained modules by their names in a state."""
-        modules = {"encoder": self.accelerator.unwrap_model(self.embedder.module)}
-        others = {HEAD: self.system.head, TRAINING_ONLY: self.system.training_only}
-        return modules | {name: module for name, module in others.items() if module is not None}
-
-    def _whole_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of which every process has the whole gradient: all but the encoder's."""
-        for module in (self.system.head, self.system.training_only):
-            if module is not None:
-                yield from module.parameters()
+        """Return the trained modules by their names in a saved state."""
+        return {"encoder": self.accelerator.unwrap_model(self.embedder.module), **self.whole}
 
 
 def _learned(module: nn.Module) -> dict[str, Tensor]:
-    """The module's state without the parameters that are frozen, such as those under LoRA."""
+    """Return the module's state without frozen parameters, such as those that LoRA adapts."""
     frozen = _frozen(module)
     return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
 
 def _frozen(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters that do not learn: a resumed run loads them with its encoder."""
+    """Return the frozen parameters, which a resumed run loads with its encoder."""
     return {name: value for name, value in module.named_parameters() if not value.requires_grad}

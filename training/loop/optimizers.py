@@ -1,19 +1,19 @@
 """The optimizers of a run: AdamW for dense parameters, SparseAdam for tables with sparse gradients.
 
-A table with a classifier for each of a million labels has gradients only in the rows of the batch's
-labels. They stay sparse, so a step costs neither time nor memory in proportion to all labels.
+In a table with a classifier for each of a million labels, only the rows of the batch's labels have
+gradients. Gradients stay sparse, so a step's time and memory do not grow with the number of labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer, SparseAdam
 
 from training.models.ngrams import ngrams_of
@@ -21,18 +21,19 @@ from training.models.sharding import Sharding
 from training.models.two_heads import heads_of
 from training.recipes.recipe import Recipe
 
-HEAD = "own"  # names the head's parameters, also in saved states
-TRAINING_ONLY = "training-only"  # the same for those that no checkpoint needs
-Moments = dict[str, dict[str, Any]]  # by parameter, by the moment's name
-Groups = dict[tuple[str, bool], list[tuple[str, nn.Parameter]]]  # by part and whether they decay
+# Names of modules, also in saved states.
+ENCODER = "encoder"
+HEAD = "own"
+TRAINING_ONLY = "training-only"  # not part of a checkpoint
+Moments = dict[str, dict[str, Any]]  # parameter's name -> moment's name -> value
+Groups = dict[tuple[str, bool], list[tuple[str, nn.Parameter]]]  # key: part, has weight decay
 
 
 @dataclass(kw_only=True, eq=False)
 class Optimizers:
     """Several optimizers used as one; tables and their moments are split over processes."""
 
-    each: list[Optimizer]
-    names: list[str]  # of all parameters, optimizer after optimizer
+    each: list[Optimizer]  # their parameters have names
     sharding: Sharding
 
     @property
@@ -40,74 +41,88 @@ class Optimizers:
         """The parameter groups of all optimizers."""
         return [group for optimizer in self.each for group in optimizer.param_groups]
 
-    def step(self) -> None:
-        """Move every parameter that has a gradient."""
+    def step(self, *, accelerator: Accelerator) -> None:
+        """Update every parameter that has a gradient.
+
+        In fp16, an optimizer with infinite gradients updates nothing, and the loss scale falls.
+        """
+        scaler = accelerator.scaler
         for optimizer in self.each:
-            optimizer.step()
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+        if scaler is not None:  # once, after all optimizers: it changes the scale of gradients
+            scaler.update()
 
     def zero_grad(self) -> None:
         """Clear all gradients."""
         for optimizer in self.each:
             optimizer.zero_grad()
 
-    def clip(self, *, largest_norm: float, accelerator: Accelerator) -> None:
-        """Scale each group's gradients so that their joint norm is at most `largest_norm`."""
+    def clip(self, *, largest_norm: float, accelerator: Accelerator) -> Tensor:
+        """Scale each group's gradients so that their joint norm is at most `largest_norm`.
+
+        Returns the norms that the groups had before, [groups].
+        """
+        norms = []
+        accelerator.unscale_gradients(self.each)  # for fp16; allowed only once per step
         for group in self.param_groups:
             parameters = group["params"]
             if any(p.grad is not None and p.grad.is_sparse for p in parameters):
-                _clip_sparse(parameters, largest_norm=largest_norm, sharding=self.sharding)
+                norm = _clip_sparse(parameters, largest_norm=largest_norm, sharding=self.sharding)
             else:
-                accelerator.clip_grad_norm_(parameters, largest_norm)
+                norm = clip_grad_norm_(parameters, largest_norm)
+            norms.append(torch.as_tensor(norm, device=accelerator.device))
+        return torch.stack(norms)
 
     def moments(self) -> Moments:
-        """The moments of each parameter that ever had a gradient, by its name.
+        """Return the moments of each parameter that ever had a gradient, by its name.
 
         All processes must call it at the same time.
         """
         moments = {}
-        for optimizer, names in self._named():
+        for optimizer in self.each:
+            names = _names(optimizer)
             for place, entries in optimizer.state_dict()["state"].items():
-                if _is_sparse(optimizer):
+                if isinstance(optimizer, SparseAdam):
                     entries = _map_tables(self.sharding.gather, entries)
                 moments[names[place]] = entries
         return moments
 
     def load_moments(self, moments: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on from what `moments` returned."""
-        for optimizer, names in self._named():
-            document = optimizer.state_dict()
+        """Load what `moments` returned."""
+        for optimizer in self.each:
+            document, names = optimizer.state_dict(), _names(optimizer)
             state = {
                 place: dict(moments[name]) for place, name in enumerate(names) if name in moments
             }
-            if _is_sparse(optimizer):
+            if isinstance(optimizer, SparseAdam):
                 for entries in state.values():
                     entries.update(_map_tables(self.sharding.local_rows, entries))
                     entries["step"] = int(entries["step"])  # SparseAdam counts in integers
             document["state"] = state
             optimizer.load_state_dict(document)
 
-    def _named(self) -> Iterator[tuple[Optimizer, list[str]]]:
-        names = iter(self.names)
-        for optimizer in self.each:
-            count = sum(len(group["params"]) for group in optimizer.param_groups)
-            yield optimizer, list(islice(names, count))
+    @property
+    def names(self) -> list[str]:
+        """The names of all parameters, optimizer after optimizer."""
+        return [name for optimizer in self.each for name in _names(optimizer)]
 
 
 def make_optimizers(
-    encoder: nn.Module | None,
-    head: nn.Module | None,
+    modules: Mapping[str, nn.Module],
     recipe: Recipe,
     *,
-    training_only: nn.Module | None = None,
     sharded: Collection[str] = (),
     sharding: Sharding | None = None,
 ) -> Optimizers:
-    """AdamW for encoder and head, and SparseAdam for the head's parameters named `sharded`.
+    """Return AdamW for all modules, and SparseAdam for the head's parameters named `sharded`.
 
-    Biases, norms and sharded tables have no weight decay. Encoder, n-grams, heads, the system's
-    head and what only training needs are separate groups, since gradients are clipped by group.
+    The modules are named `ENCODER`, `HEAD` and `TRAINING_ONLY`. Biases, norms and sharded tables
+    have no weight decay. Gradients are clipped by group: each module, n-grams and UniDEC's heads.
     """
-    groups = _groups({"encoder": encoder, HEAD: head, TRAINING_ONLY: training_only}, sharded)
+    groups = _groups(modules, sharded)
     dense = {key: group for key, group in groups.items() if key[0] != "sparse"}
     sparse = {key: group for key, group in groups.items() if key[0] == "sparse"}
     rates = _learning_rates(recipe)
@@ -117,15 +132,14 @@ def make_optimizers(
         each.append(AdamW(options, fused=True))
     if sparse:
         each.append(SparseAdam(_parameter_groups(sparse, rates)))
-    names = [name for part in (dense, sparse) for group in part.values() for name, _ in group]
-    return Optimizers(each=each, names=names, sharding=sharding or Sharding())
+    return Optimizers(each=each, sharding=sharding or Sharding())
 
 
 def _learning_rates(recipe: Recipe) -> dict[str, float]:
     settings = recipe.optimizer
     head = settings.head_learning_rate or settings.learning_rate
     return {
-        "encoder": settings.learning_rate,
+        ENCODER: settings.learning_rate,
         "ngrams": recipe.ngrams.learning_rate,
         "heads": recipe.heads.learning_rate,
         HEAD: head,
@@ -134,9 +148,9 @@ def _learning_rates(recipe: Recipe) -> dict[str, float]:
     }
 
 
-def _groups(modules: Mapping[str, nn.Module | None], sharded: Collection[str]) -> Groups:
-    """All trained parameters by part, and if they decay; n-grams, heads and `sharded` are parts."""
-    encoder = modules["encoder"]
+def _groups(modules: Mapping[str, nn.Module], sharded: Collection[str]) -> Groups:
+    """Group trained parameters by part (module, n-grams, heads or sparse) and by weight decay."""
+    encoder = modules.get(ENCODER)
     part_of: dict[int, str] = {}
     for name, find in (("ngrams", ngrams_of), ("heads", heads_of)):
         module = find(encoder) if encoder is not None else None
@@ -144,7 +158,7 @@ def _groups(modules: Mapping[str, nn.Module | None], sharded: Collection[str]) -
             part_of.update((id(parameter), name) for parameter in module.parameters())
     groups: Groups = {}
     for label, module in modules.items():
-        for name, parameter in module.named_parameters() if module is not None else ():
+        for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 part = part_of.get(id(parameter), label)
                 part = "sparse" if part == HEAD and name in sharded else part
@@ -158,10 +172,10 @@ def _parameter_groups(
     rates: Mapping[str, float],
     weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """The groups as torch's optimizers take them; SparseAdam knows no weight decay."""
+    """Return the groups in torch's form; `weight_decay` is None for SparseAdam, which has none."""
     return [
         {
-            "params": [parameter for _, parameter in group],
+            "params": list(group),
             "base_learning_rate": rates[part],
             "lr": rates[part],
             **({} if weight_decay is None else {"weight_decay": weight_decay if decays else 0.0}),
@@ -170,8 +184,8 @@ def _parameter_groups(
     ]
 
 
-def _clip_sparse(parameters: list[Tensor], *, largest_norm: float, sharding: Sharding) -> None:
-    """Clip sparse gradients, of which each process has those of its rows."""
+def _clip_sparse(parameters: list[Tensor], *, largest_norm: float, sharding: Sharding) -> Tensor:
+    """Clip sparse gradients, whose rows are split over the processes; return their joint norm."""
     sparse = [p for p in parameters if p.grad is not None and p.grad.is_sparse]
     for parameter in sparse:
         parameter.grad = parameter.grad.coalesce()
@@ -179,16 +193,24 @@ def _clip_sparse(parameters: list[Tensor], *, largest_norm: float, sharding: Sha
     norm = sharding.sum(squares).sqrt()
     for parameter in sparse:
         parameter.grad = parameter.grad * (largest_norm / (norm + 1e-6)).clamp(max=1.0)
+    return norm
 
 
-def _is_sparse(optimizer: Optimizer) -> bool:
-    # Accelerate wraps an optimizer; the wrapped one is its attribute.
-    return isinstance(getattr(optimizer, "optimizer", optimizer), SparseAdam)
+def _names(optimizer: Optimizer) -> list[str]:
+    return [name for group in optimizer.param_groups for name in group["param_names"]]
 
 
 def _map_tables(function: Callable[[Tensor], Tensor], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, with `function` applied to those that have a row for each row of the table."""
+    """Apply `function` to the entries with a row for each row of the table; keep the others."""
     return {
         name: function(entry) if torch.is_tensor(entry) and entry.ndim else entry
         for name, entry in entries.items()
     }
+
+
+def learning_rate_factor(step: int, *, steps: int, warmup: float) -> float:
+    """Return the factor: linear warm-up over the share `warmup` of `steps`, then decay to zero."""
+    rising = max(1, round(warmup * steps))
+    if step < rising:
+        return (step + 1) / rising
+    return max(0.0, (steps - step) / max(1, steps - rising))

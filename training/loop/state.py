@@ -1,12 +1,12 @@
-"""A run's saved state, from which it goes on as if it had never stopped.
+"""A run's saved state, from which the run continues as if it had never stopped.
 
 | file                      | content                                                         |
 |---------------------------|-----------------------------------------------------------------|
 | `state.json`              | step, seconds, tokens, best score; the run's identity           |
 | `weights.safetensors`     | parameters of the encoder (`encoder/`) and of the head (`own/`) |
 | `optimizer.safetensors`   | the optimizers' moments, by the parameters' names               |
-| `mined.npy`               | hard negatives [N, top], where the run mines any                |
-| `clusters.npy`, `ends.npy`| clusters in one array and their ends, where batches follow them |
+| `mined.npy`               | hard negatives [N, top], if the run mines any                   |
+| `clusters.npy`, `ends.npy`| clusters in one array and their ends, if batches follow them    |
 
 Batches, samples and dropout are pure functions of seed and step (`training.batches.order`), and so
 is the learning rate: no random state is saved. The folder is replaced in one step.
@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from service.core.errors import InvalidData
-from service.core.files.atomic import new_folder
+from service.core.files.atomic import new_folder, writing
 from training.checkpoints.saved_state import STATE
 from training.loop.batch_source import Neighbourhoods
 from training.loop.model import TrainedModel, TrainedState
@@ -54,11 +54,11 @@ def save(
     neighbourhoods: Neighbourhoods,
     trained: TrainedState,
 ) -> None:
-    """Write the state as `folder`; an older state stays until the new one is complete."""
+    """Write the state to `folder`; the old state is kept until the new one is complete."""
     state = {"run": run, "progress": asdict(progress), "scalars": {}}
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    with new_folder(new) as partial:
+    with writing(folder, new), new_folder(new) as partial:
         save_file(trained.weights, partial / WEIGHTS)
         save_file(_flattened(trained.moments), partial / MOMENTS)
         _write_neighbourhoods(partial, neighbourhoods)
@@ -72,7 +72,7 @@ def save(
 
 
 def load(folder: Path, *, run: str, model: TrainedModel) -> tuple[Progress, Neighbourhoods]:
-    """Load a state into the model; raises `InvalidData` where it belongs to another run."""
+    """Load a state into the model; raises `InvalidData` if it belongs to another run."""
     state = orjson.loads((folder / STATE).read_bytes())
     if state["run"] != run:
         raise InvalidData(

@@ -1,4 +1,4 @@
-"""What a run trains on: the pairs that count, the rows that train, and those held out.
+"""The data of a run: the pairs that count, the rows that train, and the held-out rows.
 
 Shapes: N training rows, L labels.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, diags
 
 from service.core.errors import InvalidConfig
-from service.core.types import Rows
+from service.core.types import Bools, Rows
 from training.datasets.dataset import Dataset, Texts
 from training.datasets.metadata_links import require_metadata
 from training.datasets.training_pairs import TrainingPairs
@@ -22,25 +22,31 @@ from training.systems.registry import reads_items
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingData:
-    """The training split, with hidden labels and held-out rows apart."""
+    """The training split, with its hidden labels and its held-out rows."""
 
     pairs: TrainingPairs
     slices: Slices
     hidden: Rows  # labels whose pairs do not train
-    rows: Rows  # that train: kept, and with a label to sample
+    rows: Rows  # the rows that train: not held out, and with a label to sample
 
     @property
     def instances(self) -> int:
-        """N, the number of training rows, those held out included."""
+        """N, the number of training rows, including held-out ones."""
         return int(self.pairs.labels_of.shape[0])
 
 
 def split_training_data(
-    dataset: Dataset, validation: ValidationSettings, *, seed: int, source: str
+    dataset: Dataset,
+    validation: ValidationSettings,
+    *,
+    seed: int,
+    source: str,
+    unseen: Bools | None = None,
 ) -> TrainingData:
-    """Hide labels and hold rows out as the settings and the seed of a recipe say.
+    """Hide labels and hold out rows, according to a recipe's settings and seed.
 
-    Raises `InvalidConfig` where fewer than two rows are left to train on.
+    `unseen` [N] marks the rows that the first encoder has not trained on; None stands for all.
+    Raises `InvalidConfig` if fewer than two rows are left to train on.
     """
     hidden = hidden_labels(dataset, share=validation.labels, seed=seed)
     pairs = training_pairs(dataset, hidden)
@@ -52,6 +58,7 @@ def split_training_data(
         count=validation.rows,
         seed=seed,
         texts=texts if validation.drawn == "texts" else None,
+        unseen=unseen,
     )
     left = len(trainable) - len(slices.held_out)
     if left < 2:
@@ -68,7 +75,7 @@ def split_training_data(
 
 
 def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
-    """All pairs; those of `hidden` labels are filtered: neither positives nor negatives."""
+    """Return all pairs; those of `hidden` labels are filtered: neither positives nor negatives."""
     train = dataset.train
     if not len(hidden):
         return TrainingPairs(labels_of=train.labels_of, filtered=train.filtered)
@@ -80,9 +87,9 @@ def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:
 
 
 def items_to_read(recipe: Recipe, dataset: Dataset, *, source: str) -> Texts:
-    """The data's metadata items where the recipe's system reads them, else none.
+    """Return the data's metadata items if the recipe's system reads them, otherwise none.
 
-    Raises `InvalidInput` for such a system on a data set without metadata.
+    Raises `InvalidInput` if the system reads items, but the data set has no metadata.
     """
     if not reads_items(recipe.system):
         return Texts(uids=(), texts=())

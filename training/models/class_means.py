@@ -1,4 +1,4 @@
-"""Nearest class means (NCM, Mensink et al. 2013): a label is the mean of its queries.
+"""Nearest class means (NCM, Mensink et al. 2013): a label's vector is the mean of its queries'.
 
 Shapes: n rows, L labels, d dimensions.
 """
@@ -15,11 +15,10 @@ from training.datasets.propensity import label_frequency
 def class_means(
     labels_of: csr_matrix, instances: Floats, texts: Floats, *, text_weight: float
 ) -> Floats:
-    """Unit vectors [L, d]: the mean of each label's instance vectors and its text vector.
+    """Return unit vectors [L, d]: the mean of each label's instances [n, d] and text [L, d].
 
-    `labels_of` [n, L] are the rows' labels, `instances` [n, d] their vectors, `texts` [L, d] the
-    labels'. A text weighs as much as `text_weight` instances; a label without instances keeps its
-    text vector. All pairs weigh alike, whatever their relevance.
+    A text weighs as much as `text_weight` instances; a label without instances keeps its text
+    vector. All pairs of `labels_of` [n, L] weigh the same, whatever their relevance.
     """
     pairs = csr_matrix(labels_of != 0).astype(np.float32)
     sums = np.asarray(pairs.T @ instances, np.float32) + np.float32(text_weight) * texts

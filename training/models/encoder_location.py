@@ -1,4 +1,4 @@
-"""Where an encoder's files are: a folder or a run's, an installed package, the Hugging Face hub.
+"""Finds an encoder: in a folder, a run, an installed package or on the Hugging Face hub.
 
 A name that cannot be loaded is refused within seconds, before torch is imported.
 """
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.core.errors import InvalidInput, MissingExtra
+from service.core.errors import InvalidInput
 
 PACKAGE = "package:"
-VECTOR_CACHE = "KEYMATCH_VECTOR_CACHE"  # the variable with the folder of `vector_cache`
+VECTOR_CACHE = "KEYMATCH_VECTOR_CACHE"  # the environment variable that `vector_cache` reads
 MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
-_MODELS = (MODULES, "config.json")  # also a Hugging Face model
+_MODELS = (MODULES, "config.json")  # config.json: a plain Hugging Face model
 _EXPORTED = "encoder.json"
-_RUN, _BEST = "run.json", "best"  # of a finished run, and its checkpoint
+_RUN, _BEST = "run.json", "best"  # in a finished run's folder: its facts, and its checkpoint
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
-_DEFAULT_OWNER = "sentence-transformers"  # of a hub name without one
+_DEFAULT_OWNER = "sentence-transformers"  # for a hub name without an owner
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 6.0
 
 
@@ -34,10 +34,7 @@ class Location:
 
 
 def locate(name: str) -> str:
-    """The folder that `package:NAME` or a run's folder stands for; others and hub names unchanged.
-
-    A run's folder stands for its best checkpoint.
-    """
+    """Return the folder of `package:NAME` or of a run's best checkpoint, else `name` itself."""
     if not name.startswith(PACKAGE):
         best = Path(name) / _BEST
         return str(best) if (Path(name) / _RUN).is_file() and best.is_dir() else name
@@ -45,9 +42,8 @@ def locate(name: str) -> str:
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise InvalidInput(
-            f"package {package!r} is not installed: pip install {package}"
-        ) from error
+        message = f"package {package!r} is not installed: pip install {package}"
+        raise InvalidInput(message) from error
     for file in files:
         if file.name == MODULES:
             return str(Path(str(file.locate())).parent)
@@ -57,8 +53,8 @@ def locate(name: str) -> str:
 def find_encoder(name: str, *, exported: bool = False) -> Location:
     """Find an encoder by its folder, its run, `package:NAME` or hub name.
 
-    With `exported` it may be an exported one. Raises `InvalidInput` for what is none of these, and
-    for a hub name that is not in the cache while the hub cannot be reached.
+    With `exported`, exported encoders are accepted too. Raises `InvalidInput` if there is no such
+    encoder, or if the hub cannot be reached and its cache does not have the name.
     """
     place = locate(name)
     folder = Path(place)
@@ -68,35 +64,27 @@ def find_encoder(name: str, *, exported: bool = False) -> Location:
         if not (folder / _EXPORTED).is_file():
             raise _refused(name, f"the folder has neither {MODULES} nor config.json")
         if not exported:
-            raise _refused(
-                name,
-                "it is an exported encoder, which serves but cannot be trained or scored; name the"
-                " checkpoint that it was exported from",
-            )
+            reason = "it is an exported encoder, which serves but cannot be trained, scored or"
+            advice = "exported again; name the checkpoint that it was exported from"
+            raise _refused(name, f"{reason} {advice}")
         return Location(name=place)
     if not _HUB_NAME.fullmatch(place):
-        raise _refused(
-            name,
-            "there is no such folder, and it has not the form of a hub name (OWNER/NAME) or of"
-            " package:NAME",
-        )
+        forms = "it has not the form of a hub name (OWNER/NAME) or of package:NAME"
+        raise _refused(name, f"there is no such folder, and {forms}")
     return _on_hub(place)
 
 
 def _on_hub(name: str) -> Location:
-    try:
-        from huggingface_hub import constants, try_to_load_from_cache
-    except ImportError as error:
-        raise MissingExtra("sentence-transformers", extra="export") from error
+    from huggingface_hub import constants, try_to_load_from_cache
+
     names = [name] if "/" in name else [f"{_DEFAULT_OWNER}/{name}", name]
     offline = bool(constants.HF_HUB_OFFLINE)
     is_known = None if offline else _is_known_to_hub(names)
     if is_known:
         return Location(name=name)
     if is_known is False:
-        raise _refused(
-            name, f"there is no such folder, and {constants.ENDPOINT} shows you no such model"
-        )
+        absent = f"there is no such folder, and {constants.ENDPOINT} shows you no such model"
+        raise _refused(name, absent)
     cached = (try_to_load_from_cache(full, file) for full in names for file in _MODELS)
     if any(isinstance(path, str) for path in cached):
         return Location(name=name, offline=True)
@@ -126,7 +114,7 @@ def _is_known_to_hub(names: Sequence[str]) -> bool | None:
             else:
                 answers.append(True)
 
-    asking = threading.Thread(target=ask, daemon=True)  # looking a host up has no time limit
+    asking = threading.Thread(target=ask, daemon=True)  # DNS look-ups have no time limit
     asking.start()
     asking.join(_ANSWER_SECONDS)
     if any(answers):

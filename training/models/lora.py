@@ -3,9 +3,9 @@
     W = W_0 + (alpha / r) B A          (section 4.1, Eq. 3)
 
 W_0 [out, in] keeps the weights that were loaded; only A [r, in] and B [out, r] learn. B starts at
-zero, so that training starts from the encoder as it is. A model of billions of weights then has
-gradients and moments for a few millions. Checkpoints hold W, so nothing that reads them knows of
-adapters. Where a model is loaded in half precision, W is rounded to it; A and B learn in fp32.
+zero, so training starts from the pre-trained encoder. A model of billions of weights then has
+gradients and moments for a few millions. Checkpoints hold W, so their readers need not know of
+adapters. If a model is loaded in half precision, W is rounded to it; A and B learn in fp32.
 """
 
 from __future__ import annotations
@@ -18,26 +18,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from service.core.errors import InvalidConfig, MissingExtra
+from service.core.errors import InvalidConfig
 from training.models.settings import LoraSettings
 
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer
 
 ADAPTER = "default"  # peft's name for the only adapter
-A = "lora_A"  # is part of the name of every A among a model's parameters
+A = "lora_A"  # part of the name of every matrix A among a model's parameters
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
     """Freeze the model's transformer and put adapters on its linear layers.
 
-    Other modules (dense layers, n-grams, heads) learn as before. Raises `InvalidConfig` where
+    Other modules (dense layers, n-grams, heads) learn as before. Raises `InvalidConfig` if
     `settings.modules` name no layer of the transformer.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise MissingExtra("peft", extra="training") from error
+    from peft import LoraConfig, inject_adapter_in_model
     from transformers.pytorch_utils import Conv1D
 
     transformer = _transformer(model)
@@ -61,19 +58,19 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
             f" {', '.join(sorted(layers))}"
         ) from error
     for parameter in transformer.parameters():
-        if parameter.requires_grad:  # A and B, whose small steps half precision would lose
+        if parameter.requires_grad:  # A and B; half precision would lose their small steps
             parameter.data = parameter.data.float()
 
 
 def remove_adapters(model: nn.Module) -> None:
-    """Put the layers with W_0 back in place; the model learns no more."""
+    """Put the layers with W_0 back; the transformer no longer learns."""
     for parent, name, layer in list(_adapted(model)):
         setattr(parent, name, layer.get_base_layer())
 
 
 @contextmanager
 def merged(model: nn.Module) -> Iterator[None]:
-    """Within the block every adapted layer is a plain one with the weights W."""
+    """Replace every adapted layer by a plain one with the weights W within the block."""
     adapted = list(_adapted(model))
     for parent, name, layer in adapted:
         plain = deepcopy(layer.get_base_layer())
@@ -94,7 +91,7 @@ def _transformer(model: nn.Module) -> nn.Module:
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[nn.Module, str, LoraLayer]]:
-    """Each adapted layer with its parent and its name there."""
+    """Yield each adapted layer with its parent and its name there."""
     for parent in model.modules():
         for name, child in parent.named_children():
             if hasattr(child, A):

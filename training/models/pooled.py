@@ -1,6 +1,6 @@
 """A sentence-transformers model as one torch module with two tensors as inputs.
 
-Training and export both use it, so the exported modules are those that were trained.
+Training and export both use it, so exactly the trained modules are exported.
 
 Shapes: n texts, t tokens, d dimensions.
 """
@@ -17,7 +17,7 @@ from training.models.two_heads import TwoHeads
 
 
 class PooledEncoder(nn.Module):  # type: ignore[misc]
-    """All modules of the model (transformer, pooling, n-grams), then L2 normalisation."""
+    """All modules of the model (transformer, pooling, n-grams), then L2 normalization."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -29,25 +29,19 @@ class PooledEncoder(nn.Module):  # type: ignore[misc]
 
 
 def pooled(modules: nn.Module, features: Mapping[str, Tensor]) -> Tensor:
-    """Unit vectors [n, d] by modules of a model from its inputs, or from what precedes them."""
+    """Return the unit vectors [n, d] that a model's modules compute from their input features."""
     vectors = modules(dict(features))[SENTENCE_EMBEDDING]  # [n, d]
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 
 def split_at_additions(model: nn.Module) -> tuple[nn.Module, nn.Module | None]:
-    """The transformer with its pooling, and what Keymatch adds: n-grams and heads, None without.
+    """Split a model into transformer with pooling, and Keymatch's n-grams and heads, if any.
 
-    Additions normalise what they read, so unit vectors may stand between the two.
+    The second part normalizes its inputs, so the first part's vectors may be normalized before.
     """
     modules = list(model)
-    first = next(
-        (
-            place
-            for place, part in enumerate(modules)
-            if isinstance(part, CharacterNgrams | TwoHeads)
-        ),
-        len(modules),
-    )
-    if first == len(modules):
+    is_ours = [isinstance(part, CharacterNgrams | TwoHeads) for part in modules]
+    if not any(is_ours):
         return nn.Sequential(*modules), None
+    first = is_ours.index(True)
     return nn.Sequential(*modules[:first]), nn.Sequential(*modules[first:])

@@ -10,7 +10,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def supported_precision(precision: Precision) -> Literal["fp32", "bf16", "fp16"]:
-    """`precision`, with `auto` replaced by bf16 where the hardware computes in it.
+    """Replace `auto` by the fastest precision of the hardware: bf16, else fp16 on GPUs, else fp32.
 
     Raises `InvalidConfig` for fp16 without a GPU.
     """
@@ -22,5 +22,5 @@ def supported_precision(precision: Precision) -> Literal["fp32", "bf16", "fp16"]
     if precision != "auto":
         return precision
     if cuda:
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"

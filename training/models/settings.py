@@ -1,6 +1,6 @@
 """Settings of the encoder and its parts: `[encoder]`, `[lora]`, `[ngrams]`, `[heads]` of a recipe.
 
-They are apart from the models so that a recipe can be read without torch.
+They have a module of their own so that a recipe can be read without torch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from service.core.config import STRICT, Count, Natural, Positive, Share
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EncoderSettings:
-    """Which encoder is trained, and how much of a text it reads.
+    """The encoder that is trained, and how much of a text it reads.
 
-    `name` is what `training.models.torch_encoder.load_encoder` takes. Prompts and `dropout` default
-    to the model's. A `frozen` transformer encodes each text once; only n-grams and the system's
-    head are trained. `stage_one` names a recipe that is trained first; its encoder replaces `name`.
-    `pooling` makes one vector of those of the tokens: their mean, the first token's (cls) or the
-    last one's, which alone has read the whole text in a causal language model. By default it is
-    that of a sentence-transformers folder, and the mean for a plain model.
+    `name` is passed to `load_encoder`. Prompts and `dropout` default to the model's. A `frozen`
+    transformer encodes each text once; only n-grams and the system's head learn. `stage_one` names
+    a recipe that is trained first; its encoder replaces `name`. `pooling` turns the tokens' vectors
+    into one: their mean, the first token's (cls), or the last token's. In a causal language model
+    only the last one has read the whole text. The default is the setting of a
+    sentence-transformers folder, or the mean for a plain model.
     """
 
     name: str
@@ -38,11 +38,11 @@ class EncoderSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LoraSettings:
-    """Low-rank adapters on the transformer (`training.models.lora`) of this `rank`, 0 for none.
+    """Low-rank adapters on the transformer (`training.models.lora`); with a `rank` of 0, none.
 
-    `alpha` / `rank` scales what they add, each input of an adapter is dropped with the probability
-    `dropout`, and `modules` are the names of the linear layers that get one, by default all. The
-    learning rate is `optimizer.learning_rate`.
+    `alpha` / `rank` scales what adapters add. Each of their inputs is dropped with the probability
+    `dropout`. `modules` names the linear layers that get an adapter, by default all. The learning
+    rate is `optimizer.learning_rate`.
     """
 
     rank: Natural = 0
@@ -81,8 +81,8 @@ class NgramSettings:
 class HeadSettings:
     """UniDEC's two heads (`training.models.two_heads`): dimensions of D and of C, 0 for none.
 
-    `activation` is that of D; `shared` lets both heads use one projection. `learning_rate` is that
-    of the projections.
+    `activation` is applied to D only. With `shared`, both heads use one projection. `learning_rate`
+    is that of the projections.
     """
 
     encoder: Natural = 0

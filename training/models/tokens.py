@@ -1,7 +1,7 @@
 """Tokenized texts, and the buckets of similar length in which they are encoded.
 
-Texts are tokenized once. A bucket holds texts of similar length, as many as fit a budget of tokens,
-so that little time is spent on padding.
+Texts are tokenized once. A bucket holds as many texts of similar length as fit a budget of tokens,
+which saves padding.
 
 Shapes: n texts, t tokens of the longest text of a bucket, d dimensions.
 """
@@ -38,7 +38,7 @@ class TokenTable:
         return np.diff(self.ends)
 
     def of(self, text: int) -> NDArray[np.int32]:
-        """The token ids of one text."""
+        """Return the token ids of one text."""
         return self.ids[self.ends[text] : self.ends[text + 1]]
 
 
@@ -51,24 +51,23 @@ def tokenize(tokenizer: Any, texts: Sequence[str], *, prompt: str, max_tokens: i
             chunk, truncation=True, max_length=max_tokens, return_attention_mask=False
         )
         pieces += [np.array(ids, np.int32) for ids in encoded["input_ids"]]
-    lengths = [len(piece) for piece in pieces]
+    return _table(pieces, np.array([len(piece) for piece in pieces], np.int64))
+
+
+def _table(pieces: Sequence[NDArray[np.int32]], lengths: NDArray[np.int64]) -> TokenTable:
     return TokenTable(
         ids=np.concatenate([np.zeros(0, np.int32), *pieces]),
-        ends=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]),
-    )
-
-
-def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
-    """The tables concatenated."""
-    lengths = np.concatenate([table.lengths for table in tables])
-    return TokenTable(
-        ids=np.concatenate([table.ids for table in tables]),
         ends=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
     )
 
 
+def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
+    """Concatenate tables."""
+    return _table([table.ids for table in tables], np.concatenate([t.lengths for t in tables]))
+
+
 def by_length(table: TokenTable, texts: Rows) -> Rows:
-    """Indices into `texts` that sort them by length, the shortest first."""
+    """Return indices into `texts` that sort them by length, the shortest first."""
     return np.argsort(table.lengths[texts], kind="stable")
 
 
@@ -82,7 +81,7 @@ def buckets(lengths: NDArray[np.int64], *, budget: int) -> Iterator[slice]:
 
 
 def padded(table: TokenTable, texts: Rows, *, padding: int, device: Any) -> dict[str, Tensor]:
-    """The encoder's inputs for one bucket: input_ids and attention_mask, [n, t] each."""
+    """Return the encoder's inputs for a bucket: input_ids and attention_mask, [n, t] each."""
     lengths = table.lengths[texts]
     width = int(lengths.max())
     ids = np.full((len(texts), width), padding, np.int64)

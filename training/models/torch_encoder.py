@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.core.errors import InvalidInput, MissingExtra
+from service.core.errors import InvalidInput
 from service.core.types import Floats, Role
 from training.models.encoder_location import MODULES, find_encoder
 
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 _OURS = {"training.models.ngrams.CharacterNgrams", "training.models.two_heads.TwoHeads"}
 _POOLINGS = {"last-token": "lasttoken"}  # as sentence-transformers names it
-_PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchEncoder:
-    """A loaded checkpoint; an exported graph is compared with it."""
+    """A loaded checkpoint."""
 
     name: str
     model: SentenceTransformer
@@ -41,15 +40,21 @@ class TorchEncoder:
         return int(self.model.get_embedding_dimension())
 
     @property
+    def size(self) -> int:
+        """The number of bytes of all weights in fp32."""
+        return 4 * sum(int(weights.numel()) for weights in self.model.state_dict().values())
+
+    @property
     def tokenizer(self) -> Any:
         """The fast Hugging Face tokenizer."""
         return self.model.tokenizer
 
     def encode(self, texts: Sequence[str], *, role: Role) -> Floats:
-        """Unit vectors [n, d]."""
-        vectors: Floats = self.model.encode(
-            [self.prompts[role] + text for text in texts],
-            prompt="",
+        """Return unit vectors [n, d], computed by sentence-transformers' method for the role."""
+        encode = self.model.encode_query if role is Role.QUERY else self.model.encode_document
+        vectors: Floats = encode(
+            list(texts),
+            prompt=self.prompts[role],
             normalize_embeddings=True,
             convert_to_numpy=True,
             show_progress_bar=False,
@@ -64,19 +69,23 @@ def load_encoder(
     limited_by: str = "max-tokens",
     query_prompt: str | None = None,
     label_prompt: str | None = None,
+    stored_precision: bool = False,
 ) -> TorchEncoder:
-    """Load an encoder on the CPU.
+    """Load an encoder on the CPU, and try it with a short and a full-length text.
 
     `name` is a folder, `package:NAME` (an installed package that contains a sentence-transformers
     folder) or a name on the Hugging Face hub. A plain Hugging Face model gets mean pooling. Prompts
-    default to the model's configuration. Raises `InvalidInput` where `name` cannot be loaded, and
-    where it does not read `max_tokens`, which the user set by what `limited_by` names.
+    default to the model's configuration. Weights in half precision become fp32, unless
+    `stored_precision` keeps them.
+
+    Raises `InvalidInput` if `name` cannot be loaded or used, if it has a setting that Keymatch
+    would ignore, or if it cannot read `max_tokens`; `limited_by` is the user's option for that.
     """
     location = find_encoder(name)
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingExtra("sentence-transformers", extra="export") from error
+    from sentence_transformers import SentenceTransformer
+
+    from training.models import checkpoint_settings
+
     try:
         with without_progress_bars():
             model = SentenceTransformer(
@@ -84,36 +93,42 @@ def load_encoder(
                 device="cpu",
                 trust_remote_code=_is_safe_to_trust(Path(location.name)),
                 local_files_only=location.offline,
+                model_kwargs={"dtype": "auto" if stored_precision else "float32"},
             ).eval()
     except Exception as error:  # the libraries below raise OSError, ValueError and many others
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise InvalidInput(f"encoder {name!r} cannot be loaded: {first_line}") from error
+        raise InvalidInput(
+            f"encoder {name!r} cannot be loaded: {checkpoint_settings.first_line(error)}"
+        ) from error
+    if not stored_precision:
+        model.float()  # also modules after the transformer, such as dense layers
+    checkpoint_settings.require_supported(model, name)
     _use_eager_attention(model)
     _pad_on_the_right(model.tokenizer)
-    limit = int(model.max_seq_length or model.tokenizer.model_max_length)
-    if max_tokens is not None and not 1 <= max_tokens <= limit:
+    limit = checkpoint_settings.token_limit(model)
+    if max_tokens is not None and not 1 <= max_tokens <= (limit or max_tokens):
         raise InvalidInput(f"{limited_by} must lie in 1..{limit} for the encoder {name!r}")
-    model.max_seq_length = max_tokens or limit
-    return TorchEncoder(
+    model.max_seq_length = max_tokens or limit or checkpoint_settings.UNLIMITED_TOKENS
+    encoder = TorchEncoder(
         name=name,
         model=model,
-        prompts={
-            Role.QUERY: _prompt(model, Role.QUERY) if query_prompt is None else query_prompt,
-            Role.LABEL: _prompt(model, Role.LABEL) if label_prompt is None else label_prompt,
-        },
+        prompts=checkpoint_settings.prompts(
+            model, {Role.QUERY: query_prompt, Role.LABEL: label_prompt}
+        ),
         max_tokens=model.max_seq_length,
     )
+    checkpoint_settings.require_pooled_prompts(encoder)
+    checkpoint_settings.try_out(encoder)
+    return encoder
 
 
 def set_pooling(model: SentenceTransformer, pooling: str) -> None:
-    """Replace how the vectors of tokens become one; raises `InvalidInput` where nothing pools."""
+    """Set how the tokens' vectors become one; raises `InvalidInput` without a pooling module."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     for place, module in enumerate(model):
         if isinstance(module, Pooling):
-            model[place] = Pooling(
-                module.embedding_dimension, pooling_mode=_POOLINGS.get(pooling, pooling)
-            )
+            mode = _POOLINGS.get(pooling, pooling)
+            model[place] = Pooling(module.embedding_dimension, pooling_mode=mode)
             return
     raise InvalidInput(f"encoder.pooling is {pooling!r}, but this encoder has no pooling module")
 
@@ -133,9 +148,9 @@ def without_progress_bars() -> Iterator[None]:
 
 
 def _is_safe_to_trust(folder: Path) -> bool:
-    """Whether the only foreign modules of a folder are Keymatch's, and it contains no code.
+    """Whether all foreign modules of a folder are Keymatch's, and it contains no code.
 
-    sentence-transformers loads no class but its own unless it is told to trust the folder.
+    sentence-transformers loads foreign classes only if it is told to trust the folder.
     """
     try:
         modules = json.loads((folder / MODULES).read_bytes())
@@ -146,10 +161,7 @@ def _is_safe_to_trust(folder: Path) -> bool:
 
 
 def _use_eager_attention(model: SentenceTransformer) -> None:
-    """Choose plain attention on a processor: fused attention is built for long texts.
-
-    Over keywords of about five tokens it makes a step of training 1.5 to 2.5 times as long.
-    """
+    """Choose plain attention on a CPU, where fused attention is slower for short texts."""
     import torch
     from transformers import PreTrainedModel
 
@@ -161,16 +173,11 @@ def _use_eager_attention(model: SentenceTransformer) -> None:
 
 
 def _pad_on_the_right(tokenizer: Any) -> None:
-    """Pad as batches of training are padded; causal language models often come without padding.
+    """Pad on the right, as training batches do; choose a padding token if there is none.
 
-    Their positions are counted from the left, so padding there would change a text's vector. What
-    token pads does not matter, since it is masked.
+    Positions count from the left, so padding there would change a vector. Any token will do, since
+    padding is masked. Causal language models often have none.
     """
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-
-
-def _prompt(model: SentenceTransformer, role: Role) -> str:
-    known: Mapping[str, str] = model.prompts or {}
-    return next((known[name] for name in _PROMPT_NAMES[role] if known.get(name)), "")

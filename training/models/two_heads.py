@@ -3,13 +3,13 @@
     D(t) = normalize(dropout(tanh(linear(f(t)))))      compared with D of a label's text
     C(t) = dropout(linear(f(t)))                       compared with a label's classifier Psi_l
 
-with f(t) the encoder's unit vector. What is indexed is the concatenation of the paper's section
-4.4, with a share s that is chosen on held-out rows (in the paper both halves weigh the same):
+with f(t) the encoder's unit vector. The index holds the concatenation of the paper's section 4.4,
+with a share s that is chosen on held-out rows (in the paper both halves weigh the same):
 
     e(t) = [sqrt(s) D(t); sqrt(1 - s) normalize(C(t))],    <e(x), e(z)> = s <D, D> + (1 - s) <C, C>
 
-So a text has one unit vector as with any other encoder, and export, memory and service need nothing
-new. A label's key has Psi_l in place of C; a label that nobody has clicked keeps C of its text.
+So a text has one unit vector, as with any other encoder. In a label's key Psi_l replaces C; a label
+without clicks keeps C of its text.
 
 Shapes: n texts, d dimensions of f, e of D, c of C.
 """
@@ -26,16 +26,14 @@ from torch.nn.functional import normalize
 
 from service.core.errors import InvalidInput
 from service.core.types import Floats
-from training.models.ngrams import SENTENCE_EMBEDDING
-from training.models.saved_module import SavedModule
+from training.models.ngrams import SENTENCE_EMBEDDING, SavedModule
 from training.models.settings import HeadSettings
 
 
 class TwoHeads(SavedModule):
     """The last module of a sentence-transformers model: replaces f(t) by e(t).
 
-    While it trains with `apart` it returns [D; C], with C as long as it is: UniDEC's loss takes the
-    two apart again.
+    In training with `apart`, it returns [D; C] without normalizing C, as UniDEC's loss needs it.
     """
 
     config_keys = ("inputs", "encoder", "classifier", "activation", "dropout", "shared")
@@ -74,17 +72,17 @@ class TwoHeads(SavedModule):
         return nn.functional.dropout(vectors, self.dropout, self.training)
 
     def get_embedding_dimension(self) -> int:
-        """e + c, under the name by which sentence-transformers looks for it."""
+        """Return e + c; sentence-transformers looks for a method of this name."""
         return self.encoder + self.classifier
 
 
 def heads_of(model: nn.Module) -> TwoHeads | None:
-    """The two heads of a model, None where it has none."""
+    """Return the two heads of a model, None if it has none."""
     return next((part for part in model.modules() if isinstance(part, TwoHeads)), None)
 
 
 def require_heads(model: nn.Module, name: str) -> TwoHeads:
-    """The two heads of the model `name`; raises `InvalidInput` where it has none."""
+    """Return the two heads of the model `name`; raises `InvalidInput` if it has none."""
     heads = heads_of(model)
     if heads is None:
         raise InvalidInput(f"{name} has no two heads: a share is that of an encoder as UniDEC's")
@@ -92,12 +90,12 @@ def require_heads(model: nn.Module, name: str) -> TwoHeads:
 
 
 def untrained_heads(vectors: Floats, settings: HeadSettings) -> TwoHeads:
-    """Heads that keep the inner products of `vectors` [n, d] as well as their dimensions allow.
+    """Return heads that preserve the inner products of `vectors` [n, d] as well as they can.
 
-    Each projects onto the vectors' main directions (all of them where e or c is d), so that
-    training starts from what the encoder knows.
+    Each head projects onto the vectors' main directions (all of them if e or c is d), so training
+    starts from what the encoder knows.
     """
-    numbers = {name: value for name, value in asdict(settings).items() if name in _CONFIGURED}
+    numbers = {key: value for key, value in asdict(settings).items() if key in TwoHeads.config_keys}
     heads = TwoHeads(inputs=vectors.shape[1], **numbers)
     with torch.no_grad():
         for linear in (heads.to_encoder, heads.to_classifier):
@@ -107,7 +105,7 @@ def untrained_heads(vectors: Floats, settings: HeadSettings) -> TwoHeads:
 
 
 def main_directions(vectors: Floats, count: int) -> Tensor:
-    """An orthonormal basis [count, d] of the directions in which the vectors [n, d] are longest."""
+    """Return an orthonormal basis [count, d] of the main directions of vectors [n, d]."""
     if count == vectors.shape[1]:
         return torch.eye(count)
     _, directions = np.linalg.eigh(vectors.T.astype(np.float64) @ vectors)  # ascending
@@ -115,9 +113,9 @@ def main_directions(vectors: Floats, count: int) -> Tensor:
 
 
 def with_share(vectors: Floats, share: float, *, encoder: int) -> Floats:
-    """Vectors [n, e + c] in which D has the share `share` in place of the one it has.
+    """Return vectors [n, e + c] rescaled to the given share of D; `encoder` is e.
 
-    `encoder` is e. Shares 0 and 1 leave a single head, and the other cannot be restored.
+    A share of 0 or 1 makes one head zero, and it cannot be restored.
     """
     halves = (vectors[:, :encoder], vectors[:, encoder:])
     scaled = [
@@ -126,6 +124,3 @@ def with_share(vectors: Floats, share: float, *, encoder: int) -> Floats:
     ]
     joined: Floats = np.concatenate(scaled, axis=1).astype(np.float32)
     return joined
-
-
-_CONFIGURED = frozenset(TwoHeads.config_keys)

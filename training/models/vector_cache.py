@@ -1,12 +1,12 @@
-"""Vectors that a frozen encoder made once, kept for the runs that come after.
+"""A cache of a frozen encoder's vectors, for later runs.
 
-Entries of a comparison differ in what they teach beside the same frozen transformer, which takes
-most of their time. `compare` names a folder for its entries, and `fit` for its candidates; any
-other command keeps vectors where the environment variable `KEYMATCH_VECTOR_CACHE` names a folder. A
-vector is known by the encoder's weights and by the text's tokens, so it is never wrong, and the
-folder may be deleted at any time.
+The runs of a comparison often share a frozen transformer, and encoding takes most of their time.
+`compare` and `fit` choose a folder for the vectors. Other commands keep vectors if the environment
+variable `KEYMATCH_VECTOR_CACHE` names a folder. A vector's key is a hash of the encoder's weights
+and of the text's tokens, so cached vectors are never outdated. The folder may be deleted at any
+time.
 
-A folder holds one for each encoder, whose files hold `keys` [n, 16] and `vectors` [n, d].
+The folder has a subfolder for each encoder, whose files hold `keys` [n, 16] and `vectors` [n, d].
 
 Shapes: n texts, d dimensions.
 """
@@ -38,14 +38,14 @@ KEYS, VECTORS = "keys", "vectors"
 
 @dataclass(frozen=True, kw_only=True)
 class VectorCache:
-    """The vectors of one encoder, in one arithmetic."""
+    """The cached vectors of one encoder, computed in one precision."""
 
     folder: Path
 
     def vectors(self, table: TokenTable, encode: Callable[[Rows], Floats]) -> Floats:
-        """The vectors [n, d] of a table's texts; `encode` makes those that are not known yet.
+        """Return the vectors [n, d] of a table's texts; `encode` computes the missing ones.
 
-        Raises `InvalidData` for a damaged file, and where the folder cannot be written.
+        Raises `InvalidData` for a damaged file, and if the folder cannot be written.
         """
         keys = text_keys(table)
         known, vectors = self._read()
@@ -55,15 +55,12 @@ class VectorCache:
             return vectors[places]
         made = encode(missing)  # [missing, d]
         self._write([keys[row] for row in missing.tolist()], made)
-        found = np.empty((len(keys), made.shape[1]), np.float32)
-        found[missing] = made
-        present = np.flatnonzero(places >= 0)
-        if len(present):
-            found[present] = vectors[places[present]]
-        return found
+        places[missing] = len(vectors) + np.arange(len(missing))
+        known_and_made: Floats = np.concatenate([vectors, made]) if len(vectors) else made
+        return known_and_made[places]
 
     def _read(self) -> tuple[dict[bytes, int], Floats]:
-        """The row of each known key, and the vectors."""
+        """Return the row of each known key, and the vectors."""
         keys: list[bytes] = []
         vectors: list[Floats] = []
         for path in sorted(self.folder.glob("*.safetensors")):
@@ -85,9 +82,9 @@ class VectorCache:
 
 
 def cache_of(encoder: nn.Module, *, precision: str) -> VectorCache | None:
-    """The cache of an encoder in the folder that the environment names; None where it names none.
+    """Return an encoder's cache; None if the environment variable names no folder.
 
-    `precision` is the arithmetic in which vectors are made.
+    `precision` is the one that the encoder computes in.
     """
     folder = os.environ.get(VECTOR_CACHE)
     if not folder:
@@ -97,20 +94,19 @@ def cache_of(encoder: nn.Module, *, precision: str) -> VectorCache | None:
 
 @contextmanager
 def vectors_kept_in(folder: Path) -> Iterator[None]:
-    """Within the block `folder` keeps vectors, unless the environment names another one."""
+    """Cache vectors in `folder` within the block, unless the environment names another folder."""
     named = os.environ.get(VECTOR_CACHE)
     os.environ[VECTOR_CACHE] = named or str(folder)
     try:
         yield
     finally:
-        if named is None:
-            del os.environ[VECTOR_CACHE]
-        else:
+        del os.environ[VECTOR_CACHE]
+        if named is not None:
             os.environ[VECTOR_CACHE] = named
 
 
 def fingerprint(encoder: nn.Module, *, precision: str) -> str:
-    """What tells encoders apart: their modules as they describe themselves, and all weights."""
+    """Return a hash of an encoder's precision, modules and weights."""
     digest = hashlib.sha256(f"{precision} {encoder!r}".encode())
     for name, tensor in encoder.state_dict().items():
         array = tensor.detach().cpu().contiguous()
@@ -120,8 +116,6 @@ def fingerprint(encoder: nn.Module, *, precision: str) -> str:
 
 
 def text_keys(table: TokenTable) -> list[bytes]:
-    """A hash of each text's tokens."""
-    return [
-        hashlib.blake2b(table.of(row).tobytes(), digest_size=KEY_BYTES).digest()
-        for row in range(len(table))
-    ]
+    """Return a hash of each text's tokens."""
+    texts = map(table.of, range(len(table)))
+    return [hashlib.blake2b(ids.tobytes(), digest_size=KEY_BYTES).digest() for ids in texts]

@@ -1,10 +1,10 @@
-"""WiSE-FT (Wortsman et al., 2022): weights between the pretrained and the trained encoder's.
+"""WiSE-FT (Wortsman et al., 2022): averages the weights of the pre-trained and the trained encoder.
 
-Training on a small data set improves its labels and forgets some of what the encoder knew of all
-others. A mean of both sets of weights keeps more of both; the best mean is chosen on held-out rows.
+An encoder that is trained on a small data set forgets some of what it knew about other texts. A
+weighted mean of both encoders' weights keeps more of both; held-out rows choose the best mean.
 
-Under LoRA the weights are W_0 + (alpha / r) B A with B = 0 at first. They are linear in B, so a
-mean of B with A as it is now is the mean of the weights.
+Under LoRA the weights are W_0 + (alpha / r) B A, with B = 0 before training. They are linear in B,
+so averaging B alone, with the trained A, averages the weights.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from training.models.lora import A
 
 
 class Mixture:
-    """A module whose weights can be mixed with those it had at first."""
+    """A module whose weights can be mixed with its first weights."""
 
     def __init__(self, module: nn.Module, mixings: Sequence[float]) -> None:
-        """Copy the module's weights, unless all `mixings` are 1 and need no copy."""
+        """Copy the module's weights as the first ones; if all `mixings` are 1, none are needed."""
         self._module = module
         self._first = {} if set(mixings) == {1.0} else _copy(module)
 
     @contextmanager
     def mixed(self, mixing: float) -> Iterator[None]:
-        """Within the block the weights are first + mixing * (present - first)."""
+        """Set the weights to first + mixing * (present - first) within the block."""
         if mixing == 1.0:
             yield
             return
         present = _copy(self._module)
-        _restore(
-            self._module,
-            {name: interpolate(self._first[name], present[name], mixing) for name in present},
-        )
+        mean = {name: interpolate(self._first[name], present[name], mixing) for name in present}
+        _restore(self._module, mean)
         try:
             yield
         finally:
@@ -44,7 +42,7 @@ class Mixture:
 
 
 def interpolate(first: Tensor, present: Tensor, mixing: float) -> Tensor:
-    """(1 - alpha) theta_0 + alpha theta_1 (WiSE-FT), with `mixing` as alpha."""
+    """Return (1 - alpha) theta_0 + alpha theta_1 (WiSE-FT), with `mixing` as alpha."""
     return torch.lerp(first.to(present.device), present, mixing)
 
 
@@ -59,7 +57,7 @@ def _restore(module: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _mixed_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters whose mean is the mean of the weights: those that learn, but no A of LoRA."""
+    """Yield the parameters that learn, without LoRA's A: averaging B averages the weights."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and A not in name.split("."):
             yield name, parameter

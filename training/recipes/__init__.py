@@ -1,1 +1,1 @@
-"""Recipes as TOML, one file each, and what reads them (`training.recipes.recipe`)."""
+"""Recipes as TOML, one file each, and their reader (`training.recipes.recipe`)."""

@@ -1,7 +1,7 @@
 """Recipes: all settings of a training run, read from TOML.
 
     [encoder]     which encoder is trained, and how much of a text it reads
-    [lora]        low-rank adapters, which learn in place of the transformer, none by default
+    [lora]        low-rank adapters, which learn instead of the transformer, none by default
     [ngrams]      character n-grams added to the transformer's vector, none by default
     [heads]       UniDEC's two heads on the encoder, none by default
     [batch]       how many instances, positives and negatives a batch has
@@ -11,11 +11,10 @@
     [system]      `name` and the settings of that system, see `training.systems`
     [metadata]    metadata appended to the texts, as MOGIC's oracle reads it, none by default
     [guidance]    the oracle that guides the system, none by default
-    [soft_labels] the teacher whose soft labels rare labels get, none by default
 
 A recipe may extend another with `extends = "other"` and give only the keys that differ. The command
-line's `--set table.key=value` overrides both. Each table is described where it is used; that of the
-loop stands here, since the loop reads whole recipes.
+line's `--set table.key=value` overrides both. Each table is documented where it is used, except
+`[optimizer]`, which is documented here.
 """
 
 from __future__ import annotations
@@ -30,28 +29,19 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from service.core.config import (
-    STRICT,
-    Count,
-    Natural,
-    Positive,
-    Share,
-    parse,
-    toml_value,
-)
+from service.core.config import STRICT, Count, Natural, Positive, Share, parse, toml_value
 from service.core.errors import InvalidConfig
-from training.batches.settings import BatchSettings, RefreshSettings
+from training.batches.batch import BatchSettings, RefreshSettings
 from training.datasets.metadata_texts import MetadataSettings
 from training.models.precision import Precision
 from training.models.settings import EncoderSettings, HeadSettings, LoraSettings, NgramSettings
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
 from training.systems.mogic.settings import GuidanceSettings
-from training.systems.soft_labels.settings import SoftLabelSettings
 
-GENERAL, MEASURED = "training.recipes", "training.recipes.measured"
+GENERAL, MEASURED = "training.recipes", "training.lab.recipes"
 PACKAGES = (GENERAL, MEASURED)
-# Two ways to say one thing: a recipe that gives one drops the other of the recipe it extends.
+# Keys that exclude each other: setting one drops the other if the extended recipe has it.
 RIVALS = {
     "steps": {"epochs"},
     "epochs": {"steps"},
@@ -65,11 +55,10 @@ RIVALS = {
 class OptimizerSettings:
     """AdamW with linear warm-up over the share `warmup` of the steps, then linear decay.
 
-    A run takes `steps`, or as many as `epochs` need, which fits data of any size. After `minutes`
-    it ends in any case, and the learning rate falls to zero by then. Each step sums the gradients
-    of `accumulation` batches. Texts are encoded in buckets of at most `bucket_tokens` tokens,
-    padding included. With `gradient_cache` a batch is encoded twice, and activations of a single
-    bucket are kept in memory.
+    A run takes `steps`, or as many as `epochs` need, but ends after `minutes`; the learning rate
+    falls to zero by then. Each step sums the gradients of `accumulation` batches. Texts are encoded
+    in buckets of at most `bucket_tokens` tokens, padding included. With `gradient_cache` a batch is
+    encoded twice, but only one bucket's activations are in memory at a time.
     """
 
     steps: Count | None = None
@@ -108,7 +97,6 @@ class Recipe:
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     guidance: GuidanceSettings = field(default_factory=GuidanceSettings)
-    soft_labels: SoftLabelSettings = field(default_factory=SoftLabelSettings)
     seed: Natural = 0
 
     @model_validator(mode="after")
@@ -118,18 +106,18 @@ class Recipe:
         return self
 
     def steps_of(self, epochs: float, *, rows: int) -> int:
-        """How many steps draw each of so many training rows `epochs` times, 1 at least."""
+        """Return the number of steps that draw each training row `epochs` times, at least 1."""
         drawn = self.batch.instances * self.optimizer.accumulation  # rows of one step
         return max(1, math.ceil(epochs * rows / drawn))
 
 
 def names(*packages: str) -> list[str]:
-    """The names of the recipes that come with Keymatch; those for any data are in `GENERAL`."""
+    """Return the names of the recipes in `packages`, by default of all shipped recipes."""
     return shipped.names(*(packages or PACKAGES))
 
 
 def summary(name: str) -> str:
-    """The leading comment of a recipe that comes with Keymatch."""
+    """Return the leading comment of a shipped recipe."""
     text = shipped.text(name, *PACKAGES)
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.removeprefix("#").strip() for line in head)
@@ -147,10 +135,10 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def read_document(recipe: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recipe's tables merged over those of the recipe that it extends.
+    """Return the recipe's tables merged over those of the recipe that it extends.
 
-    `extended_by` are the recipes that led here. Raises `InvalidConfig` where recipes extend each
-    other in a circle.
+    `extended_by` lists the recipes that extend this one. Raises `InvalidConfig` if recipes extend
+    each other in a circle.
     """
     if recipe in extended_by:
         raise InvalidConfig(f"{recipe} extends itself")
@@ -169,20 +157,18 @@ def read_document(recipe: str, *, extended_by: tuple[str, ...] = ()) -> dict[str
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Tables merged key by key; a change of the system drops the settings of the former one."""
+    """Merge tables key by key; if the system changes, the former one's settings are dropped."""
     merged = dict(base)
     for name, value in changes.items():
         known = base.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
             another = name == "system" and value.get("name", known.get("name")) != known.get("name")
-            value = value if another else {**_without_rivals(known, value), **value}
+            dropped = (
+                {*known} if another else {rival for key in value for rival in RIVALS.get(key, ())}
+            )
+            value = {**{key: known[key] for key in known if key not in dropped}, **value}
         merged[name] = value
     return merged
-
-
-def _without_rivals(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    dropped = set().union(*(RIVALS.get(key, ()) for key in changes))
-    return {key: value for key, value in known.items() if key not in dropped}
 
 
 def _override(document: dict[str, Any], override: str) -> None:

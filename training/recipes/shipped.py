@@ -1,8 +1,9 @@
-"""TOML files: those shipped with Keymatch are read by name, those of users by path."""
+"""Reads TOML files: those shipped with Keymatch by name, those of users by path."""
 
 from __future__ import annotations
 
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,20 @@ SUFFIX = ".toml"
 
 
 def names(*packages: str) -> list[str]:
-    """The names of the packages' TOML files, without the suffix; package after package."""
+    """Return the names of the packages' TOML files, without the suffix."""
     return [name for package in packages for name in _names(package)]
 
 
 def text(name: str, *packages: str) -> str:
-    """The text of a file of the packages."""
+    """Return the text of the TOML file `name` in one of the packages."""
     package = next(package for package in packages if name in _names(package))
     return (resources.files(package) / f"{name}{SUFFIX}").read_text()
 
 
 def read(name: str, *packages: str, what: str) -> dict[str, Any]:
-    """A TOML document: a file of the packages or, where `name` ends in .toml, that at this path.
+    """Read a TOML file of the packages or, if `name` ends in .toml, the file at this path.
 
-    Raises `InvalidConfig` that lists the known names; `what` says what they name.
+    `what` is what the file contains, for the message of `InvalidConfig`, which lists all names.
     """
     if name.endswith(SUFFIX):
         return read_toml(Path(name))
@@ -41,5 +42,9 @@ def read(name: str, *packages: str, what: str) -> dict[str, Any]:
 
 
 def _names(package: str) -> list[str]:
+    """Return the names of a package's TOML files; none if the package is not installed."""
+    parent = package.rpartition(".")[0]
+    if find_spec(parent) is None or find_spec(package) is None:
+        return []
     files = resources.files(package).iterdir()
     return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))

@@ -1,1 +1,1 @@
-"""A second ranking: trees that learn to order the memory's best labels again."""
+"""A reranker: trees that learn to order the memory's best labels."""

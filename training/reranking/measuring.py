@@ -1,30 +1,35 @@
-"""Measure a second ranking on the test rows, beside the memory's own.
+"""Measures a reranker on the test rows: a newly learned one, or that of a checkpoint.
 
 Shapes: n rows, m candidates.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import process_time
+from typing import Any, TypeVar
 
-from service.core.types import Doubles
-from training.combining.processor_time import timed
+import numpy as np
+
+from service.core.prediction.reranking.reranker import candidates_of, rerank_labels, reranker_of
+from training.checkpoints import reranker_folder
 from training.evaluation.results import RERANKED, measured
-from training.experiments.sweeps import Measured
-from training.reranking.calibration import calibration_error
-from training.reranking.described import Described, describe
-from training.reranking.item_features import items_of_test
-from training.reranking.learning import SecondRanking
-from training.reranking.queries import queries_of_test
+from training.reranking.candidates import queries_of_test
+from training.reranking.described import describe, items_of_test
+from training.reranking.learning import LearnedReranker
+from training.reranking.trees import calibration_error
 from training.reranking.written import onnx_trees
+from training.scoring import Measured, Scoring
 
 MEMORY = "memory"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankCost:
-    """Milliseconds of processor time of a test query beyond the run's own search and votes."""
+    """Milliseconds of CPU time per test query, in addition to search and votes."""
 
     features: float
     trees: float
@@ -32,51 +37,93 @@ class RerankCost:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reranked:
-    """A second ranking, and the results on the test rows, the chosen order first."""
+    """A reranker and its results on the test rows; the first is the chosen order's."""
 
-    second: SecondRanking
+    learned: LearnedReranker
     results: list[Measured]
     cost: RerankCost
-    calibration_error: float  # of the probabilities of all candidates
+    calibration_error: float  # of all candidates' probabilities
 
     def as_settings(self) -> dict[str, Any]:
-        """The table `rerank` of the results' settings."""
-        second, choice = self.second, self.second.choice
+        """The table `rerank` in the results' settings."""
+        learned, choice = self.learned, self.learned.choice
         return {
-            "learned_from": list(second.learned_from),
-            "metadata": second.settings.metadata,
-            "candidates": second.settings.candidates,
+            "learned_from": list(learned.learned_from),
+            "metadata": learned.settings.metadata,
+            "candidates": learned.settings.candidates,
             "trees": choice.trees,
             "gain": asdict(choice.gain),
             "held_out": {str(trees): one for trees, one in choice.held_out.items()},
-            "gains": {} if second.trees is None else second.trees.gains(),
-            "calibration": {**asdict(second.calibration), "error": self.calibration_error},
+            "gains": {} if learned.trees is None else learned.trees.gains(),
+            "calibration": {**asdict(learned.calibration), "error": self.calibration_error},
             "cost_ms": asdict(self.cost),
         }
 
 
-def measure_second_ranking(second: SecondRanking) -> Reranked:
-    """Rank the test rows by the memory and, where trees were learned, by these."""
-    scoring, settings = second.scoring, second.settings
+def measure_reranker(learned: LearnedReranker) -> Reranked:
+    """Rank the test rows by the memory and, if trees were learned, by the trees."""
+    scoring, settings = learned.scoring, learned.settings
     dataset, queries = scoring.dataset, queries_of_test(scoring)
     items = items_of_test(dataset) if settings.metadata else None
     test, features = timed(
-        lambda: describe(queries, second.rarity, candidates=settings.candidates, items=items)
+        lambda: describe(queries, learned.rarity, candidates=settings.candidates, items=items)
     )
-    memory = measured(dataset, test.ranked_by_votes(), method=MEMORY, chosen=second.trees is None)
-    if second.trees is None:
+    memory = measured(dataset, test.ranked_by_votes(), method=MEMORY, chosen=learned.trees is None)
+    if learned.trees is None:
         cost = RerankCost(features=0.0, trees=0.0)
-        return Reranked(second=second, results=[memory], cost=cost, calibration_error=0.0)
-    trees = onnx_trees(second.trees)
+        return Reranked(learned=learned, results=[memory], cost=cost, calibration_error=0.0)
+    trees = onnx_trees(learned.trees)
     sums, ranking = timed(lambda: trees.scores(test.features))
     reranked = measured(dataset, test.ranked_by(sums), method=RERANKED, chosen=True)
     return Reranked(
-        second=second,
+        learned=learned,
         results=[reranked, memory],
         cost=RerankCost(features=features / len(queries), trees=ranking / len(queries)),
-        calibration_error=_calibration_error(second.calibration.probabilities(sums), test),
+        calibration_error=calibration_error(
+            learned.calibration.probabilities(sums)[test.counted], test.positive[test.counted]
+        ),
     )
 
 
-def _calibration_error(probabilities: Doubles, test: Described) -> float:
-    return calibration_error(probabilities[test.counted], test.positive[test.counted])
+def timed(work: Callable[[], Value]) -> tuple[Value, float]:
+    """Return the result of `work` and its CPU time in milliseconds, over all threads."""
+    start = process_time()
+    value = work()
+    return value, 1_000.0 * (process_time() - start)
+
+
+def with_reranker(results: Sequence[Measured], scoring: Scoring, folder: Path) -> list[Measured]:
+    """Return a checkpoint's results, preceded by its reranker's result if it has a reranker.
+
+    The reranker's result is then the chosen one.
+    """
+    if not reranker_folder.is_reranker(folder):
+        return list(results)
+    others = [(replace(result, chosen=False), rows) for result, rows in results]
+    return [_reranked(scoring, folder), *others]
+
+
+def _reranked(scoring: Scoring, folder: Path) -> Measured:
+    files, queries = reranker_folder.read(folder), queries_of_test(scoring)
+    choices = scoring.choices
+    labels, order = queries.labels, queries.labels.memory.label_order
+    frequencies = labels.frequencies_of(np.arange(len(labels.texts)))
+    reranker = reranker_of(files, trained=frequencies.astype(np.int32))
+    ranked = queries.ranked(max(queries.top_k, files.facts.candidates))
+    again = rerank_labels(
+        reranker,
+        labels,
+        candidates_of(queries.texts, queries.vectors, queries.retrieved, ranked),
+        top_k=queries.top_k,
+        order=order,
+    )
+    return measured(
+        scoring.dataset,
+        again.labels,
+        method=RERANKED,
+        memorization=choices.memorization,
+        depth=choices.depth,
+        tau=choices.tau,
+        chosen=True,
+        weighted=scoring.weighted,
+    )

@@ -1,4 +1,4 @@
-"""A second ranking in a folder: as the service runs it, and in LightGBM's own format."""
+"""Writes a reranker into a folder: in the service's format, and in LightGBM's own."""
 
 from __future__ import annotations
 
@@ -11,51 +11,50 @@ from service.core.bundle import reranker_files
 from service.core.bundle.manifest import PredictorFacts, RerankerFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.prediction.reranking.features import FEATURES
-from service.core.prediction.reranking.trees import OnnxTrees
-from training.checkpoints import second_ranking
-from training.reranking.learning import SecondRanking
-from training.reranking.onnx_trees import as_onnx
-from training.reranking.trees import LearnedTrees
+from service.core.prediction.reranking.reranker import OnnxTrees
+from training.checkpoints import reranker_folder
+from training.reranking.learning import LearnedReranker
+from training.reranking.trees import LearnedTrees, as_onnx
 
 TREES_FILE = "trees.txt"  # LightGBM's own format
 
 
 def remove(folder: Path) -> None:
-    """Remove a second ranking that an earlier call has written."""
+    """Remove a reranker that an earlier call wrote."""
     shutil.rmtree((folder / reranker_files.TREES).parent, ignore_errors=True)
-    for name in (second_ranking.FILE, TREES_FILE):
+    for name in (reranker_folder.FILE, TREES_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
-def write(second: SecondRanking, folder: Path) -> None:
-    """Write the trees in LightGBM's format and, unless they read metadata, as a service runs them.
+def write(learned: LearnedReranker, folder: Path) -> None:
+    """Write the trees in LightGBM's format and, unless they read metadata, in the service's.
 
-    Nothing is written where no trees were kept.
+    Writes nothing if no trees were kept.
     """
     remove(folder)
-    if second.trees is None:
+    if learned.trees is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    second.trees.write(folder / TREES_FILE)
-    if second.settings.metadata:
+    learned.trees.write(folder / TREES_FILE)
+    if learned.settings.metadata:
         return
     with TemporaryDirectory() as work:
         trees = Path(work) / "trees.onnx"
-        _write_onnx(second.trees, trees)
+        _write_onnx(learned.trees, trees)
         files = reranker_files.with_fingerprint(
             RerankerFiles(
-                facts=_facts(second, second.trees),
+                facts=_facts(learned, learned.trees),
                 trees=trees,
-                words=second.rarity.hashes,
-                rarity=second.rarity.rarity,
+                words=learned.rarity.hashes,
+                rarity=learned.rarity.rarity,
             )
         )
         reranker_files.write(files, folder)
-    second_ranking.write(files, folder, weights=second.weights)
+    reranker_folder.write(files, folder, weights=learned.weights)
 
 
 def onnx_trees(trees: LearnedTrees) -> OnnxTrees:
-    """Trees as a service runs them."""
+    """Convert trees to the form that the service runs."""
     with TemporaryDirectory() as work:
         path = Path(work) / "trees.onnx"
         _write_onnx(trees, path)
@@ -66,15 +65,15 @@ def _write_onnx(trees: LearnedTrees, path: Path) -> None:
     path.write_bytes(as_onnx(trees.booster, trees=trees.count).SerializeToString())
 
 
-def _facts(second: SecondRanking, trees: LearnedTrees) -> RerankerFacts:
-    choices = second.scoring.choices
+def _facts(learned: LearnedReranker, trees: LearnedTrees) -> RerankerFacts:
+    choices = learned.scoring.choices
     return RerankerFacts(
-        candidates=second.settings.candidates,
+        candidates=learned.settings.candidates,
         features=list(FEATURES),
         trees=trees.count,
-        unknown_rarity=second.rarity.unknown,
+        unknown_rarity=learned.rarity.unknown,
         predictor=PredictorFacts(
             tau=choices.tau, depth=choices.depth, memorization=choices.memorization
         ),
-        **asdict(second.calibration),
+        **asdict(learned.calibration),
     )

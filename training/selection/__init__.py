@@ -1,1 +1,1 @@
-"""Choices on held-out rows: validation, and how novel labels are represented."""
+"""Choices made on held-out rows: the memory's settings, and how to represent novel labels."""

@@ -26,29 +26,29 @@ from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Rows
 from training.checkpoints.choices import Choices
 from training.evaluation.metrics import labels_to_rank, precision, ranking_outcome, recall
-from training.evaluation.prediction import OfflineMemory, predict
+from training.evaluation.prediction import OfflineMemory
 
-FOLDS, MEASURED_FOLDS = 10, 3  # a fold has a tenth of the labels, the share that the papers hide
+FOLDS, MEASURED_FOLDS = 10, 3  # each fold has a tenth of the labels, the share that the papers hide
 METRICS = {
     "P@1": partial(precision, k=1),
     "P@5": partial(precision, k=5),
     "R@30": partial(recall, k=30),
 }
-MOST_ROWS = 4_000  # held-out rows that measure a fold
-DEEPEST = 100  # K of the longest shortlist
-Figures = dict[str, float]  # name in `METRICS` to percent
-_BLOCK = 1_024  # labels whose shortlists are computed together
+MOST_ROWS = 4_000  # held-out rows that measure each fold
+DEEPEST = 100  # labels in the longest shortlist (K)
+Figures = dict[str, float]  # metric's name (one of `METRICS`) -> percent
+_BLOCK = 1_024  # labels whose shortlists are computed in one step
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelFoldData:
     """Vectors from which labels are represented, and the held-out rows that measure the result.
 
-    `label_queries` has one training query of each label, nan where a label has none.
+    `label_queries` has one training query per label, and nan for a label without one.
     """
 
     texts: Floats  # [L, d], E(z_l)
-    keys: Floats  # [L, d], label keys of the memory, searched for a shortlist
+    keys: Floats  # [L, d], the memory's label keys, in which shortlists are searched
     classifiers: Floats  # [L, d], W
     label_queries: Floats  # [L, d]
     held_out_queries: Floats  # [n, d]
@@ -56,25 +56,25 @@ class LabelFoldData:
     filtered: csr_matrix  # [n, L]
     combine: Combine
     choices: Choices  # tau, lambda and b of the memory
-    hidden: Rows  # labels that took no part in training
+    hidden: Rows  # labels that were left out of training
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FoldQueries:
-    """Held-out queries, and the candidates that are ranked for them.
+    """Held-out queries, and the candidate labels that are ranked for them.
 
     Candidates are the novel labels of a fold and, unless `others` is None, all other labels. The
-    others' keys never change, so `others` has them ranked already.
+    keys of the others never change, so `others` holds their ranking already.
     """
 
     queries: Floats  # [n, d]
-    novel: Rows  # [f], columns of the novel labels among the candidates
-    others: tuple[Floats, Rows] | None  # similarities and columns of the nearest others, [n, k]
+    novel: Rows  # [f], positions of the novel labels among the candidates
+    others: tuple[Floats, Rows] | None  # similarities and positions of the nearest others, [n, k]
     positives: csr_matrix  # [n, c]
     filtered: csr_matrix  # [n, c]
 
     def measure(self, keys: Floats) -> Figures:
-        """`METRICS` with these keys [f, d] of the novel labels."""
+        """`METRICS` if the novel labels have these keys [f, d]."""
         count = labels_to_rank(self.filtered)
         scores, ranked = nearest_labels(self.queries, keys, self.novel, count=count)
         if self.others is not None:
@@ -84,7 +84,7 @@ class FoldQueries:
         return self.measure_ranking(ranked)
 
     def measure_ranking(self, ranked: Rows) -> Figures:
-        """`METRICS` of a ranking: columns of candidates, [n, k], best first."""
+        """`METRICS` of a ranking: positions of candidates, [n, k], best first."""
         outcome = ranking_outcome(ranked, self.positives, filtered=self.filtered)
         return {name: 100.0 * metric(outcome) for name, metric in METRICS.items()}
 
@@ -92,9 +92,9 @@ class FoldQueries:
 def nearest_labels(
     queries: Floats, keys: Floats, columns: Rows, *, count: int
 ) -> tuple[Floats, Rows]:
-    """The nearest keys to each query: similarities and columns, [n, count] each.
+    """The nearest keys to each query: their similarities and columns, [n, count] each.
 
-    `keys` is [m, d]; `columns` [m] has the column of each key. Missing labels have column -1.
+    `keys` is [m, d], and `columns` [m] has the column of each key. Missing labels have column -1.
     """
     row_filter = RowFilter(start=0, stop=len(keys))
     similarities, rows = exact_search(
@@ -105,29 +105,27 @@ def nearest_labels(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelFold:
-    """Labels [f] treated as novel, and what is needed to compute and measure their keys.
+    """Labels [f] treated as novel, and the data needed to compute and measure their keys.
 
-    `revealed` in the methods says whether each label has a query besides its text.
+    In the methods, `revealed` says whether each label has a query in addition to its text.
     """
 
     texts: Floats  # [f, d]
-    label_queries: Floats  # [f, d], nan where a label has none
+    label_queries: Floats  # [f, d], nan for a label without one
     among_novel: FoldQueries
     among_all: FoldQueries
     novel: NovelLabels
-    shortlists: Shortlisted  # of labels outside the fold
+    shortlists: Shortlisted  # from the labels outside the fold
     choices: Choices
 
     def combined(self, refinement: Refinement, *, revealed: bool) -> Floats:
-        """C(u) [f, d]; with `revealed`, from a label's query as well as its text."""
-        length, scores = refinement.shortlist, self.shortlists.query_scores
-        shortlists = Shortlisted(
-            rows=self.shortlists.rows[:, :length],
-            similarities=self.shortlists.similarities[:, :length],
-            text_scores=self.shortlists.text_scores[:, :length],
-            query_scores=(scores if revealed else np.full_like(scores, np.nan))[:, :length],
-        )
-        # With these numbers the enriched key is C(u) itself.
+        """C(u) [f, d]. With `revealed`, it is computed from a label's query as well as its text."""
+        length = refinement.shortlist
+        parts = {name: part[:, :length] for name, part in vars(self.shortlists).items()}
+        if not revealed:
+            parts["query_scores"] = np.full_like(parts["query_scores"], np.nan)
+        shortlists = Shortlisted(**parts)
+        # With these settings the enriched key equals C(u).
         only_combined = replace(
             refinement, strength=1.0, query_weight=0.0, length=1.0, query_length=1.0
         )
@@ -135,13 +133,13 @@ class LabelFold:
         return novel.enriched(self.texts, self.label_queries, shortlists).vectors
 
     def keys(self, combined: Floats, refinement: Refinement, *, revealed: bool) -> Floats:
-        """The labels' keys, [f, d], from C(u)."""
+        """The keys of the labels, [f, d], computed from C(u)."""
         none = np.full_like(self.label_queries, np.nan)
         queries = self.label_queries if revealed else none
         return keys_from(self.texts, combined, queries, refinement)
 
     def measure(self, keys: Floats, *, revealed: bool) -> Figures:
-        """`METRICS` among the novel labels; with `revealed`, their queries vote as instances."""
+        """`METRICS` among the novel labels. With `revealed`, their queries vote as instances."""
         if not revealed:
             return self.among_novel.measure(keys)
         choices = self.choices
@@ -157,21 +155,14 @@ class LabelFold:
             kind=voting_kind(choices.memorization),
             count=max(count, choices.depth),
         )
-        ranked = predict(
-            memory,
-            retrieved,
-            tau=choices.tau,
-            memorization=choices.memorization,
-            top_k=count,
-            order=memory.label_order,
-        ).labels
+        ranked = memory.ranked(retrieved, choices, top_k=count).labels
         return self.among_novel.measure_ranking(ranked)
 
 
 def folds(data: LabelFoldData, *, seed: int) -> Iterator[LabelFold]:
-    """The hidden labels as one fold; without hidden labels, `MEASURED_FOLDS` of `FOLDS` folds.
+    """The hidden labels as one fold. Without hidden labels, `MEASURED_FOLDS` of `FOLDS` folds.
 
-    A fold is skipped if no held-out row has a label of it, or no other label has a query.
+    A fold is skipped if no held-out row has a label of it, or if no other label has a query.
     """
     with_query = np.flatnonzero(np.isfinite(data.label_queries[:, 0]))  # labels
     if len(data.hidden):
@@ -198,7 +189,7 @@ def folds(data: LabelFoldData, *, seed: int) -> Iterator[LabelFold]:
 
 
 def _queries_among_novel(data: LabelFoldData, labels: Rows, *, seed: int) -> FoldQueries | None:
-    """Held-out rows that have one of `labels`, the candidates; None if there is no such row."""
+    """Held-out rows with at least one of `labels`, the only candidates; None if there are none."""
     positives = csr_matrix(data.positives[:, labels] != 0)
     filtered = csr_matrix(data.filtered[:, labels]).astype(bool)
     rows = np.flatnonzero((positives > positives.multiply(filtered)).getnnz(axis=1))
@@ -217,7 +208,7 @@ def _queries_among_novel(data: LabelFoldData, labels: Rows, *, seed: int) -> Fol
 def _queries_among_all(
     data: LabelFoldData, labels: Rows, others: Rows, *, seed: int
 ) -> FoldQueries:
-    """Held-out rows with any labels; candidates are `labels` and `others`."""
+    """Held-out rows with labels of any kind; the candidates are `labels` and `others`."""
     rows = _sample(np.arange(len(data.held_out_queries)), seed=seed)
     queries, filtered = data.held_out_queries[rows], data.filtered[rows].astype(bool)
     return FoldQueries(
@@ -235,7 +226,7 @@ def _sample(rows: Rows, *, seed: int) -> Rows:
 
 
 def _represented_from(data: LabelFoldData, others: Rows) -> NovelLabels:
-    """Algorithm 1 for novel labels, with the classifiers and keys of `others`."""
+    """Apply Algorithm 1 to novel labels, with the classifiers and keys of `others`."""
     keys = data.keys[others]
     return NovelLabels(
         classifiers=data.classifiers[others],
@@ -247,7 +238,7 @@ def _represented_from(data: LabelFoldData, others: Rows) -> NovelLabels:
 
 
 def row_of_each_label(labels_of: csr_matrix, *, among: Rows, seed: int = 0) -> Rows:
-    """A random row of `among` for each label, [L]; -1 where no row has the label."""
+    """A random row of `among` for each label, [L]; -1 if no row has the label."""
     rows_of = csc_matrix(labels_of[among] != 0)
     counts = np.diff(rows_of.indptr)
     drawn = (np.random.default_rng([seed, 9]).random(len(counts)) * counts).astype(np.int64)
@@ -257,13 +248,11 @@ def row_of_each_label(labels_of: csr_matrix, *, among: Rows, seed: int = 0) -> R
 
 
 def _shortlists(novel: NovelLabels, texts: Floats, queries: Floats) -> Shortlisted:
-    """The labels' shortlists, computed by blocks because a shortlist's classifiers are large."""
+    """The shortlists of the labels, computed in blocks because their classifiers are large."""
     blocks = [novel.shortlisted(texts[rows], queries[rows]) for rows in batches(len(texts), _BLOCK)]
+    parts = vars(blocks[0])
     return Shortlisted(
-        rows=np.concatenate([block.rows for block in blocks]),
-        similarities=np.concatenate([block.similarities for block in blocks]),
-        text_scores=np.concatenate([block.text_scores for block in blocks]),
-        query_scores=np.concatenate([block.query_scores for block in blocks]),
+        **{name: np.concatenate([vars(block)[name] for block in blocks]) for name in parts}
     )
 
 

@@ -1,7 +1,7 @@
 """Chooses the memory's temperature, lambda and b on held-out rows.
 
-RAE-XMC uses the training's temperature in the memory, too. On both of our data sets the memory
-predicts best with a different one, so it is chosen here, without training again.
+RAE-XMC uses the training temperature in the memory, too. On both of our data sets a different one
+predicts best, so it is chosen here, without further training.
 """
 
 from __future__ import annotations
@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from training.checkpoints.choices import Choices
-from training.selection.validation import HeldOutRetrieval, criterion
+from service.core.types import Floats
+from training.checkpoints.choices import UNCHOSEN, Choices
+from training.datasets.dataset import Dataset
+from training.selection.validation import (
+    HeldOutRetrieval,
+    Slices,
+    ValidationSettings,
+    criterion,
+    retrieve_held_out,
+)
 
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
-COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried
+COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried first
 
 Tried = Callable[[Choices, dict[str, float]], None]
 
@@ -29,14 +37,12 @@ def choose_on(
 ) -> Choices:
     """Choose the temperature at the b of `start`, then b and lambda together.
 
-    Of equally good choices the first is taken: `DEPTHS` rise, and a smaller depth is faster.
-    `on_tried` is called with all tried choices and their metrics.
+    The first of equally good choices wins; `DEPTHS` is ascending, because a smaller depth is
+    faster. `on_tried` is called with each tried choice and its metrics.
     """
 
     def score(tried: Choices) -> float:
-        measured = held_out.metrics(
-            tau=tried.tau, memorization=tried.memorization, depth=tried.depth
-        )
+        measured = held_out.metrics(tried)
         on_tried(tried, measured)
         return criterion({tried.memorization: measured}, metrics)
 
@@ -54,3 +60,15 @@ def choose_on(
         ),
         key=score,
     )
+
+
+def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
+    """The best tau, lambda and b on held-out rows, chosen in the same way as for trained encoders.
+
+    `instances` [N, d] are the vectors of the training rows, `labels` [L, d] those of the labels.
+    """
+    if not len(slices.held_out):
+        return UNCHOSEN
+    depth = max(*DEPTHS, UNCHOSEN.depth)
+    held_out = retrieve_held_out(dataset, slices, instances, labels, depth=depth)
+    return choose_on(held_out, UNCHOSEN, metrics=ValidationSettings().metrics)

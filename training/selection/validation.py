@@ -1,4 +1,4 @@
-"""The held-out training rows, on which early stopping, lambda and b are chosen.
+"""The held-out training rows, on which checkpoint, lambda and b are chosen.
 
 Shapes: N training rows, n of them held out, L labels, d dimensions.
 """
@@ -6,8 +6,9 @@ Shapes: N training rows, n of them held out, L labels, d dimensions.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,7 +19,8 @@ from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT, Count, Natural, Share
 from service.core.errors import InvalidConfig
-from service.core.types import Floats, Rows
+from service.core.types import Bools, Floats, Rows
+from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
@@ -26,32 +28,27 @@ from training.evaluation.metrics import (
     evaluate,
     labels_to_rank,
     ranking_outcome,
+    row_metrics,
     unfiltered_positives,
 )
-from training.evaluation.prediction import (
-    OfflineMemory,
-    Ranked,
-    RetrievedKeys,
-    predict,
-    retrieve,
-)
-from training.evaluation.results import row_metrics
+from training.evaluation.prediction import OfflineMemory, Ranked, RetrievedKeys, retrieve
 
-HELD_OUT_ROWS = 1_000  # for an encoder that no run trained
+RowMetrics = NDArray[np.float64]  # [n, 3]: P@1, P@5 and R@100 in [0, 1]
+HELD_OUT_ROWS = 1_000  # for an encoder that no run of ours has trained
 
 
 @settings(frozen=True, kw_only=True, config=STRICT)
 class ValidationSettings:
-    """`rows` of the training split are held out and scored every `every` steps.
+    """Settings of validation on held-out rows.
 
-    With `checks` they are scored so many times, equally far apart, in place of every `every` steps.
-    With `untrained` the encoder competes before its first step, too. The best checkpoint has the
-    highest mean of `metrics`; training ends when `patience` checks in a row bring no better one (0:
-    never). With `rows = 0` nothing is held out, the last is kept. Each check tries all of `mixing`,
-    see `training.models.wise_ft`, and keeps the best; 1 is what trains. `labels` is the share of
-    labels whose clicks do not train, so that they are novel: how novel labels are represented is
-    chosen on them. Rows are `drawn` by their numbers or by a hash of their texts: then a later run
-    on more data holds out rows that an earlier one did not train on either.
+    `rows` training rows are held out and scored every `every` steps or, if `checks` is given, that
+    many times at equal distances; with `untrained` also before the first step. The best checkpoint
+    has the highest mean of `metrics`. Training ends when `patience` checks in a row bring no better
+    one (0: never). With `rows = 0` nothing is held out and the last checkpoint is kept. Each check
+    tries all values of `mixing`, see `training.models.wise_ft`, and keeps the best; 1 is the
+    trained encoder alone. `labels` is the share of labels whose clicks are left out of training, to
+    choose on them how novel labels are represented. Rows are `drawn` by number or by a hash of
+    their texts; by hash, a later run on more data holds out rows that an earlier run held out too.
     """
 
     rows: Natural = 1_000
@@ -67,30 +64,46 @@ class ValidationSettings:
     mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
 
 
-SAMPLED = 16_384  # texts of a large memory, by which the mixing with the first weights is chosen
+SAMPLED = 16_384  # texts of a large memory on which `mixing` is chosen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slices:
-    """Training rows: `kept` ones train and are instances of the memory, `held_out` ones measure."""
+    """Training rows: `kept` rows train and are instances of the memory, `held_out` rows measure."""
 
     kept: Rows
     held_out: Rows
 
 
 def hold_out(
-    candidates: Rows, *, total: int, count: int, seed: int, texts: Sequence[str] | None = None
+    candidates: Rows,
+    *,
+    total: int,
+    count: int,
+    seed: int,
+    texts: Sequence[str] | None = None,
+    unseen: Bools | None = None,
 ) -> Slices:
     """Draw `count` rows of `candidates` from `total` training rows.
 
-    With `texts` [N] those of the smallest hash of seed and text are drawn, so that of two data sets
-    which share most rows nearly the same rows are held out. Raises `InvalidConfig` where fewer than
-    half would be left to train on.
+    With `texts` [N], rows with the smallest hash of seed and text are drawn, so two data sets that
+    share most rows hold out nearly the same ones. `unseen` [N] marks the rows that the first
+    encoder has not trained on. Only these can be held out: all of them if there are fewer than
+    `count`. Raises `InvalidConfig` if fewer than half would be left to train on, and if the encoder
+    has seen every candidate.
     """
     if 2 * count > len(candidates):
         raise InvalidConfig(
             f"validation.rows: {count} of {len(candidates)} labelled rows are too many;"
             " at most half can be held out"
+        )
+    if unseen is not None:
+        candidates = candidates[unseen[candidates]]
+    if count and not len(candidates):
+        raise InvalidConfig(
+            "validation.rows: the encoder that the run starts from has trained on every labeled"
+            " row, so none can measure it; start from the encoder that it began with, add rows, or"
+            " hold none out (validation.rows=0)"
         )
     if texts is None:
         order = np.random.default_rng([seed, 4]).permutation(candidates)
@@ -101,7 +114,7 @@ def hold_out(
 
 
 def _hash(seed: int, text: str) -> int:
-    """Another number than that which draws the test split (`is_test`)."""
+    """A hash that is independent of the one that draws the test split (`is_test`)."""
     digest = hashlib.sha256(f"held out {seed}\0{text}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
@@ -115,7 +128,7 @@ def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
 
 
 def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
-    """The slices for an encoder that trains elsewhere: 1,000 held-out rows, at most a fifth."""
+    """The slices for an encoder trained elsewhere: 1,000 held-out rows, at most a fifth of all."""
     candidates = TrainingPairs(labels_of=labels_of, filtered=filtered).trainable()
     count = min(HELD_OUT_ROWS, len(candidates) // 5)
     return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
@@ -123,21 +136,21 @@ def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOutRetrieval:
-    """What the held-out rows retrieve from a memory of the kept rows and all labels."""
+    """The keys that held-out rows retrieve from a memory of the kept rows and all labels."""
 
-    rows_of_training: Rows  # [n], their numbers
+    rows_of_training: Rows  # [n] numbers of the held-out rows
     memory: OfflineMemory
     retrieved: RetrievedKeys
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     inverse_propensities: NDArray[np.float64]  # [L]
 
-    def metrics(self, *, tau: float, memorization: float, depth: int) -> dict[str, float]:
-        """Metrics in percent; `depth` is at most what was retrieved."""
-        return self.measure(self._ranked(tau=tau, memorization=memorization, depth=depth))
+    def metrics(self, choices: Choices) -> dict[str, float]:
+        """Return the metrics in percent; b is limited to the number of retrieved keys."""
+        return self.measure(self._ranked(choices))
 
     def measure(self, ranked: Ranked) -> dict[str, float]:
-        """Metrics in percent of these labels [n, k], however they were ranked."""
+        """Return the metrics in percent of these ranked labels [n, k]."""
         return evaluate(
             ranked,
             self.positives,
@@ -145,12 +158,12 @@ class HeldOutRetrieval:
             filtered=self.filtered,
         )
 
-    def rows(self, *, tau: float, memorization: float, depth: int) -> NDArray[np.float64]:
-        """P@1, P@5 and R@100 in [0, 1] of each row with a label that counts, [m, 3]."""
-        return self.rows_of(self._ranked(tau=tau, memorization=memorization, depth=depth))
+    def rows(self, choices: Choices) -> RowMetrics:
+        """Return the metrics of each row with an unfiltered label."""
+        return self.rows_of(self._ranked(choices))
 
-    def rows_of(self, ranked: Ranked) -> NDArray[np.float64]:
-        """The same of these labels [n, k], however they were ranked."""
+    def rows_of(self, ranked: Ranked) -> RowMetrics:
+        """Return each row's metrics for these ranked labels [n, k]."""
         return row_metrics(ranking_outcome(ranked, self.positives, filtered=self.filtered))
 
     def counted(self) -> Rows:
@@ -159,21 +172,15 @@ class HeldOutRetrieval:
         counted: Rows = self.rows_of_training[np.diff(positives.indptr) > 0]
         return counted
 
-    def _ranked(self, *, tau: float, memorization: float, depth: int) -> Ranked:
-        return predict(
-            self.memory,
-            self.retrieved.voting(memorization, depth),
-            tau=tau,
-            memorization=memorization,
-            top_k=labels_to_rank(self.filtered),
-            order=self.memory.label_order,
-        ).labels
+    def _ranked(self, choices: Choices) -> Ranked:
+        retrieved = self.retrieved.of_choices(choices)
+        return self.memory.ranked(retrieved, choices, top_k=labels_to_rank(self.filtered)).labels
 
 
 def retrieve_held_out(
     dataset: Dataset, slices: Slices, instances: Floats, labels: Floats, *, depth: int
 ) -> HeldOutRetrieval:
-    """Retrieve for the held-out rows, from unit vectors of all training rows and labels."""
+    """Retrieve keys for the held-out rows, from unit vectors of all training rows and labels."""
     train = dataset.train
     kept, held_out = slices.kept, slices.held_out
     memory = OfflineMemory(
@@ -195,30 +202,31 @@ def retrieve_held_out(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Validation:
-    """Measures an encoder on the held-out rows; its memory are the kept rows and all labels."""
+    """Measures an encoder on the held-out rows; the memory holds the kept rows and all labels."""
 
     dataset: Dataset
     slices: Slices
     settings: ValidationSettings
     tau: float
-    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # hidden labels
+    hidden: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # columns of hidden labels
 
     def retrieve(self, instances: Floats, labels: Floats, *, depth: int) -> HeldOutRetrieval:
-        """`retrieve_held_out` with this data set and these slices."""
+        """Call `retrieve_held_out` with this data set and these slices."""
         return retrieve_held_out(self.dataset, self.slices, instances, labels, depth=depth)
 
     def scores(self, instances: Floats, labels: Floats) -> dict[float, dict[str, float]]:
         """Metrics in percent by lambda, from unit vectors of all training rows and labels."""
         depth = self.settings.depth
         held_out = self.retrieve(instances, labels, depth=depth)
+        start = replace(UNCHOSEN, tau=self.tau, depth=depth)
         return {
-            memorization: held_out.metrics(tau=self.tau, memorization=memorization, depth=depth)
+            memorization: held_out.metrics(replace(start, memorization=memorization))
             for memorization in self.settings.memorization
         }
 
 
 def criterion(scores: Mapping[float, Mapping[str, float]], metrics: Sequence[str]) -> float:
-    """The mean of `metrics` at the best lambda: the number that the best checkpoint maximises.
+    """The mean of `metrics` at the best lambda, by which the best checkpoint is chosen.
 
     Raises `InvalidConfig` for a metric that is not measured.
     """
@@ -227,3 +235,26 @@ def criterion(scores: Mapping[float, Mapping[str, float]], metrics: Sequence[str
             known = ", ".join(next(iter(scores.values())))
             raise InvalidConfig(f"validation.metrics: {name!r} is not one of {known}")
     return max(float(np.mean([table[name] for name in metrics])) for table in scores.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A difference of two scores in points, and its standard error over the held-out rows."""
+
+    points: float
+    error: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether the difference is positive and larger than its standard error."""
+        return self.points > self.error
+
+
+def gain_of_rows(points: float, rows: RowMetrics, over: RowMetrics) -> Gain:
+    """Return the gain of `points` in the mean of all metrics, with its error from the rows, [n, 3].
+
+    PSP@5 is no mean over rows, so the error is computed from the mean of the other three metrics.
+    """
+    differences = 100.0 * (rows - over).mean(axis=1)  # [n]
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    return Gain(points=points, error=error)

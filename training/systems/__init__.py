@@ -1,8 +1,8 @@
-"""The systems that can be trained: one file each, to be read beside its paper.
+"""The systems that can be trained: one file each, to be read next to its paper.
 
 | file                       | content                                              |
 |----------------------------|------------------------------------------------------|
-| `system.py`                | the protocol of a system, and what it is built from  |
+| `system.py`                | the base of all systems, and what they are built from|
 | `registry.py`              | the table of systems by the name that a recipe gives |
 | `losses.py`                | all losses as pure functions                         |
 | `two_headed.py`            | what systems with UniDEC's two heads share           |

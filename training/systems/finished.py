@@ -18,15 +18,15 @@ from training.selection.refinement import choose_refinement
 from training.systems.irene.combiner import SumCombiner
 from training.systems.system import FinishedTraining
 
-COMBINER = "sum"  # it has nothing to train
+COMBINER = "sum"  # a combiner without parameters to train
 
 
 def label_fold_data(
     finished: FinishedTraining, *, classifiers: Floats, combine: Combine
 ) -> LabelFoldData:
-    """The labels [L, d] with their classifiers, and the held-out rows that ask for them.
+    """Return the labels [L, d], their classifiers, and the held-out rows that measure them.
 
-    One kept row of each label is its query.
+    One training row of each label serves as the query that is posted with it.
     """
     validation, instances = finished.validation, finished.instances
     train = validation.dataset.train
@@ -47,16 +47,16 @@ def label_fold_data(
 
 
 def choose_novel_by_keys(finished: FinishedTraining | None, folder: Path) -> str:
-    """Choose how a novel label's key is moved by the keys of similar labels, and by queries.
+    """Choose how far similar labels' keys, and posted queries, move a novel label's key.
 
-    The classifiers of IRENE's Algorithm 1 are the keys of the known labels; their mean moves the
-    vector of the novel label's text. Returns a line for the user. Nothing is written where the
-    memory has texts as label keys.
+    In IRENE's Algorithm 1, the keys of known labels take the role of classifiers: their mean moves
+    the vector of the novel label's text. Returns a line for the user. Writes nothing if the
+    memory's label keys are the text vectors.
     """
     if finished is None or finished.keys is finished.labels:
         return ""
     data = label_fold_data(finished, classifiers=finished.keys, combine=_sums)
-    # What would be taken away from a key is the key itself.
+    # No residual: it is a share of the key, and the "classifiers" are these keys themselves.
     chosen = choose_refinement(data, pooled=True, residuals=(0.0,), seed=0)
     if chosen.text is None:
         return str(chosen)

@@ -7,8 +7,8 @@
     negatives [B, P]  labels that may act as negatives: neither positives nor filtered
     instance_negatives [B, B]  pairs of instances without a common label: Q(y) of RAE-XMC's Eq. 10
 
-Losses are means over the instances that have a positive in the pool. A term whose denominator holds
-no negative is zero.
+Losses are means over the instances that have a positive in the pool. A term without negatives in
+its denominator is zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, relu, softplus
 
-_NEVER = -1e9  # exp of it is 0; with -inf a row without negatives would give nan
+_NEVER = -1e9  # its exp is 0; with -inf a row without negatives would give nan
 
 
 def decoupled_softmax(
@@ -29,10 +29,10 @@ def decoupled_softmax(
     negatives: Tensor,
     tau: float,
 ) -> Tensor:
-    """RAE-XMC Eq. 9 over the pool: other positives stand neither above nor below the fraction.
+    """RAE-XMC Eq. 9 over the pool: other positives are in neither numerator nor denominator.
 
-    With the batch's positives as pool it is DPR's InfoNCE without false negatives, with mined hard
-    negatives ANCE's loss, with all labels DEXML's.
+    If the pool is the batch's positives, it is DPR's InfoNCE without false negatives. With mined
+    hard negatives it is ANCE's loss, with all labels DEXML's.
     """
     denominator = _log_sum(label_scores / tau, negatives)  # [B]
     return _mean_contrast(label_scores / tau, denominator, sampled)
@@ -47,7 +47,7 @@ def contrast_with_instances(
     instance_negatives: Tensor,
     tau: float,
 ) -> Tensor:
-    """RAE-XMC Eq. 10: Eq. 9 with the batch's instances of other labels in the denominator."""
+    """RAE-XMC Eq. 10: Eq. 9 whose denominator also has the batch's instances of other labels."""
     denominator = torch.logaddexp(
         _log_sum(label_scores / tau, negatives), _log_sum(instance_scores / tau, instance_negatives)
     )  # [B]
@@ -59,7 +59,7 @@ def triplet(
 ) -> Tensor:
     """NGAME and IRENE stage I: [s(x, n) - s(x, p) + margin]_+ with the batch's hardest negatives.
 
-    Each instance counts at most `hardest` negatives; the mean is over the pairs compared.
+    Each positive is compared with at most `hardest` negatives; the mean is over these pairs.
     """
     masked = label_scores.masked_fill(~negatives, _NEVER)
     hard = masked.topk(min(hardest, masked.shape[1]), dim=1).values  # [B, h]
@@ -70,7 +70,7 @@ def triplet(
 
 
 def one_versus_all(*, logits: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """OvA-BCE: binary cross-entropy, summed over an instance's labels without filtered pairs."""
+    """OvA-BCE: binary cross-entropy, summed over each instance's labels that are not filtered."""
     counted = positives | negatives
     losses = binary_cross_entropy_with_logits(logits, positives.to(logits.dtype), reduction="none")
     return (losses * counted).sum() / positives.any(dim=1).sum().clamp(min=1)
@@ -87,7 +87,7 @@ def probabilistic_contrast(
 ) -> Tensor:
     """SiameseXML: the likelihood of positives and negatives, P(relevant) = c exp(d (s - 1)).
 
-    -log P of a positive and -log(1 - P) of a negative, both over d, summed over an instance's
+    Sums -log P of positives and -log(1 - P) of negatives, both divided by d, over an instance's
     labels. c is the `certainty`, below 1, d the `steepness`. A negative whose term is below the
     `threshold` is easy and does not count, as in the authors' code.
     """
@@ -106,12 +106,12 @@ def pick_some_labels(
     tau: float,
     normalized: bool = True,
 ) -> Tensor:
-    """UniDEC's PAL-N on the pool: the mean log softmax of each row's targets.
+    """UniDEC's PAL-N over the pool: the mean negative log softmax of each row's targets.
 
-    `targets` are the positives that a row is pulled to, `candidates` what its denominator holds,
-    the positives included. `scores` are [B, P] for L_q2l and their transpose [P, B] for L_l2q.
-    Without `normalized` a row's targets are summed (PAL, Tables 6 and 7); with one sampled target a
-    row it is POL.
+    `targets` marks the positives that a row is pulled to, `candidates` the columns in its
+    denominator, positives included. `scores` are [B, P] for L_q2l, transposed [P, B] for L_l2q.
+    Without `normalized`, a row's targets are summed (PAL, Tables 6 and 7). With one sampled target
+    per row, the loss is POL.
     """
     logits = scores / tau
     denominator = _log_sum(logits, candidates)  # rows
@@ -121,26 +121,30 @@ def pick_some_labels(
     return per_pair.sum() / targets.any(dim=1).sum().clamp(min=1)
 
 
-def against_negatives(*, scores: Tensor, negatives: Tensor, tau: float) -> Tensor:
-    """The logit of each label against the negatives alone, [B, P].
-
-    Its sigmoid exp(s / tau) / (exp(s / tau) + sum over negatives) is the probability that Eq. 9
-    gives a positive.
-    """
-    return scores / tau - _log_sum(scores / tau, negatives)[:, None]
-
-
-def soft_cross_entropy(*, logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
-    """LEVER: binary cross-entropy of logits [B, P] with a teacher's probabilities `targets`.
-
-    The mean over the pairs that are `counted`.
-    """
-    losses = binary_cross_entropy_with_logits(logits, targets, reduction="none")
-    return (losses * counted).sum() / counted.sum().clamp(min=1)
+def pick_some_both_ways(
+    *,
+    scores: Tensor,
+    targets: Tensor,
+    candidates: Tensor,
+    tau: float,
+    queries: float,
+    normalized: bool = True,
+) -> Tensor:
+    """UniDEC Eq. 6, q L_q2l + (1 - q) L_l2q, of scores and masks [B, P]; q is `queries`."""
+    to_labels, to_instances = (
+        pick_some_labels(
+            scores=scores, targets=targets, candidates=candidates, tau=tau, normalized=normalized
+        )
+        for scores, targets, candidates in (
+            (scores, targets, candidates),
+            (scores.T, targets.T, candidates.T),
+        )
+    )
+    return queries * to_labels + (1.0 - queries) * to_instances
 
 
 def matching(vectors: Tensor, targets: Tensor) -> Tensor:
-    """MOGIC's matching loss of one side: the mean distance ||x - x*|| of vectors [n, d]."""
+    """One term of MOGIC's matching loss: the mean distance ||x - x*|| of vectors [n, d]."""
     return torch.linalg.vector_norm(vectors - targets, dim=-1).mean()
 
 

@@ -1,7 +1,7 @@
 """NGAME's encoder stage (Dahiya et al.): triplets over batches of similar instances.
 
-The recipe's `batch.order = "clustered"` makes such batches: other instances' positives are then
-hard negatives without mining.
+The recipe's `batch.order = "clustered"` makes such batches. In them the positives of other
+instances are hard negatives, so none need to be mined.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """`margin` is between positive and negative; each instance counts its `hardest` negatives."""
+    """The `margin` between positive and negative, and the number of `hardest` negatives used."""
 
     margin: Positive = 0.3
     hardest: Count = 10
@@ -25,12 +25,12 @@ class NgameEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by triplets."""
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """The triplet loss over the pool."""
+        """Return the triplet loss over the pool."""
         return batch.triplet(
             batch.label_scores, margin=self._settings.margin, hardest=self._settings.hardest
         )
 
 
 def build(settings: Settings, task: Task) -> NgameEncoder:
-    """The system; the task is not needed."""
+    """Return the system; `task` is not used."""
     return NgameEncoder(settings)

@@ -1,8 +1,8 @@
 """One-versus-all classifiers: a row of W for each label, learned by binary cross-entropy.
 
-OvA-BCE trains encoder and classifiers together. OvA+kNN is trained alike and predicts by RAE-XMC's
-Eq. 11 with W in place of Z. Renee (Jain et al., MLSys 2023) begins with NGAME's encoder, has all
-labels in every step (`[batch] pool = "all"`), and computes their products in half precision.
+OvA-BCE trains encoder and classifiers together. OvA+kNN is trained in the same way, but predicts by
+RAE-XMC's Eq. 11 with W instead of Z. Renee (Jain et al., MLSys 2023) starts from NGAME's encoder,
+uses all labels in every step (`[batch] pool = "all"`), and multiplies in half precision.
 
 Shapes: B instances, P labels of the pool, L labels, d dimensions.
 """
@@ -19,16 +19,15 @@ from service.core.config import STRICT, Positive
 from service.core.types import Floats
 from training.models.precision import supported_precision
 from training.systems.losses import one_versus_all
-from training.systems.system import EncodedBatch, SystemDefaults, Task
+from training.systems.system import EncodedBatch, System, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """A logit is `scale` times an inner product of unit vectors plus a bias, at first `bias`.
+    """A logit is `scale` times an inner product of unit vectors plus a bias that starts at `bias`.
 
-    W starts at random or as the label vectors. With `hybrid_precision` the inner products, and the
-    gradients through them, are computed in bf16 where the hardware has it; W and the loss stay in
-    fp32.
+    W starts at random or as the label vectors. With `hybrid_precision`, the inner products and
+    their gradients are computed in bf16 if the hardware supports it; W and the loss stay in fp32.
     """
 
     initial: Literal["random", "labels"] = "random"
@@ -38,7 +37,7 @@ class Settings:
 
 
 class OneVersusAllHead(nn.Module):  # type: ignore[misc]
-    """W [L, d] and the bias; rows of W are used as unit vectors, so that they can be searched."""
+    """W [L, d] and the bias; rows of W are normalized before use, so they can be search keys."""
 
     def __init__(self, initial: Tensor, *, bias: float) -> None:
         super().__init__()
@@ -46,15 +45,15 @@ class OneVersusAllHead(nn.Module):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.tensor(bias))
 
     def forward(self, pool: Tensor) -> Tensor:
-        """The classifiers of the pool, [P, d] unit vectors."""
+        """Return the classifiers of the pool as unit vectors [P, d]."""
         return nn.functional.normalize(self.weight[pool], dim=-1)
 
 
-class OneVersusAll(SystemDefaults):
+class OneVersusAll(System):
     """Trains W, and the encoder unless it is frozen."""
 
+    head: OneVersusAllHead
     encodes_labels = False
-    has_logits = True
 
     def __init__(self, settings: Settings, head: OneVersusAllHead) -> None:
         self._settings, self.head = settings, head
@@ -62,32 +61,27 @@ class OneVersusAll(SystemDefaults):
         self._precision = torch.bfloat16 if half else torch.float32
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """Binary cross-entropy over the pool."""
-        return one_versus_all(
-            logits=self.logits(batch), positives=batch.positives, negatives=batch.negatives
-        )
-
-    def logits(self, batch: EncodedBatch) -> Tensor:
-        """Those of the classifiers, [B, P]."""
+        """Return the binary cross-entropy over the pool."""
         products = similarities(
             instances=batch.instances, classifiers=self.head(batch.pool), precision=self._precision
         )  # [B, P]
-        return self._settings.scale * products + self.head.bias
+        logits = self._settings.scale * products + self.head.bias
+        return one_versus_all(logits=logits, positives=batch.positives, negatives=batch.negatives)
 
     def label_keys(self, vectors: Floats) -> Floats:
-        """The rows of W as unit vectors, in place of the label vectors."""
+        """Return the rows of W as unit vectors; the label vectors are not used."""
         weight = self.head.weight.detach()
         keys: Floats = nn.functional.normalize(weight, dim=-1).cpu().numpy()
         return keys
 
 
 def similarities(*, instances: Tensor, classifiers: Tensor, precision: torch.dtype) -> Tensor:
-    """<x, w_l> in fp32, [B, P], multiplied in `precision`; so are its gradients."""
+    """Return <x, w_l> [B, P] in fp32; products and gradients are computed in `precision`."""
     return (instances.to(precision) @ classifiers.to(precision).T).float()
 
 
 def build(settings: Settings, task: Task) -> OneVersusAll:
-    """The system with untrained classifiers: random, or the label vectors."""
+    """Return the system with untrained classifiers: random, or the label vectors."""
     if settings.initial == "labels":
         initial = torch.from_numpy(task.label_vectors())
     else:

@@ -1,4 +1,4 @@
-"""The table of systems, and how the one that a recipe names is built."""
+"""The table of systems; builds the system that a recipe names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ SYSTEMS = {
     "supcon-de": "training.systems.supcon_de",
     "unidec": "training.systems.unidec",
 }
-READING_ITEMS = frozenset({"oak"})  # the systems whose queries attend to metadata items
 
 
 def reads_items(table: Mapping[str, Any]) -> bool:
     """Whether the system of a recipe's `[system]` table reads the data's metadata items."""
-    return table.get("name") in READING_ITEMS
+    return table.get("name") == "oak"
 
 
 def build_system(table: Mapping[str, Any], task: Task, *, source: str) -> System:

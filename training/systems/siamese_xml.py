@@ -5,10 +5,10 @@ free residual, at first zero, so that labels of few clicks stay close to their t
 
     w_l = normalize(E(z_l) + eta_l),    P(l is relevant to x) = c exp(d (<E(x), w_l> - 1))
 
-These are DEXA's parts with a vector for each label; only the loss is another, the likelihood. Here
-the negatives are the labels of batches of similar instances, in the paper those of a search for
-each instance. w_l is the label's key. A posted label has the vector of its text, moved by the keys
-of similar labels as far as that helps (`choose_novel`).
+The parts are DEXA's with one vector per label; only the loss differs: the likelihood of P. The
+negatives are the labels in batches of similar instances; the paper searches for them instead. w_l
+is the label's key. A posted label's key is the vector of its text, moved by the keys of similar
+labels as far as that helps (`choose_novel`).
 
 Shapes: B instances, P labels of the pool.
 """
@@ -31,8 +31,8 @@ from training.systems.system import EncodedBatch, Task
 class Settings:
     """`certainty` is c, `steepness` d; negatives below the `threshold` do not count.
 
-    The numbers are those of the authors' code. At the end it takes minutes to choose how a novel
-    label's key is made of those of similar labels; `choose_novel = false` leaves the vector of its
+    The numbers are those of the authors' code. `choose_novel` chooses, in minutes at the end, how
+    similar labels' keys change a novel label's key. Otherwise that key is the vector of the label's
     text.
     """
 
@@ -50,7 +50,7 @@ class SiameseXml(AugmentedLabels):
         self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """The negative log-likelihood of the pool."""
+        """Return the negative log-likelihood of the pool."""
         return probabilistic_contrast(
             label_scores=self.label_scores(batch),
             sampled=batch.sampled,
@@ -62,7 +62,7 @@ class SiameseXml(AugmentedLabels):
 
 
 def build(settings: Settings, task: Task) -> SiameseXml:
-    """The system with residuals of zero: its classifiers are the label vectors."""
+    """Return the system with residuals of zero, so that classifiers start as the label vectors."""
     clusters = clusters_of(task.label_vectors(), size=1)
     head = AuxiliaryVectors(clusters, dimension=task.dimension, sharding=task.sharding)
     return SiameseXml(settings, head)

@@ -12,13 +12,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Positive, Share
-from training.systems.losses import pick_some_labels
+from training.systems.losses import pick_some_both_ways
 from training.systems.system import EncodedBatch, EncoderOnly, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """`queries` is the weight of L_q2l; L_l2q has the rest (one half in the paper)."""
+    """`queries` is the weight of L_q2l, 1 - `queries` that of L_l2q (one half in the paper)."""
 
     tau: Positive = 0.05
     queries: Share = 0.5
@@ -27,30 +27,17 @@ class Settings:
 class SupconDualEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by the pick-some-labels loss."""
 
-    has_logits = True
-
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """L_D of UniDEC."""
-        scores, share = batch.label_scores, self._settings.queries
-        to_labels = pick_some_labels(
-            scores=scores,
+        """Return UniDEC's L_D."""
+        return pick_some_both_ways(
+            scores=batch.label_scores,
             targets=batch.positives,
             candidates=batch.candidates,
             tau=self._settings.tau,
+            queries=self._settings.queries,
         )
-        to_instances = pick_some_labels(
-            scores=scores.T,
-            targets=batch.positives.T,
-            candidates=batch.candidates.T,
-            tau=self._settings.tau,
-        )
-        return share * to_labels + (1.0 - share) * to_instances
-
-    def logits(self, batch: EncodedBatch) -> Tensor:
-        """Of a label's text against the texts of the negatives, [B, P]."""
-        return batch.label_logits(tau=self._settings.tau)
 
 
 def build(settings: Settings, task: Task) -> SupconDualEncoder:
-    """The system; the task is not needed."""
+    """Return the system; `task` is not used."""
     return SupconDualEncoder(settings)

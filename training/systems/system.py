@@ -1,7 +1,7 @@
-"""The protocol of a system: what it is built from, what it must do, and what it is given to do it.
+"""The base class of all systems, and the data that a system is built from and trained on.
 
-Shapes: B instances, P labels of the pool, N training rows, n of them that train, L labels, d
-dimensions, M metadata items, K of them that a batch encodes.
+Shapes: B instances, P labels of the pool, N training rows, n rows that train, L labels, d
+dimensions, M metadata items, K items that a batch encodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ from training.systems import losses
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncodedBatch:
-    """A batch with its vectors; the masks are those of `Batch` as tensors."""
+    """A batch with its vectors, and with the masks of `Batch` as tensors."""
 
     instances: Tensor  # [B, d] unit vectors
-    labels: Tensor  # [P, d] unit vectors; [0, d] where the system encodes no labels
+    labels: Tensor  # [P, d] unit vectors; [0, d] if the system encodes no labels
     rows: Tensor  # [B] of the training split
     pool: Tensor  # [P] the labels' columns
     sampled: Tensor  # [B, P]
@@ -42,9 +42,9 @@ class EncodedBatch:
 
     @classmethod
     def from_vectors(cls, batch: Batch, vectors: Tensor) -> EncodedBatch:
-        """The batch on the device of `vectors` [B + P + K, d]: instances, pool, items.
+        """Return the batch for `vectors` [B + P + K, d] of instances, pool and items.
 
-        They are [B, d] where the system encodes no labels, and K is 0 where it reads no items.
+        `vectors` is [B, d] if the system encodes no labels; K is 0 if it reads no items.
         """
 
         def tensor(array: NDArray[Any]) -> Tensor:
@@ -79,7 +79,7 @@ class EncodedBatch:
         return self.instances @ self.instances.T
 
     def triplet(self, label_scores: Tensor, *, margin: float, hardest: int) -> Tensor:
-        """`losses.triplet` of any scores [B, P] with this batch's positives and negatives."""
+        """Return `losses.triplet` of scores [B, P] with this batch's positives and negatives."""
         return losses.triplet(
             label_scores=label_scores,
             sampled=self.sampled,
@@ -88,12 +88,14 @@ class EncodedBatch:
             hardest=hardest,
         )
 
-    def label_logits(self, *, tau: float) -> Tensor:
-        """`losses.against_negatives` of s(x, l), [B, P]."""
-        return losses.against_negatives(scores=self.label_scores, negatives=self.negatives, tau=tau)
+    def decoupled_softmax(self, label_scores: Tensor, *, tau: float) -> Tensor:
+        """Return `losses.decoupled_softmax` of scores [B, P] with this batch's masks."""
+        return losses.decoupled_softmax(
+            label_scores=label_scores, sampled=self.sampled, negatives=self.negatives, tau=tau
+        )
 
     def contrast_with_instances(self, *, tau: float) -> Tensor:
-        """`losses.contrast_with_instances` of this batch."""
+        """Return `losses.contrast_with_instances` of this batch."""
         return losses.contrast_with_instances(
             label_scores=self.label_scores,
             instance_scores=self.instance_scores,
@@ -109,18 +111,18 @@ class ItemsOfTask:
     """The metadata items of the data, for a system that reads them."""
 
     count: int  # M
-    vectors: Callable[[], Floats]  # [M, d] of the items' texts, by the untrained encoder
-    linked: csr_matrix  # [N, M] the true items of all training rows
+    vectors: Callable[[], Floats]  # returns the untrained encoder's vectors of the items, [M, d]
+    linked: csr_matrix  # [N, M] the items that the data link each training row to
     rows: Rows  # [n] the training rows that `Task.instance_vectors` encodes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a system is built from.
+    """The data that a system is built from.
 
-    `label_vectors()` [L, d] and `instance_vectors()` [n, d] encode with the untrained encoder; the
-    instances are those of the rows that train, and `labels_of` [n, L] are their labels. `heads` are
-    UniDEC's on the encoder, if it has any; `items` are given to systems that read metadata.
+    `label_vectors()` [L, d] and `instance_vectors()` [n, d] encode with the untrained encoder. The
+    instances are the rows that train, and `labels_of` [n, L] are their labels. `heads` are UniDEC's
+    heads, if the encoder has them. Only systems that read metadata get `items`.
     """
 
     labels: int
@@ -135,7 +137,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinishedTraining:
-    """The best checkpoint's vectors and choices, which a system chooses its settings with."""
+    """The best checkpoint's vectors and choices, from which a system chooses its settings."""
 
     validation: Validation
     instances: Floats  # [N, d]
@@ -145,110 +147,59 @@ class FinishedTraining:
     head_weights: Mapping[str, Tensor]  # the head's parameters; all rows of sharded tables
 
 
-class System(Protocol):
-    """A loss, and the parameters and label keys that belong to it."""
+class System:
+    """A loss, and the parameters and label keys that belong to it.
 
-    encodes_labels: bool  # false where labels are rows of a table
-    head: nn.Module | None  # the system's parameters beside the encoder's
-    sharded_parameters: tuple[str, ...]  # of the head: sparse gradients, rows split over processes
-    memory_tau: float  # the memory's temperature while the encoder trains
-    heads: TwoHeads | None  # whose share of the key is chosen at the end; None: there is one vector
-    training_only: nn.Module | None  # parameters of the loss that no checkpoint needs
-    has_logits: bool  # whether the loss gives a pair a probability
+    The defaults are those of a dual encoder without a head.
+    """
+
+    encodes_labels = True  # False if labels are rows of a table
+    head: nn.Module | None = None  # the system's own parameters, in addition to the encoder's
+    sharded_parameters: tuple[str, ...] = ()  # the head's tables whose rows processes share out
+    memory_tau = UNCHOSEN.tau  # the memory's temperature while the encoder trains
+    heads: TwoHeads | None = None  # UniDEC's; their shares of a key are chosen at the end
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """The batch's loss, a scalar."""
-        ...
-
-    def logits(self, batch: EncodedBatch) -> Tensor:
-        """The logits of the probabilities that a label of the pool fits an instance, [B, P].
-
-        Only where `has_logits`.
-        """
-        ...
+        """Return the batch's loss, a scalar."""
+        raise NotImplementedError
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """The unit vectors of instances [B, d] and labels [P, d] that an oracle may guide."""
-        ...
+        """Return the unit vectors that an oracle guides: instances [B, d] and labels [P, d]."""
+        return batch.instances, batch.labels
 
     def label_keys(self, vectors: Floats) -> Floats:
-        """The label keys Z of the memory, [L, d], from the encoder's label vectors [L, d]."""
-        ...
+        """Return the memory's label keys Z [L, d] from the encoder's label vectors [L, d]."""
+        return vectors
 
     def items_of(self, rows: Rows) -> Rows:
-        """The numbers of the metadata items that training rows [B] attend to, ascending."""
-        ...
+        """Return the numbers of the metadata items that training rows [B] attend to, ascending."""
+        return np.empty(0, np.int64)
 
     def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
-        """The instances' keys X [n, d] from the encoder's vectors [n, d], and of items [M, d]."""
-        ...
+        """Return instance keys X [n, d] from the vectors of instances [n, d] and items [M, d]."""
+        return vectors
 
     def look_up(self, vectors: Floats, items: Floats) -> None:
-        """Predict the items of all training rows, by the encoder's vectors [N, d] and [M, d]."""
-        ...
+        """Predict each training row's items, from the vectors of rows [N, d] and items [M, d]."""
 
     def neighbour_vectors(self, vectors: Floats) -> Floats:
-        """What hard negatives and clusters are computed with, from the encoder's vectors [n, d]."""
-        ...
+        """Return the vectors for mining hard negatives and clustering, given vectors [n, d]."""
+        return vectors
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose this system's settings for inference and write them into the checkpoint's folder.
+        """Choose settings for inference and write them into the checkpoint's folder.
 
-        `finished` is None where no rows were held out to choose on. Returns a line for the user,
-        empty where nothing was chosen.
+        `finished` is None if no rows were held out. Returns a line for the user, empty if nothing
+        was chosen.
         """
-        ...
+        return ""
 
 
 Settings = TypeVar("Settings")
 
 
-class SystemDefaults:
-    """A system without sharded parameters and without settings of its own to choose."""
-
-    sharded_parameters: tuple[str, ...] = ()
-    memory_tau = UNCHOSEN.tau
-    heads: TwoHeads | None = None
-    training_only: nn.Module | None = None
-    has_logits = False
-
-    def logits(self, batch: EncodedBatch) -> Tensor:
-        """There are none."""
-        raise NotImplementedError
-
-    def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """The encoder's vectors unchanged."""
-        return batch.instances, batch.labels
-
-    def items_of(self, rows: Rows) -> Rows:
-        """None."""
-        return np.empty(0, np.int64)
-
-    def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
-        """The vectors unchanged."""
-        return vectors
-
-    def look_up(self, vectors: Floats, items: Floats) -> None:
-        """There is nothing to predict."""
-
-    def neighbour_vectors(self, vectors: Floats) -> Floats:
-        """The vectors unchanged."""
-        return vectors
-
-    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose nothing."""
-        return ""
-
-
-class EncoderOnly(SystemDefaults, Generic[Settings]):
-    """A system without a head, whose encoder reads instances and labels alike."""
-
-    encodes_labels = True
-    head = None
+class EncoderOnly(System, Generic[Settings]):
+    """A system without a head, whose encoder reads both instances and labels."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-
-    def label_keys(self, vectors: Floats) -> Floats:
-        """The label vectors unchanged."""
-        return vectors

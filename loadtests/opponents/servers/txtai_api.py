@@ -1,7 +1,7 @@
-"""txtai's own API service over its own faiss index, as its documentation sets it up.
+"""txtai's own API service over its own faiss index, set up as in its documentation.
 
 The index is txtai's default for this many keys (IVF); its faiss settings offer no queue length for
-HNSW. Without a `path` in its configuration, txtai keeps inserts in memory only; with one, every
+HNSW. Without a `path` in its configuration, txtai keeps inserts in memory only. With one, every
 upsert would write the whole index. All searches and upserts share txtai's lock.
 """
 
@@ -16,11 +16,11 @@ from txtai.embeddings import Embeddings
 
 from loadtests.opponents.servers.task import Task, model_folder, run
 
-CONFIG = "api.json"  # JSON is YAML, which txtai reads
+CONFIG = "api.json"  # txtai reads YAML, and JSON is valid YAML
 
 
 def build(task: Task) -> None:
-    """Index the keys; they are looked up in the given vectors instead of encoded again."""
+    """Index the keys; txtai reads their given vectors instead of encoding texts."""
     vectors = task.vectors()
     embeddings = Embeddings(method="external", transform=_unused, backend="faiss")
     embeddings.index((str(row), vector, None) for row, vector in enumerate(vectors))
@@ -47,7 +47,7 @@ class LoadStore(Extension):
 
 
 def application(task: Task) -> FastAPI:
-    """txtai's application; it takes its configuration from the environment."""
+    """txtai's application, which reads its configuration from the environment."""
     os.environ["CONFIG"] = str(task.store / CONFIG)
     os.environ["EXTENSIONS"] = f"{__spec__.name}.LoadStore"
     return api.app

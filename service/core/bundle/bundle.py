@@ -3,12 +3,11 @@
 | file                            | content                                                    |
 |---------------------------------|------------------------------------------------------------|
 | `manifest.json`                 | format, version, facts, size and SHA-256 of every file     |
-| `encoder.onnx`                  | token ids -> unit vectors; pools and normalises inside     |
-| `query_encoder.onnx`            | optional: a smaller graph of the same vector space, which  |
-|                                 | encodes the queries to answer; keys are `encoder.onnx`'s   |
+| `encoder.onnx`                  | token ids -> unit vectors; pools and normalizes inside     |
 | `tokenizer.json`                | the tokenizer, in the format of Rust's `tokenizers`        |
 | `keys.npy`                      | fp16 [N + L, d]: instance rows, then label rows (Eq. 3)    |
-| `segments/base.index`           | HNSW over the keys, in the index library's own format      |
+| `segments/base.index`           | HNSW over distinct keys, in the index library's own format |
+| `segments/base.equal.npy`       | only if rows share keys: these rows, see `frozen_segment`  |
 | `values/indptr.npy`             | int64 [N + 1]: instance i votes for indices[indptr[i]:     |
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
@@ -22,10 +21,10 @@
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
 | `items/*`                       | optional: items that queries attend to, `item_files`       |
-| `reranker/*`                    | optional: the trees of a second ranking, `reranker_files`  |
+| `reranker/*`                    | optional: the reranker's trees, `reranker_files`           |
 
-`content.write_bundle` writes it. Opening a bundle verifies the checksum of every file and maps the
-large ones. Nothing is pickled.
+`content.write_bundle` writes a bundle. Opening one verifies the ranges of all facts, the checksum
+of every file and the numbers in the arrays, and maps the large files. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -40,31 +39,31 @@ from service.core.bundle import irene_files, item_files, manifest, reranker_file
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.label_details import LabelDetails
-from service.core.bundle.manifest import EncoderFacts, Manifest
+from service.core.bundle.manifest import Manifest
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.errors import BundleAltered
 from service.core.files import text_store
-from service.core.files.checksums import verify_files
+from service.core.files.arrays import (
+    mapped,
+    require_ascending,
+    require_finite,
+    require_offsets,
+    require_within,
+)
+from service.core.files.folder_facts import verify_files
 from service.core.files.text_store import TextStore
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.devices import ScanDevice
-from service.core.index.libraries import load_library
-from service.core.index.protocol import Segment
+from service.core.index.protocol import Segment, batches
 from service.core.types import Floats, Halves, Indices, Rows
 
-ENCODER, QUERY_ENCODER, TOKENIZER = "encoder.onnx", "query_encoder.onnx", "tokenizer.json"
-BASE_SEGMENT = "segments/base.index"
-VOTE_WEIGHTS = "values/weights.npy"
-CLICKS = "instances/clicks.npy"
-LABEL_DETAILS = "labels/details"
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryEncoder:
-    """The graph that encodes queries, where it is another one than the keys', and its facts."""
-
-    facts: EncoderFacts
-    graph: Path
+ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
+KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
+INDPTR, INDICES, VOTE_WEIGHTS = "values/indptr.npy", "values/indices.npy", "values/weights.npy"
+INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
+LABEL_IDS, LABEL_TEXTS, LABEL_DETAILS = "labels/ids", "labels/texts", "labels/details"
+MOST_VOTE_WEIGHT = 1e9
+_COMPARED_ROWS = 8_192  # rows compared at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,23 +77,15 @@ class Bundle:
     indptr: NDArray[np.int64]  # [N + 1]
     indices: Indices
     instance_texts: TextStore
-    clicks: Rows  # instances that were posted, ascending
+    clicks: Rows  # rows of posted instances, ascending
     label_ids: TextStore
     label_texts: TextStore
     label_details: LabelDetails
-    vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
+    vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
     reranker: RerankerFiles | None = None
-    device: ScanDevice | None = None  # that searches the keys and live rows; None: the processor
-
-    @property
-    def query_encoder(self) -> QueryEncoder | None:
-        """The graph that encodes queries, None if it is the keys' own."""
-        facts = self.manifest.query_encoder
-        if facts is None:
-            return None
-        return QueryEncoder(facts=facts, graph=self.folder / QUERY_ENCODER)
+    device: ScanDevice | None = None  # searches the keys and live rows; None: the CPU does
 
     @property
     def instances(self) -> int:
@@ -107,94 +98,144 @@ class Bundle:
         return self.manifest.memory.labels
 
 
-def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None = None) -> Bundle:
-    """Verify and open a bundle; its keys are searched exactly by `device` if one is given.
+def files_read(facts: Manifest) -> list[str]:
+    """Return the names of the files that a bundle with this manifest must have.
 
-    A child process may pass `verify=False` for a bundle that its parent has verified. Raises
+    All other files are optional, and read only if the manifest lists them.
+    """
+    names = [
+        *(ENCODER, TOKENIZER, KEYS, INDPTR, INDICES),
+        *facts.index.files(BASE_SEGMENT, rows=facts.memory.rows),
+        *text_store.files(INSTANCE_TEXTS),
+        *text_store.files(LABEL_IDS, lookup=True),
+        *text_store.files(LABEL_TEXTS),
+    ]
+    if f"{LABEL_DETAILS}.bin" in facts.files:
+        names += text_store.files(LABEL_DETAILS)
+    if facts.novel is not None:
+        names += irene_files.FILES
+    if facts.items is not None:
+        names += item_files.files(facts.items)
+    if facts.reranker is not None:
+        names += reranker_files.FILES
+    return names
+
+
+def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None = None) -> Bundle:
+    """Verify and open a bundle. If a `device` is given, it searches the keys exactly.
+
+    The checksum of every file is verified, and the numbers in each array that readers rely on. A
+    child process may pass `verify=False` for a bundle that its parent has verified. Raises
     `BundleMissing`, `BundleAltered` or `BundleUnsupported`, naming the file.
     """
     facts = manifest.read(folder)
+    for name in files_read(facts):
+        if name not in facts.files:
+            raise BundleAltered(f"{folder}: the manifest lists no file {name}")
     if verify:
         verify_files(folder, facts.files)
-    _check_query_encoder(folder, facts)
-    keys: Halves = text_store.mapped(folder / "keys.npy")
+    memory, dimension = facts.memory, facts.encoder.dimension
+    keys: Halves = mapped(folder / KEYS, np.float16, (memory.rows, dimension))
+    has_details = f"{LABEL_DETAILS}.bin" in facts.files
     bundle = Bundle(
         folder=folder,
         manifest=facts,
         keys=keys,
-        segment=_open_segment(folder, facts, keys, device),
-        indptr=text_store.mapped(folder / "values/indptr.npy"),
-        indices=text_store.mapped(folder / "values/indices.npy"),
+        segment=(
+            facts.index.open(folder / BASE_SEGMENT, rows=memory.rows, dimension=dimension)
+            if device is None
+            else DeviceSegment(device, keys, cuts=[memory.instances])
+        ),
+        indptr=mapped(folder / INDPTR, np.int64, (memory.instances + 1,)),
+        indices=mapped(folder / INDICES, np.int32, (memory.votes,)),
         vote_weights=(
-            text_store.mapped(folder / VOTE_WEIGHTS) if VOTE_WEIGHTS in facts.files else None
+            mapped(folder / VOTE_WEIGHTS, np.float32, (memory.votes,))
+            if VOTE_WEIGHTS in facts.files
+            else None
         ),
-        instance_texts=TextStore(folder / "instances/texts"),
+        instance_texts=_texts(folder / INSTANCE_TEXTS, memory.instances),
         clicks=(
-            text_store.mapped(folder / CLICKS) if CLICKS in facts.files else np.zeros(0, np.int64)
+            mapped(folder / CLICKS, np.int64) if CLICKS in facts.files else np.zeros(0, np.int64)
         ),
-        label_ids=TextStore(folder / "labels/ids"),
-        label_texts=TextStore(folder / "labels/texts"),
+        label_ids=_texts(folder / LABEL_IDS, memory.labels, lookup=True),
+        label_texts=_texts(folder / LABEL_TEXTS, memory.labels),
         label_details=LabelDetails(
-            TextStore(folder / LABEL_DETAILS) if f"{LABEL_DETAILS}.bin" in facts.files else None
+            _texts(folder / LABEL_DETAILS, memory.labels) if has_details else None
         ),
         novel=None
         if facts.novel is None
         else irene_files.read(
-            folder, facts.novel, labels=facts.memory.labels, dimension=facts.encoder.dimension
+            folder, facts.novel, labels=memory.labels, dimension=dimension, verify=verify
         ),
         items=None
         if facts.items is None
-        else item_files.read(folder, facts.items, dimension=facts.encoder.dimension),
-        reranker=None if facts.reranker is None else reranker_files.read(folder, facts.reranker),
+        else item_files.read(folder, facts.items, dimension=dimension, verify=verify),
+        reranker=None
+        if facts.reranker is None
+        else reranker_files.read(folder, facts.reranker, verify=verify),
         device=device,
     )
-    _check_shapes(bundle)
+    if verify:
+        _check_numbers(bundle)
     return bundle
 
 
-def _open_segment(
-    folder: Path, facts: Manifest, keys: Halves, device: ScanDevice | None
-) -> Segment:
-    """The index over the keys: the bundle's graph, or the keys themselves on a device."""
-    instances, dimension = facts.memory.instances, facts.encoder.dimension
-    if device is not None:
-        return DeviceSegment(device, keys, cuts=[instances])
-    library, rows = load_library(facts.index.library), instances + facts.memory.labels
-    return library.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
+def _texts(path: Path, expected: int, *, lookup: bool = False) -> TextStore:
+    """Open a text store; raises `BundleAltered` if the number of texts is not as expected."""
+    store = TextStore(path, lookup=lookup)
+    if len(store) != expected:
+        raise BundleAltered(f"{path} holds {len(store)} texts, expected {expected}")
+    return store
 
 
-def _check_query_encoder(folder: Path, facts: Manifest) -> None:
-    """Raise `BundleAltered` where the query encoder's file is missing or its vectors do not fit."""
-    queries = facts.query_encoder
-    if queries is None:
-        return
-    if QUERY_ENCODER not in facts.files:
-        raise BundleAltered(f"{folder}: the manifest lists no file {QUERY_ENCODER}")
-    if queries.dimension != facts.encoder.dimension:
-        raise BundleAltered(
-            f"{folder / manifest.FILE_NAME}: the query encoder has {queries.dimension} dimensions,"
-            f" the keys have {facts.encoder.dimension}"
-        )
+def require_sound(bundle: Bundle) -> None:
+    """Compare facts that a bundle stores twice. This takes longer than opening it.
 
-
-def _check_shapes(bundle: Bundle) -> None:
-    """Compare the arrays' shapes with the manifest; checksums do not prove that they match.
-
-    Raises `BundleAltered`, naming the file.
+    The graph must hold the keys, and the lookup must find each id. The details of posted labels
+    must be readable. Raises `BundleAltered`, naming the file.
     """
-    rows, facts = bundle.instances + bundle.labels, bundle.manifest
-    shapes = {
-        "keys.npy": (bundle.keys.shape, (rows, facts.encoder.dimension)),
-        "values/indptr.npy": (bundle.indptr.shape, (bundle.instances + 1,)),
-        "values/indices.npy": (bundle.indices.shape, (facts.memory.votes,)),
-        "instances/texts": (len(bundle.instance_texts), bundle.instances),
-        "labels/ids": (len(bundle.label_ids), bundle.labels),
-        "labels/texts": (len(bundle.label_texts), bundle.labels),
-    }
+    folder = bundle.folder
+    if bundle.device is None:  # a device searches the keys, so it needs no graph
+        _require_equal(folder / BASE_SEGMENT, bundle.segment, bundle.keys)
+    bundle.label_ids.verify_order()
+    if bundle.label_details.store is not None:
+        bundle.label_details.verify(instances=bundle.instances)
+    items = bundle.items
+    if items is not None:
+        if isinstance(items.ids, TextStore):
+            items.ids.verify_order()
+        if items.index is not None:
+            _require_equal(items.index.path, items.index.segment, items.keys)
+        if item_files.with_fingerprint(items.facts, items.fusion) != items.facts:
+            raise BundleAltered(f"{items.fusion}: the graphs are not those of the fingerprint")
+    reranker = bundle.reranker
+    if reranker is not None and reranker_files.with_fingerprint(reranker).facts != reranker.facts:
+        raise BundleAltered(f"{reranker.trees}: trees or words are not those of the fingerprint")
+
+
+def _require_equal(path: Path, segment: Segment, keys: Halves) -> None:
+    """Raise `BundleAltered` unless the segment at `path` holds the vectors `keys` [R, d]."""
+    for batch in batches(len(keys), _COMPARED_ROWS):
+        rows = np.arange(batch.start, batch.stop)
+        if not np.array_equal(segment.vectors(rows), keys[batch]):
+            raise BundleAltered(f"{path} holds other vectors than the keys")
+
+
+def _check_numbers(bundle: Bundle) -> None:
+    """Check the numbers in all arrays that answering relies on.
+
+    A wrong number would fail some later request, or silently make an answer wrong. These checks
+    take less time than the checksums. Raises `BundleAltered`, naming the file.
+    """
+    folder, labels = bundle.folder, bundle.labels
+    require_finite(folder / KEYS)
+    require_offsets(folder / INDPTR, bundle.indptr, end=len(bundle.indices))
+    require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
-        shapes[VOTE_WEIGHTS] = (bundle.vote_weights.shape, (facts.memory.votes,))
-    if f"{LABEL_DETAILS}.bin" in facts.files:
-        shapes[LABEL_DETAILS] = (len(TextStore(bundle.folder / LABEL_DETAILS)), bundle.labels)
-    for name, (actual, expected) in shapes.items():
-        if actual != expected:
-            raise BundleAltered(f"{bundle.folder / name} has shape {actual}, expected {expected}")
+        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, 0.0, MOST_VOTE_WEIGHT)
+    require_within(folder / CLICKS, bundle.clicks, 0, bundle.instances)
+    require_ascending(folder / CLICKS, bundle.clicks, strictly=True)
+    for store in (bundle.instance_texts, bundle.label_ids, bundle.label_texts):
+        store.verify()
+    if bundle.label_details.store is not None:
+        bundle.label_details.store.verify()

@@ -1,6 +1,6 @@
-"""What a bundle is to hold, and how it is written: under a temporary name, synced and renamed.
+"""The content of a bundle, and how it is written. `bundle` describes its files.
 
-So a bundle is complete or absent. Its files are described in `bundle`.
+A bundle is written under a temporary name, synced and renamed, so it is complete or absent.
 """
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ from service.core.bundle.bundle import (
     CLICKS,
     ENCODER,
     LABEL_DETAILS,
-    QUERY_ENCODER,
     TOKENIZER,
     VOTE_WEIGHTS,
     Bundle,
-    QueryEncoder,
 )
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
-from service.core.bundle.manifest import EncoderFacts, LearnedFacts, Manifest, PredictorFacts
+from service.core.bundle.manifest import (
+    EncoderFacts,
+    IndexFacts,
+    LearnedFacts,
+    Manifest,
+    PredictorFacts,
+)
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.files import text_store
 from service.core.files.atomic import new_folder
-from service.core.files.checksums import file_facts
-from service.core.index.libraries import IndexParameters, load_library
-from service.core.index.protocol import Progress, Segment
+from service.core.files.folder_facts import file_facts
+from service.core.index.choose_ef import ChosenEf, sampled, smallest_ef
+from service.core.index.frozen_segment import build_segment
+from service.core.index.libraries import IndexParameters
+from service.core.index.protocol import Progress, RowFilter, Segment
 from service.core.types import Floats, Halves, Indices, Rows
 
 _RECORDED_LIBRARIES = (
     "keymatch numpy onnxruntime onnxruntime-gpu faiss-cpu faiss-gpu hnswlib torch".split()
 )
-ITEM_QUERIES = 1_000  # the most that the index over items is measured with
+ITEM_QUERIES = 1_000  # the most queries that measure the index over items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +70,23 @@ class BundleContent:
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
-    label_details: Sequence[str] = ()  # [L] as `label_details.dump` returns them, or empty
-    version: int = 0  # of a snapshot: sequence number of its last write
-    log: str = ""  # of a snapshot: id of the label log that has this write
-    log_chain: str | None = None  # of a snapshot: the log's chain at this write, hexadecimal
+    label_details: Sequence[str] = ()  # [L] texts from `label_details.dump`, or empty
+    version: int = 0  # a snapshot's last write: its sequence number
+    log: str = ""  # a snapshot's label log: its id
+    log_chain: str = ""  # a snapshot's label log: its chain at `version`, hexadecimal
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
-    query_encoder: QueryEncoder | None = None
     learned: LearnedFacts | None = None
     reranker: RerankerFiles | None = None
+
+    @property
+    def row_filter(self) -> RowFilter:
+        """The rows that vote at the predictor's lambda (Eq. 8): instances, labels, or both."""
+        instances, memorization = len(self.instance_texts), self.predictor.memorization
+        return RowFilter(
+            start=instances if memorization == 0.0 else 0,
+            stop=instances if memorization == 1.0 else len(self.keys),
+        )
 
     @classmethod
     def like(
@@ -88,9 +102,9 @@ class BundleContent:
         label_texts: Sequence[str],
         metrics: dict[str, float],
     ) -> BundleContent:
-        """Other rows with the encoders and settings of `bundle`; `replace` adds what is optional.
+        """Return a new bundle's content: other rows, with the encoder and settings of `bundle`.
 
-        IRENE's files belong to the rows, so they are not taken over.
+        IRENE's files are left out: they belong to the rows. `replace` adds optional parts.
         """
         facts = bundle.manifest
         return cls(
@@ -109,29 +123,29 @@ class BundleContent:
             index=facts.index.parameters(),
             metrics=metrics,
             items=bundle.items,
-            query_encoder=bundle.query_encoder,
             learned=facts.learned,
             reranker=bundle.reranker,
         )
 
 
-Tune = Callable[[BundleContent, Segment], BundleContent]  # returns it with other search parameters
+Measure = Callable[[BundleContent, Segment], ChosenEf]  # chooses how a built graph is searched
 
 
 def write_bundle(
-    content: BundleContent, target: Path, *, progress: Progress, tune: Tune | None = None
+    content: BundleContent,
+    target: Path,
+    *,
+    progress: Progress,
+    measure: Measure | None = None,
 ) -> None:
-    """Build the index and write the bundle to `target`.
+    """Build the index, measure its recall, and write the bundle to `target`.
 
-    `progress` is called with the number of indexed rows. `tune` may choose how the built graph is
-    searched. Raises `InvalidData` if `target` exists.
+    `progress` is called with the number of indexed rows. `measure` chooses the queue length for
+    searches of the graph. By default, a sample of the keys serves as queries, and the content's
+    `ef` is raised if it misses the `recall_goal`. Raises `InvalidData` if `target` exists.
     """
     with new_folder(target) as folder:
-        for source, name in (
-            (content.encoder_onnx, ENCODER),
-            (content.tokenizer_json, TOKENIZER),
-            *([(content.query_encoder.graph, QUERY_ENCODER)] if content.query_encoder else []),
-        ):
+        for source, name in ((content.encoder_onnx, ENCODER), (content.tokenizer_json, TOKENIZER)):
             (folder / name).write_bytes(source.read_bytes())
         np.save(folder / "keys.npy", content.keys)
         (folder / "values").mkdir()
@@ -149,37 +163,47 @@ def write_bundle(
         if content.novel is not None:
             irene_files.write(content.novel, folder)
         if content.items is not None:
-            content = replace(
-                content, items=_written_items(content, content.items, folder, progress)
+            items = item_files.write(
+                content.items,
+                folder,
+                parameters=content.index,
+                # A sample of the bundle's keys serves as queries.
+                queries=content.keys[:: len(content.keys) // ITEM_QUERIES + 1].astype(np.float32),
+                # Items are not counted as rows; `progress` is called because it may raise to stop.
+                progress=lambda done: progress(0),
             )
+            content = replace(content, items=items)
         if content.reranker is not None:
             reranker_files.write(content.reranker, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
-        library, rows = load_library(content.index.library), len(content.keys)
-        library.build(content.keys, content.index, folder / BASE_SEGMENT, progress)
-        if tune is not None:
-            dimension = content.encoder.dimension
-            content = tune(
-                content, library.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
-            )
-        manifest.write(_describe(content, folder), folder)
+        nodes = build_segment(content.keys, content.index, folder / BASE_SEGMENT, progress)
+        facts = IndexFacts.of(content.index, recall=0.0, nodes=nodes)
+        segment = facts.open(
+            folder / BASE_SEGMENT, rows=len(content.keys), dimension=content.encoder.dimension
+        )
+        if measure is None:
+            chosen = measured_recall(content, segment, sampled(content.keys))
+        else:
+            chosen = measure(content, segment)
+        facts = replace(facts, ef=chosen.ef, recall=chosen.recall)
+        content = replace(content, metrics={**content.metrics, **chosen.as_metrics()})
+        manifest.write(_describe(content, folder, facts), folder)
 
 
-def _written_items(
-    content: BundleContent, items: ItemFiles, folder: Path, progress: Progress
-) -> ItemFiles:
-    """Write the items; keys of the bundle, spread over all of it, stand in for queries."""
-    return item_files.write(
-        items,
-        folder,
-        parameters=content.index,
-        queries=content.keys[:: len(content.keys) // ITEM_QUERIES + 1].astype(np.float32),
-        progress=lambda done: progress(0),  # it counts rows; called to see whether to go on
+def measured_recall(content: BundleContent, segment: Segment, queries: Floats) -> ChosenEf:
+    """Measure the recall of the content's ef on `queries` [B, d]; raise ef if recall is too low."""
+    return smallest_ef(
+        segment,
+        content.keys,
+        queries,
+        shortest=content.index.ef,
+        recall=content.index.recall_goal,
+        depth=content.predictor.depth,
+        row_filter=content.row_filter,
     )
 
 
-def _describe(content: BundleContent, folder: Path) -> Manifest:
-    novel = None if content.novel is None else content.novel.facts
+def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manifest:
     return Manifest(
         format=manifest.FORMAT,
         version=manifest.VERSION,
@@ -193,21 +217,15 @@ def _describe(content: BundleContent, folder: Path) -> Manifest:
             votes=len(content.indices),
             version=content.version,
         ),
-        index=manifest.IndexFacts(
-            library=content.index.library,
-            m=content.index.m,
-            ef_construction=content.index.ef_construction,
-            ef=content.index.ef,
-        ),
+        index=index,
         predictor=content.predictor,
         metrics=content.metrics,
         libraries={"python": platform.python_version(), **_library_versions()},
         files=file_facts(folder),
         log=content.log,
         log_chain=content.log_chain,
-        novel=novel,
+        novel=None if content.novel is None else content.novel.facts,
         items=None if content.items is None else content.items.facts,
-        query_encoder=content.query_encoder.facts if content.query_encoder else None,
         learned=content.learned,
         reranker=None if content.reranker is None else content.reranker.facts,
     )

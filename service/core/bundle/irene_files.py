@@ -1,10 +1,10 @@
-"""IRENE's files, with which keys of novel labels are computed; see `encoding.irene`.
+"""IRENE's files, from which keys of novel labels are computed; see `encoding.irene`.
 
-They are the same in a bundle and in an exported encoder.
+A bundle and an exported encoder have the same files.
 
 | file                    | content                                                            |
 |-------------------------|--------------------------------------------------------------------|
-| `novel/combiner.onnx`   | texts, classifiers, present -> unit vectors, see `onnx_combiner`   |
+| `novel/combiner.onnx`   | texts, classifiers, present -> unit vectors, see `OnnxCombiner`    |
 | `novel/classifiers.npy` | fp16 [S, d], unit vectors: W                                       |
 | `novel/columns.npy`     | int64 [S], ascending: the label column of each classifier          |
 """
@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from service.core.bundle.manifest import NovelFacts
-from service.core.errors import BundleAltered
-from service.core.files.text_store import mapped
+from service.core.files.arrays import mapped, require_ascending, require_finite, require_within
 from service.core.types import Halves, Rows
 
-COMBINER, CLASSIFIERS, COLUMNS = (
+FILES = (COMBINER, CLASSIFIERS, COLUMNS) = (
     "novel/combiner.onnx",
     "novel/classifiers.npy",
     "novel/columns.npy",
@@ -32,7 +31,7 @@ COMBINER, CLASSIFIERS, COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NovelFiles:
-    """The combiner's file, the classifiers W [S, d], their label columns [S], and the facts."""
+    """The combiner's path, the classifiers W [S, d], their label columns [S], and the facts."""
 
     facts: NovelFacts
     combiner: Path
@@ -41,37 +40,35 @@ class NovelFiles:
 
 
 def write(files: NovelFiles, folder: Path) -> None:
-    """Write the files below `folder`."""
+    """Write the files into `folder`."""
     (folder / COMBINER).parent.mkdir()
     shutil.copyfile(files.combiner, folder / COMBINER)
     np.save(folder / CLASSIFIERS, files.classifiers.astype(np.float16))
     np.save(folder / COLUMNS, files.columns.astype(np.int64))
 
 
-def read(folder: Path, facts: NovelFacts, *, labels: int, dimension: int) -> NovelFiles:
-    """Map the files below `folder`.
+def read(
+    folder: Path, facts: NovelFacts, *, labels: int, dimension: int, verify: bool = True
+) -> NovelFiles:
+    """Open the files in `folder` memory-mapped; `verify` also checks the numbers in them.
 
     Raises `BundleAltered`, naming the file that does not fit `labels` columns and `dimension`.
     """
-    classifiers, columns = mapped(folder / CLASSIFIERS), mapped(folder / COLUMNS)
-    if classifiers.shape != (len(columns), dimension):
-        raise BundleAltered(
-            f"{folder / CLASSIFIERS} has shape {classifiers.shape},"
-            f" expected {(len(columns), dimension)}"
-        )
-    if len(columns) and not (0 <= columns[0] and columns[-1] < labels):
-        raise BundleAltered(f"{folder / COLUMNS} has columns outside the {labels} labels")
-    if (np.diff(columns) <= 0).any():
-        raise BundleAltered(f"{folder / COLUMNS} is not ascending")
+    columns = mapped(folder / COLUMNS, np.int64)
+    classifiers = mapped(folder / CLASSIFIERS, np.float16, (len(columns), dimension))
+    if verify:
+        require_within(folder / COLUMNS, columns, 0, labels)
+        require_ascending(folder / COLUMNS, columns, strictly=True)
+        require_finite(folder / CLASSIFIERS)
     return NovelFiles(
         facts=facts, combiner=folder / COMBINER, classifiers=classifiers, columns=columns
     )
 
 
 def with_fingerprint(facts: NovelFacts, folder: Path) -> NovelFacts:
-    """Return the facts with their fingerprint: a SHA-256 over facts, combiner and classifiers.
+    """Return the facts with a fingerprint: the SHA-256 over facts, combiner and classifiers.
 
-    With the encoder's fingerprint it determines the key of any novel label.
+    Together with the encoder's fingerprint, it determines the key of any novel label.
     """
     numbers = {**asdict(facts), "fingerprint": ""}
     digest = hashlib.sha256(repr(sorted(numbers.items())).encode())

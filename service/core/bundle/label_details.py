@@ -1,9 +1,8 @@
-"""Details of labels that were posted while the service ran: what they have beyond id and text.
+"""Details, beyond id and text, of labels that were posted while the service ran.
 
-A snapshot stores them, so that such a label keeps its queries, metadata and version when the
-snapshot is served. The format is one JSON document per label, or an empty text without details:
+A snapshot stores one JSON document per label, or an empty text for a label without details:
 `{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4]}`. `rows` are
-the instance rows of the label's queries, which are deleted when the label is posted again.
+the instance rows of the label's queries. They are deleted when the label is posted again.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from typing import Any
 
 import orjson
 
+from service.core.errors import BundleAltered
 from service.core.files.text_store import TextStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """Details of one label; the fields but `rows` are those of `Label`."""
+    """The details of one label. `Label` describes all fields except `rows`."""
 
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -32,37 +32,45 @@ _NONE = Details()
 
 
 class LabelDetails:
-    """The details of a bundle's labels by column; `store` is None in a bundle without details."""
+    """The details of a bundle's labels, by column. `store` is None in a bundle without details."""
 
     def __init__(self, store: TextStore | None) -> None:
         """Read details from `store`, which has one text per label."""
-        self._store = store
+        self.store = store
 
     def at(self, column: int) -> Details:
         """Return the details of the label at `column`."""
-        text = self._store[column] if self._store is not None else ""
+        text = "" if self.store is None else self.store[column]
         return parse(text) if text else _NONE
 
+    def verify(self, *, instances: int) -> None:
+        """Raise `BundleAltered` unless all details are readable and all rows below `instances`."""
+        for column in self._filled():
+            try:
+                rows = self.at(column).rows
+                fits = all(isinstance(row, int) and 0 <= row < instances for row in rows)
+            except (TypeError, ValueError, KeyError) as error:
+                raise BundleAltered(f"the details of label {column} are none: {error!r}") from error
+            if not fits:
+                raise BundleAltered(
+                    f"the details of label {column} name rows beyond the {instances} instances"
+                )
+
     def novel_columns(self) -> list[int]:
-        """The columns of the labels that were not in the training data, ascending."""
-        filled = [] if self._store is None else self._store.filled().tolist()
-        return [column for column in filled if self.at(column).novel]
+        """Return the columns of the labels that were not in the training data, ascending."""
+        return [column for column in self._filled() if self.at(column).novel]
+
+    def _filled(self) -> list[int]:
+        return [] if self.store is None else self.store.filled().tolist()
 
 
 def dump(details: Details) -> str:
-    """Return the text of a label's details, empty for a label without any."""
-    if details == _NONE:
-        return ""
-    return orjson.dumps(details).decode()
+    """Return a label's details as text; empty for a label without details."""
+    return "" if details == _NONE else orjson.dumps(details).decode()
 
 
 def parse(text: str) -> Details:
-    """Return the details from a text that `dump` returned."""
+    """Return the details that `dump` wrote as `text`."""
     document: dict[str, Any] = orjson.loads(text)
-    return Details(
-        **{
-            **document,
-            "queries": tuple(document["queries"]),
-            "rows": tuple(document["rows"]),
-        }
-    )
+    tuples = {name: tuple(document[name]) for name in ("queries", "rows")}
+    return Details(**{**document, **tuples})

@@ -1,26 +1,30 @@
 """The bundle's manifest, `manifest.json`: facts about the bundle, and the checksums of its files.
 
-The manifest also holds a checksum of its own content, so an edit of any value is noticed.
+The manifest also holds a checksum of its own content, so an edit of any value is noticed. `ranges`
+has the range of each field. A value out of range is refused, and the error names the field.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from service.core.bundle import ranges
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, NotInBundle
-from service.core.files.checksums import FileFacts
-from service.core.files.versioned_json import checked, read_document
+from service.core.files.folder_facts import FileFacts, checked, read_document
 from service.core.index.libraries import IndexParameters
-from service.core.types import PredictOptions
+from service.core.types import PredictOptions, ScoreKind
+
+if TYPE_CHECKING:
+    from service.core.index.frozen_segment import FrozenSegment
 
 FORMAT = "keymatch-bundle"
 VERSION = 1
@@ -34,83 +38,124 @@ class EncoderFacts:
     """The encoder's name, its limits, and the prompts that it puts before each text.
 
     `fingerprint` is the SHA-256 over graph, tokenizer, limits and prompts. `batch_invariant` is
-    false if a text's vector depends on the other texts of its batch by more than rounding (dynamic
-    int8 uses one activation scale for the whole batch); such an encoder encodes texts one by one.
+    false if the other texts of a batch change a text's vector by more than rounding. Dynamic int8
+    does that: it uses one activation scale per batch. Such an encoder encodes texts one by one.
     """
 
-    name: str
-    fingerprint: str
-    dimension: int
-    max_tokens: int
-    quantization: str
+    name: ranges.Text
+    fingerprint: ranges.Text
+    dimension: ranges.Dimension
+    max_tokens: ranges.Tokens
+    quantization: ranges.Text
     batch_invariant: bool
-    query_prompt: str = ""
-    label_prompt: str = ""
+    query_prompt: ranges.Text
+    label_prompt: ranges.Text
 
     @property
     def same_bits_in_batches(self) -> bool:
-        """Whether a text has the same vector in every batch, to the last bit."""
+        """Whether a text has bit for bit the same vector in every batch."""
         return self.quantization == EXACT_QUANTIZATION
 
     @property
     def floating_point(self) -> bool:
-        """Whether the graph computes in floating point throughout, as a GPU needs it."""
+        """Whether the graph computes only in floating point, which a GPU needs."""
         return self.quantization == UNQUANTIZED
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class MemoryFacts:
-    """Sizes of the memory: N instances, L labels, and the votes in V's instance rows.
+    """The sizes of the memory: N instances, L labels, and the number of votes in V's instance rows.
 
-    `version` is the sequence number of the last write in a snapshot, 0 for an exported bundle.
+    `version` is the sequence number of a snapshot's last write, and 0 for an exported bundle.
     """
 
-    instances: int
-    labels: int
-    votes: int
-    version: int
+    instances: ranges.RowCount
+    labels: ranges.RowCount
+    votes: ranges.Votes
+    version: ranges.EventNumber
+
+    @property
+    def rows(self) -> int:
+        """N + L, the number of rows."""
+        return self.instances + self.labels
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class IndexFacts:
-    """The index library and its parameters; the fields are those of `IndexParameters`."""
+    """The index library and its `IndexParameters`.
 
-    library: str
-    m: int
-    ef_construction: int
-    ef: int
+    `recall` is the share of the truly nearest keys that searches with `ef` found when the graph was
+    built. `nodes` is the number of distinct keys.
+    """
+
+    library: ranges.Text
+    m: ranges.Edges
+    ef_construction: ranges.Queue
+    ef: ranges.Queue
+    recall_goal: ranges.RecallGoal
+    recall: ranges.Share
+    nodes: ranges.RowCount
+
+    @classmethod
+    def of(cls, parameters: IndexParameters, *, recall: float, nodes: int) -> IndexFacts:
+        """Return the facts of an index that was built with `parameters`."""
+        return cls(**asdict(parameters), recall=recall, nodes=nodes)
+
+    def files(self, path: str, *, rows: int) -> list[str]:
+        """Return the names of the index's files: `path`, and a list of rows if any share a key."""
+        # Here, since those who only read a manifest may lack faiss, or need not wait for it.
+        from service.core.index.frozen_segment import equal_path
+
+        shared = [equal_path(Path(path)).as_posix()] if self.nodes < rows else []
+        return [path, *shared]
+
+    def open(self, path: Path, *, rows: int, dimension: int) -> FrozenSegment:
+        """Open the index over `rows` vectors at `path`; raises `BundleAltered`."""
+        from service.core.index.frozen_segment import open_segment
+
+        return open_segment(
+            path, library=self.library, rows=rows, nodes=self.nodes, dimension=dimension
+        )
+
+    def __str__(self) -> str:
+        """Return the recall as a sentence, with advice if it misses the goal."""
+        found = f"{self.recall:.4f} of the nearest keys found with ef {self.ef}"
+        if self.recall >= self.recall_goal:
+            return found
+        return (
+            f"{found}, less than the goal of {self.recall_goal:g}: build a denser graph (--m,"
+            " --ef-construction)"
+        )
 
     def parameters(self) -> IndexParameters:
         """Return these facts as the parameters of the index library."""
-        return IndexParameters(
-            library=self.library, m=self.m, ef_construction=self.ef_construction, ef=self.ef
-        )
+        names = [field.name for field in fields(IndexParameters)]
+        return IndexParameters(**{name: getattr(self, name) for name in names})
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorFacts:
-    """Temperature tau, and the defaults of b (`depth`) and lambda (`memorization`)."""
+    """The temperature tau, and the defaults of b (`depth`) and lambda (`memorization`)."""
 
-    tau: float
-    depth: int
-    memorization: float
+    tau: ranges.Temperature
+    depth: ranges.Depth
+    memorization: ranges.Share
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
-        """Return `base` with the requested lambda and b, or these defaults where they are None."""
-        defaults = {"memorization": self.memorization, "depth": self.depth}
+        """Return `base` with the requested lambda and b; None stands for the bundle's default."""
         chosen = {name: value for name, value in requested.items() if value is not None}
-        return replace(base, **{**defaults, **chosen})
+        return replace(base, **{"memorization": self.memorization, "depth": self.depth, **chosen})
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Refinement:
-    """The numbers of IRENE's Algorithm 1, and of our extensions; see `encoding.irene`.
+    """The numbers of IRENE's Algorithm 1 and of our extensions; see `encoding.irene`.
 
     `shortlist` is K, the number of similar seen labels to look at. A seen label survives if its
     classifier scores the new label's text at least `text_threshold` (tau0); if it also scores the
     query at least `query_threshold` (tau1), it counts twice.
 
-    The other numbers are extensions, with defaults that reproduce the paper:
+    The other numbers are extensions. Their defaults reproduce the paper:
 
     - `pooling`: a temperature above 0 replaces the three best survivors by the weighted mean of
       all survivors' classifiers;
@@ -120,15 +165,15 @@ class Refinement:
     - `length`, `query_length`: length of the key without and with a query.
     """
 
-    shortlist: int
-    text_threshold: float
-    query_threshold: float
-    pooling: float = 0.0
-    residual: float = 0.0
-    strength: float = 1.0
-    query_weight: float = 0.0
-    length: float = 1.0
-    query_length: float = 1.0
+    shortlist: ranges.Depth
+    text_threshold: ranges.Cosine
+    query_threshold: ranges.Cosine
+    pooling: ranges.Factor = 0.0
+    residual: ranges.Share = 0.0
+    strength: ranges.Share = 1.0
+    query_weight: ranges.Factor = 0.0
+    length: ranges.Length = 1.0
+    query_length: ranges.Length = 1.0
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -138,98 +183,91 @@ class NovelFacts:
     `fingerprint` is the SHA-256 over these numbers, the combiner and the classifiers.
     """
 
-    combiner: str
+    combiner: ranges.Text
     refinement: Refinement
-    fingerprint: str
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class ItemIndexFacts(IndexFacts):
-    """The index over the keys of many items.
-
-    `recall` is the share of the truly nearest items that it found for queries when it was built.
-    """
-
-    recall: float
+    fingerprint: ranges.Text
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class ItemFacts:
-    """The item memory: its number of items, and how many of them a query attends to.
+    """The number of items in the item memory, and how many of them a query attends to.
 
-    `fingerprint` is the SHA-256 over `attended` and the fusion's graphs. `format` is that of the
-    items' files (`item_files`); manifests of format 1 do not name it.
+    `fingerprint` is the SHA-256 over `attended` and the graphs of the fusion. A memory of many
+    items has an `index` over their keys, whose recall was measured on queries.
     """
 
-    items: Annotated[int, Field(ge=0)]
-    attended: Annotated[int, Field(ge=1)]
-    fingerprint: str
-    index: ItemIndexFacts | None = None  # None: all items are scanned
-    format: int = 1
+    items: ranges.RowCount
+    attended: ranges.Attended
+    fingerprint: ranges.Text
+    index: IndexFacts | None = None  # None: all items are scanned
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class RerankerFacts:
-    """The second ranking: what its trees read, and what a sum of them says.
+    """The reranker: the features that its trees read, and the meaning of their sum.
 
-    Trees rank the best `candidates` of the memory once more. They were learned from what it
-    retrieves at the settings `predictor`. The sum s of all trees becomes the probability that the
-    label is relevant: 1 / (1 + exp(-(slope s + intercept))). `unknown_rarity` is that of a word
-    that no label had. `fingerprint` is the SHA-256 over all this, the trees and the words.
+    The trees reorder the memory's best `candidates`. They were trained on what the memory retrieves
+    with the settings `predictor`. The sum s of all trees becomes the probability that the label is
+    relevant: 1 / (1 + exp(-(slope s + intercept))). `unknown_rarity` is the rarity of a word that
+    occurs in no label. `fingerprint` is the SHA-256 over these facts, the trees and the words.
     """
 
-    candidates: Annotated[int, Field(ge=1)]
-    features: list[str]  # the columns that the trees read, in their order
-    trees: Annotated[int, Field(ge=1)]
-    slope: Annotated[float, Field(gt=0.0)]
-    intercept: float
-    unknown_rarity: float
+    candidates: ranges.CandidateCount
+    features: list[ranges.Text]  # the columns that the trees read, in this order
+    trees: ranges.Trees
+    slope: ranges.Slope
+    intercept: ranges.Intercept
+    unknown_rarity: ranges.Factor
     predictor: PredictorFacts
-    fingerprint: str = ""
+    fingerprint: ranges.Text = ""
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class LearnedFacts:
-    """What the training data holds of a label log already: the events of `log` up to `version`.
+    """The part of a label log that the training data already contains: up to `version` of `log`.
 
-    The service replays them nevertheless, since a data set has no metadata of labels.
+    The service replays these events all the same, because a data set has no metadata of labels.
     """
 
-    log: str
-    version: int
+    log: ranges.Text
+    version: ranges.EventNumber
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
-    """The content of `manifest.json`, except its own checksum."""
+    """The content of `manifest.json`, without its own checksum."""
 
-    format: str
-    version: int
-    name: str
-    created: str
-    dataset: str
+    format: ranges.Text
+    version: ranges.Count
+    name: ranges.Text
+    created: ranges.Text
+    dataset: ranges.Text
     encoder: EncoderFacts
     memory: MemoryFacts
     index: IndexFacts
     predictor: PredictorFacts
-    metrics: dict[str, float]
-    libraries: dict[str, str]
-    files: dict[str, FileFacts]
-    log: str  # id of the label log that a snapshot was taken from, "" for an exported bundle
-    log_chain: str | None = None  # of a snapshot: the log's chain at its version, hexadecimal
+    metrics: dict[str, ranges.Finite]
+    libraries: dict[str, ranges.Text]
+    files: dict[ranges.FileName, FileFacts]
+    log: ranges.Text  # id of the label log of a snapshot, "" for an exported bundle
+    log_chain: ranges.Chain  # of a snapshot: the log's chain at its version
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
-    query_encoder: EncoderFacts | None = None  # None: queries are encoded by `encoder` too
     items: ItemFacts | None = None  # None: queries are not fused with items
-    learned: LearnedFacts | None = None  # None: the training data has nothing of a label log
-    reranker: RerankerFacts | None = None  # None: the memory's ranking is the only one
+    learned: LearnedFacts | None = None  # None: the training data do not come from a label log
+    reranker: RerankerFacts | None = None  # None: only the memory ranks labels
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """The kind of score in answers, unless the request sets `rerank`."""
+        return "votes" if self.reranker is None else "probability"
 
     def options(
         self, base: PredictOptions, *, rerank: bool | None = None, **requested: Any
     ) -> PredictOptions:
-        """Return `base` with the requested lambda, b and second ranking.
+        """Return `base` with the requested lambda, b and reranking; None stands for the default.
 
-        Where they are None, with the bundle's: it ranks a second time if it can. Raises
-        `NotInBundle` where that is requested of a bundle that cannot.
+        A bundle with a reranker uses it by default. Raises `NotInBundle` if the request asks for
+        reranking and the bundle has no reranker.
         """
         if rerank and self.reranker is None:
             raise NotInBundle("second ranking", field="rerank")
@@ -262,16 +300,16 @@ def read(folder: Path) -> Manifest:
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
-    """Return the manifest as plain JSON values; facts that are None are left out."""
+    """Return the manifest as plain JSON values, without facts that are None."""
     document: dict[str, Any] = _ADAPTER.dump_python(manifest, mode="json", exclude_none=True)
     return document
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """Return the SHA-256 over the manifest, and so over the checksums of all files."""
+    """Return the SHA-256 over the manifest. It covers all files, as their checksums are in it."""
     return digest_of(as_document(manifest))
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over the content in canonical form: compact JSON with sorted keys."""
+    """Return the SHA-256 over `content` as canonical JSON: compact, with sorted keys."""
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

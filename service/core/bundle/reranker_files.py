@@ -1,6 +1,6 @@
-"""The second ranking's files; see `prediction.reranking`.
+"""The reranker's files; see `prediction.reranking`.
 
-They are the same in a bundle and in the folder that `python -m training rerank` writes.
+A bundle and the folder that `keymatch lab rerank` writes have the same files.
 
 | file                  | content                                                         |
 |-----------------------|-----------------------------------------------------------------|
@@ -21,15 +21,20 @@ from numpy.typing import NDArray
 
 from service.core.bundle.manifest import RerankerFacts
 from service.core.errors import BundleAltered
-from service.core.files.text_store import mapped
+from service.core.files.arrays import mapped, require_ascending, require_within
 from service.core.types import Doubles
 
-TREES, WORDS, RARITY = "reranker/trees.onnx", "reranker/words.npy", "reranker/rarity.npy"
+FILES = (TREES, WORDS, RARITY) = (
+    "reranker/trees.onnx",
+    "reranker/words.npy",
+    "reranker/rarity.npy",
+)
+MOST_RARITY = 1_000.0  # the largest logarithm, as in `RerankerFacts`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RerankerFiles:
-    """The trees' file, the words' hashes [W] with their rarity [W], and the facts."""
+    """The path of the trees, the words' hashes [W] and rarities [W], and the facts."""
 
     facts: RerankerFacts
     trees: Path
@@ -38,32 +43,31 @@ class RerankerFiles:
 
 
 def write(files: RerankerFiles, folder: Path) -> None:
-    """Write the files below `folder`."""
+    """Write the files into `folder`."""
     (folder / TREES).parent.mkdir()
     shutil.copyfile(files.trees, folder / TREES)
     np.save(folder / WORDS, files.words.astype(np.uint64))
     np.save(folder / RARITY, files.rarity.astype(np.float64))
 
 
-def read(folder: Path, facts: RerankerFacts) -> RerankerFiles:
-    """Map the files below `folder`; raises `BundleAltered`, naming the file that does not fit."""
-    for name in (TREES, WORDS, RARITY):
+def read(folder: Path, facts: RerankerFacts, *, verify: bool = True) -> RerankerFiles:
+    """Open the files in `folder` memory-mapped; `verify` also checks the numbers in them.
+
+    Raises `BundleAltered`, naming the file that does not fit.
+    """
+    for name in FILES:
         if not (folder / name).exists():
-            raise BundleAltered(f"{folder / name} is missing, but there is a second ranking")
-    words, rarity = mapped(folder / WORDS), mapped(folder / RARITY)
-    for name, array, kind in ((WORDS, words, np.uint64), (RARITY, rarity, np.float64)):
-        if array.dtype != kind or array.shape != (len(words),):
-            raise BundleAltered(
-                f"{folder / name} holds {array.dtype} {list(array.shape)},"
-                f" expected {np.dtype(kind)} [{len(words)}]"
-            )
-    if (words[1:] <= words[:-1]).any():
-        raise BundleAltered(f"{folder / WORDS} is not ascending")
+            raise BundleAltered(f"{folder / name} is missing, but there is a reranker")
+    words = mapped(folder / WORDS, np.uint64)
+    rarity = mapped(folder / RARITY, np.float64, (len(words),))
+    if verify:
+        require_ascending(folder / WORDS, words, strictly=True)
+        require_within(folder / RARITY, rarity, 0.0, MOST_RARITY)
     return RerankerFiles(facts=facts, trees=folder / TREES, words=words, rarity=rarity)
 
 
 def with_fingerprint(files: RerankerFiles) -> RerankerFiles:
-    """Return the files with a SHA-256 over facts, trees and words among the facts."""
+    """Return the files with a fingerprint in the facts: the SHA-256 over facts, trees, words."""
     numbers = {**asdict(files.facts), "fingerprint": ""}
     digest = hashlib.sha256(repr(sorted(numbers.items())).encode())
     digest.update(files.trees.read_bytes())

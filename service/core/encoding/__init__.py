@@ -1,1 +1,1 @@
-"""Texts to unit vectors, and new labels and instances to rows of the memory."""
+"""Encodes texts as unit vectors, and new labels and instances as rows of the memory."""

@@ -1,7 +1,7 @@
 """`python -m service.core.encoding.child BUNDLE NICENESS [awaited]`: a child that encodes items.
 
-The service encodes single labels itself. What is posted in bulk would keep its interpreter's lock
-busy and slow its answers down, so that is encoded in children, which are nicer than the service.
+The service encodes single labels itself. Encoding bulk posts would hold its interpreter lock and
+slow its answers down, so child processes of lower priority do that.
 
 | stream | message, each preceded by its length (4 bytes, little-endian)     |
 |--------|-------------------------------------------------------------------|
@@ -10,7 +10,7 @@ busy and slow its answers down, so that is encoded in children, which are nicer 
 | stdout | the rows of all items in order, fp16 [n, d]                       |
 | stdout | JSON, a list of neighbours for each item                          |
 
-The child ends when stdin ends, so also when the service dies.
+The child ends when stdin ends, so it also ends when the service dies.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from service.core.processes.low_priority import wake_when_orphaned
+
 LENGTH_BYTES = 4
 
 
 def main(folder: Path, niceness: int, *, awaited: bool) -> None:
     """Answer messages until stdin ends, at `niceness`.
 
-    A child that is `awaited` takes it only once it is warm: the service is not ready before.
+    An `awaited` child lowers its priority only once it is warm, as the service waits for that.
     """
+    wake_when_orphaned()
     # A signal to the whole process group must not end the child: the service still waits for
-    # items that it has admitted, and closes stdin afterwards.
-    for ending in (signal.SIGINT, signal.SIGTERM):
+    # accepted items, and closes stdin when they are done.
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     if not awaited:
         os.nice(niceness)  # before the imports: they take a second of a core
@@ -45,10 +48,11 @@ def main(folder: Path, niceness: int, *, awaited: bool) -> None:
 
     facts = manifest.read(folder)
     encoder = OnnxEncoder(folder, facts.encoder)
-    if facts.novel is None:
-        representer = Representer(encoder)
-    else:  # the service has verified the bundle already
-        representer = open_representer(encoder, open_bundle(folder, verify=False))
+    representer = (
+        Representer(encoder)
+        if facts.novel is None
+        else open_representer(encoder, open_bundle(folder, verify=False))  # the service verified it
+    )
     representer.encode([[(Role.LABEL, "warm-up")]])  # first calls allocate memory
     if awaited:
         os.nice(niceness)

@@ -1,18 +1,17 @@
-"""Keys of novel labels, which no training query has voted for (IRENE, Yadav et al., Algorithm 1).
+"""Keys of novel labels, which no training query votes for (IRENE, Yadav et al., Algorithm 1).
 
 A novel label u has a text z_u and possibly a query x_u that it was clicked for ("one-shot"). Seen
-labels have a text and a learned classifier w_l. The classifiers of at most three similar seen
-labels S_u and the novel label's text are combined: C(u) = C(E(z_u), {w_l : l in S_u}).
+labels have a text and a learned classifier w_l. The combiner C joins the novel label's text with
+the classifiers of S_u, at most three similar seen labels: C(u) = C(E(z_u), {w_l : l in S_u}).
 
-Our extensions, which a bundle switches on by the numbers of its `Refinement`:
+Our extensions; the numbers in a bundle's `Refinement` switch them on:
 
 - Pooling. All survivors of the refinement are combined as one vector: the mean of their
   classifiers, weighted by similarity of texts (Nadaraya and Watson's estimate of w_u).
-- Residual. Their offsets w_l - z_l (classifier minus text) are pooled instead, so that u is
-  shifted by its neighbours' offset.
+- Residual. Their offsets w_l - z_l (classifier minus text) are pooled instead.
 - Length. Classifiers lie closer to queries than texts do, so an enriched novel label would outrank
   seen labels, whose keys are their texts. A key shorter than 1 lowers all scores of a novel label
-  by the same factor (calibrated stacking, Chao et al. 2016, as a factor).
+  by one factor (calibrated stacking, Chao et al. 2016, as a factor).
 
 Shapes: n novel labels, S seen labels with a classifier, K places of a shortlist, m associated
 labels, d dimensions. An empty place has row -1.
@@ -22,16 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.core.bundle.manifest import Refinement
+from service.core.encoding.onnx_session import open_session
 from service.core.index.protocol import batches
 from service.core.types import Bools, Floats, Rows
 
-ASSOCIATED = 3  # labels at most; more did not help (section 4.1 of the paper)
-_BLOCK = 1_024  # novel labels whose shortlisted classifiers are in memory at once
+ASSOCIATED = 3  # at most this many labels; more did not help (section 4.1 of the paper)
+_BLOCK = 1_024  # labels whose shortlisted classifiers are in memory at once
 
 Shortlist = Callable[[Floats, int], tuple[Floats, Rows]]
 KeysOf = Callable[[Rows], NDArray[np.floating]]
@@ -54,9 +55,9 @@ class Shortlisted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Represented:
-    """Keys [n, d] of novel labels, and the labels that enriched them, with similarities [n, m].
+    """Keys [n, d] of novel labels, the seen labels that enriched them, and similarities [n, m].
 
-    `associated` are rows of W [n, m]. With pooling they are the first m of all survivors.
+    `associated` are rows of W [n, m]. With pooling, only the first m of all survivors are listed.
     """
 
     vectors: Floats
@@ -80,17 +81,16 @@ class NovelLabels:
     refinement: Refinement
 
     def represent(self, texts: Floats, queries: Floats | None = None) -> Represented:
-        """Return keys from E(z_u) [n, d] and, one-shot, E(x_u) [n, d]; nan for no query.
+        """Return keys from E(z_u) [n, d] and, if one-shot, E(x_u) [n, d]; nan stands for no query.
 
-        For several queries, pass the mean of their vectors: its score is the mean of their scores.
+        For several queries, pass the mean of their vectors. Its score is the mean of their scores.
         """
         if queries is None:
             queries = np.full_like(texts, np.nan)
-        listed = self.shortlisted(texts, queries)
-        return self.enriched(texts, queries, listed)
+        return self.enriched(texts, queries, self.shortlisted(texts, queries))
 
     def shortlisted(self, texts: Floats, queries: Floats) -> Shortlisted:
-        """Return the shortlist S_theta of each text, and its classifiers' scores."""
+        """Return the shortlist S_theta of each text, with the scores of its classifiers."""
         similarities, rows = self.shortlist(texts, self.refinement.shortlist)  # [n, K] each
         classifiers = np.asarray(self.classifiers[rows], np.float32)  # [n, K, d]
         return Shortlisted(
@@ -101,7 +101,7 @@ class NovelLabels:
         )
 
     def enriched(self, texts: Floats, queries: Floats, listed: Shortlisted) -> Represented:
-        """Return the keys that texts, queries and the survivors of the shortlist give."""
+        """Return the keys from texts, queries and the labels of the shortlist that survive."""
         refinement = self.refinement
         votes = votes_for(listed, refinement)
         places = most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
@@ -121,29 +121,26 @@ class NovelLabels:
         )
 
     def _pooled(self, listed: Shortlisted, votes: Rows) -> tuple[Floats, Bools]:
-        """Return the survivors' weighted mean as first of m classifiers, and which are present.
+        """Return the survivors' mean as the first of m classifiers [n, m, d], and presence [n, m].
 
-        Shapes [n, m, d] and [n, m].
+        With residuals, it is the mean of w_l - residual * z_l.
         """
+        residual = self.refinement.residual
         weights = pool_weights(votes, listed.similarities, temperature=self.refinement.pooling)
         pooled = np.zeros((len(votes), ASSOCIATED, self.classifiers.shape[1]), np.float32)
         for block in batches(len(votes), _BLOCK):
-            offsets = self._offsets(listed.rows[block])  # [., K, d]
+            rows = listed.rows[block]
+            offsets = np.asarray(self.classifiers[rows], np.float32)  # [., K, d]
+            if residual > 0.0:
+                offsets -= residual * np.asarray(self.keys_of(rows), np.float32)
             pooled[block, 0] = np.matmul(weights[block, None], offsets)[:, 0]
         present = np.zeros(pooled.shape[:2], bool)
         present[:, 0] = votes.any(axis=1)
         return pooled, present
 
-    def _offsets(self, rows: Rows) -> Floats:
-        """Return w_l - residual * z_l, [n, K, d]."""
-        offsets = np.asarray(self.classifiers[rows], np.float32)
-        if self.refinement.residual > 0.0:
-            offsets -= self.refinement.residual * np.asarray(self.keys_of(rows), np.float32)
-        return offsets
-
 
 def keys_from(texts: Floats, combined: Floats, queries: Floats, refinement: Refinement) -> Floats:
-    """Return keys [n, d] from E(z_u), C(u) and E(x_u), [n, d] each; nan for no query."""
+    """Return keys [n, d] from E(z_u), C(u) and E(x_u), [n, d] each; nan stands for no query."""
     keys = interpolated(texts, combined, strength=refinement.strength)
     keys = query_added(keys, queries, weight=refinement.query_weight)
     has_query = np.isfinite(queries[:, :1])  # [n, 1]
@@ -157,7 +154,7 @@ def interpolated(texts: Floats, combined: Floats, *, strength: float) -> Floats:
 
 
 def query_added(keys: Floats, queries: Floats, *, weight: float) -> Floats:
-    """Return keys + weight * E(x_u) as unit vectors [n, d]; nan queries leave keys unchanged."""
+    """Return unit vectors keys + weight * E(x_u) [n, d]. A nan query leaves its key unchanged."""
     return _unit(keys + weight * np.nan_to_num(queries))
 
 
@@ -170,8 +167,8 @@ def _unit(vectors: Floats) -> Floats:
 def votes_for(listed: Shortlisted, refinement: Refinement) -> Rows:
     """Return votes [n, K] for the shortlisted labels.
 
-    0: the label does not survive, because its classifier's score of the text is below tau0. 1: it
-    survives. 2: its classifier's score of the query is at least tau1, too.
+    0: the classifier's score of the text is below tau0, so the label does not survive. 1: it
+    survives. 2: the score of the query is also at least tau1.
     """
     survives = reaches(listed.text_scores, threshold=refinement.text_threshold)
     survives &= np.isfinite(listed.similarities)
@@ -188,7 +185,7 @@ def reaches(scores: Floats, *, threshold: float) -> Bools:
 
 
 def most_voted(*, votes: Rows, similarities: Floats, count: int) -> Rows:
-    """Return the places [n, count] with most votes; the more similar first at equal votes.
+    """Return the places [n, count] with the most votes; equal votes are ordered by similarity.
 
     Places without a vote are -1.
     """
@@ -209,3 +206,24 @@ def pool_weights(votes: Rows, similarities: Floats, *, temperature: float) -> Fl
     logits = np.where(survives, (similarities - nearest) / temperature, -np.inf)
     weights = votes * np.exp(logits)
     return np.asarray(weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12), np.float32)
+
+
+class OnnxCombiner:
+    """The graph `combiner.onnx`, run on one thread per call."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the graph; raises `BundleAltered` if the file is not an ONNX graph."""
+        self._session = open_session(path)
+
+    def __call__(self, texts: Floats, classifiers: Floats, present: Bools) -> Floats:
+        """Return unit vectors C(u) [n, d].
+
+        Takes text vectors [n, d], classifiers [n, m, d], and which of them are present [n, m].
+        """
+        inputs = {
+            "texts": np.ascontiguousarray(texts, np.float32),
+            "classifiers": np.ascontiguousarray(classifiers, np.float32),
+            "present": np.ascontiguousarray(present, bool),
+        }
+        vectors: Floats = self._session.run(None, inputs)[0]
+        return vectors

@@ -1,12 +1,11 @@
-"""From the texts of new labels and instances to the rows that the memory stores for them.
+"""Turns the texts of new labels and instances into the rows that the memory stores for them.
 
-Encoding children compute these rows before a write, commits write them to the log, and a replay
-computes them again if the encoder has changed since.
+Encoding children compute these rows before a write, and the write stores them in the log. If the
+encoder has changed since, a replay computes them again.
 
-What is posted is a label (its text, then its queries), an instance (its query alone) or an item of
-the item memory (its text alone). A query's row is its vector E(x), and an item's that of its text.
-A label's own row is the vector E(z_u) of its text, or IRENE's C(u) if the bundle has a combiner
-(see `irene`).
+Clients post labels (a text and queries), instances (a query) and items of the item memory (a text).
+The row of a query or item is the vector of its text. A label's own row is the vector E(z_u) of its
+text, or IRENE's C(u) if the bundle has a combiner (see `irene`).
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
+from service.core.bundle.irene_files import NovelFiles
 from service.core.encoding.encoder import Encoder
-from service.core.encoding.irene import NovelLabels, Shortlist
-from service.core.encoding.onnx_combiner import OnnxCombiner
+from service.core.encoding.irene import NovelLabels, OnnxCombiner, Shortlist
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Halves, Role, Rows
 
-MIN_SHORTLIST_EF = 64  # minimum ef: three labels must survive refinement
+MIN_SHORTLIST_EF = 64  # large enough that three labels survive refinement
 
 ItemTexts = Sequence[tuple[Role, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A seen label whose classifier enriched a novel label, and <E(z_l), E(z_u)>."""
+    """A seen label whose classifier enriched a novel label, and the similarity <E(z_l), E(z_u)>."""
 
     id: str
     text: str
@@ -47,10 +46,10 @@ class EncodedItem:
 
 
 class Representer:
-    """Computes the rows of items; two representers of equal fingerprint compute equal rows."""
+    """Computes the rows of items. Representers with equal fingerprints compute equal rows."""
 
     def __init__(self, encoder: Encoder, novel: NovelPart | None = None) -> None:
-        """Use `encoder`, and `novel` for the own rows of labels; None: their texts' vectors."""
+        """Use `encoder`, and `novel` for labels' own rows (None: the vectors of their texts)."""
         self._encoder, self._novel = encoder, novel
         self.dimension = encoder.dimension
         self.fingerprint = encoder.fingerprint
@@ -79,17 +78,23 @@ class Representer:
         return np.split(vectors, ends[:-1])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class NovelPart:
-    """IRENE's part of a representer; `columns` [S] are the label columns of its classifiers."""
+    """IRENE's part of a representer: computes labels' own rows."""
 
-    labels: NovelLabels
-    columns: Rows
-    bundle: Bundle
-    fingerprint: str
+    def __init__(self, bundle: Bundle, files: NovelFiles) -> None:
+        """Open the combiner and a search over the bundle's labels; raises `BundleAltered`."""
+        self._bundle, self._columns = bundle, files.columns
+        self.fingerprint = files.facts.fingerprint
+        self._novel_labels = NovelLabels(
+            classifiers=files.classifiers,
+            shortlist=label_shortlist(bundle, files.columns),
+            keys_of=lambda rows: bundle.keys[bundle.instances + files.columns[rows]],
+            combine=OnnxCombiner(files.combiner),
+            refinement=files.facts.refinement,
+        )
 
     def encode_labels(self, vectors: Sequence[Floats]) -> list[EncodedItem]:
-        """Return labels' rows, from the vectors of their texts and queries, [1 + queries, d]."""
+        """Return labels' rows, given the vectors [1 + queries, d] of their texts and queries."""
         texts = np.stack([label_vectors[0] for label_vectors in vectors])
         no_query = np.full(texts.shape[1], np.nan, np.float32)
         mean_queries = np.stack(
@@ -98,7 +103,7 @@ class NovelPart:
                 for label_vectors in vectors
             ]
         )
-        represented = self.labels.represent(texts, mean_queries)
+        represented = self._novel_labels.represent(texts, mean_queries)
         return [
             EncodedItem(
                 rows=np.concatenate([represented.vectors[place][None], label_vectors[1:]]).astype(
@@ -112,9 +117,9 @@ class NovelPart:
         ]
 
     def _neighbours(self, rows: Rows, similarities: Floats) -> tuple[Neighbour, ...]:
-        """Name the labels at these rows of W; row -1 is empty."""
-        ids, texts = self.bundle.label_ids, self.bundle.label_texts
-        columns = self.columns[rows].tolist()
+        """Return the labels at these rows of W; row -1 stands for none."""
+        ids, texts = self._bundle.label_ids, self._bundle.label_texts
+        columns = self._columns[rows].tolist()
         return tuple(
             Neighbour(id=ids[column], text=texts[column], similarity=round(similarity, 6))
             for row, column, similarity in zip(rows, columns, similarities.tolist(), strict=True)
@@ -125,31 +130,14 @@ class NovelPart:
 def open_representer(encoder: Encoder, bundle: Bundle) -> Representer:
     """Return the representer for a bundle, with IRENE's part if the bundle has its files."""
     files = bundle.novel
-    if files is None:
-        return Representer(encoder)
-    novel = NovelLabels(
-        classifiers=files.classifiers,
-        shortlist=label_shortlist(bundle, files.columns),
-        keys_of=lambda rows: bundle.keys[bundle.instances + files.columns[rows]],
-        combine=OnnxCombiner(files.combiner),
-        refinement=files.facts.refinement,
-    )
-    return Representer(
-        encoder,
-        NovelPart(
-            labels=novel,
-            columns=files.columns,
-            bundle=bundle,
-            fingerprint=files.facts.fingerprint,
-        ),
-    )
+    return Representer(encoder, None if files is None else NovelPart(bundle, files))
 
 
 def label_shortlist(bundle: Bundle, columns: Rows) -> Shortlist:
-    """Return a search over the bundle's label keys, for labels that have a classifier.
+    """Return a search over the bundle's label keys that finds labels with a classifier.
 
-    `columns` [S] are their label columns. The search returns similarities [n, K] and rows of W
-    [n, K]; -1 is a label without a classifier, or an empty place.
+    `columns` [S] are the columns of these labels. The search returns similarities [n, K] and rows
+    of W [n, K]; -1 stands for a label without a classifier, or for an empty place.
     """
     row_of = np.full(bundle.labels, -1, np.int64)  # label column -> row of W
     row_of[columns] = np.arange(len(columns))

@@ -1,1 +1,1 @@
-"""Files and folders that are written atomically and verified on reading."""
+"""Files and folders that are written atomically and verified when they are read."""

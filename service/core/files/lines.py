@@ -1,28 +1,86 @@
-"""Numbered lines of a text file, plain or gzip; errors name file and line.
+"""Numbered lines of a text file, plain or gzip. Errors name the file and the line.
 
-Lines end at a line feed only, and a carriage return before it is dropped. Texts may contain U+2028
-and other characters at which `str.splitlines` would split.
+A line ends only at a line feed, not at U+2028 as in `str.splitlines`. A carriage return before it
+is dropped. For each bad line or bad table row, a reader calls its `on_bad` with the error. If that
+call returns, the reader leaves the row out.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
 from service.core.errors import InvalidData
-from service.core.files.bad_rows import OnBadRow, stop
+
+OnBadRow = Callable[[InvalidData], None]
+MOST_BYTES = 2**24  # the longest line: a line without end must not fill the memory
+
+
+def stop(error: InvalidData) -> None:
+    """Raise the error, so that reading stops at the first bad row."""
+    raise error
+
+
+class CountedBadRows:
+    """Passes bad rows on to `on_bad` and counts them. `first` is the message of the first one."""
+
+    def __init__(self, on_bad: OnBadRow) -> None:
+        """Start with a count of 0."""
+        self._on_bad, self.count, self.first = on_bad, 0, ""
+
+    def __call__(self, error: InvalidData) -> None:
+        """Count the error, and pass it on."""
+        self.first = self.first or str(error)
+        self.count += 1
+        self._on_bad(error)
+
+
+class RejectedRow(NamedTuple):
+    """A row that was left out: its line, its column ("" for the whole row), and the reason."""
+
+    line: int
+    column: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the row as `LINE: COLUMN: REASON`."""
+        return f"{self.line}: {self.column + ': ' if self.column else ''}{self.reason}"
+
+
+class Rejects:
+    """Collects bad rows, as an `OnBadRow` that never raises."""
+
+    def __init__(self) -> None:
+        """Start without rejected rows."""
+        self.rows: list[RejectedRow] = []
+
+    def __call__(self, error: InvalidData) -> None:
+        """Keep what the error says."""
+        # The exception itself is not kept: its traceback would keep frames alive.
+        self.rows.append(RejectedRow(error.line or 0, error.field, error.reason))
+
+    def __len__(self) -> int:
+        """Return how many rows were rejected."""
+        return len(self.rows)
+
+    def as_csv(self) -> bytes:
+        """Return a table with a header line and one row for each bad row."""
+        content = io.StringIO()
+        writer = csv.writer(content, lineterminator="\n")
+        writer.writerow(RejectedRow._fields)
+        writer.writerows(self.rows)
+        return content.getvalue().encode()
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the file `name` or `name`.gz of `folder`, or None if neither exists.
-
-    Raises `InvalidData` if both exist, since it is unclear which one is valid.
-    """
+    """Return the file `name` or `name`.gz in `folder`, or None; raises `InvalidData` for both."""
     plain, packed = folder / name, folder / f"{name}.gz"
     if plain.exists() and packed.exists():
         raise InvalidData(folder, f"holds both {plain.name} and {packed.name}; remove one")
@@ -30,17 +88,20 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def numbered_lines(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without line end); a byte order mark is dropped.
+    """Yield (line number from 1, text without its line end), without a byte order mark.
 
-    `on_bad` is called for a line that is not UTF-8. If it does not raise, the line is yielded with
-    replacement characters. Raises `InvalidData` for a file that cannot be opened and a gzip stream
-    that is damaged or cut short.
+    `on_bad` is called for a line that is not UTF-8 or exceeds `MOST_BYTES`. If it does not raise,
+    the line is yielded with replacement characters, or empty if it was too long. Raises
+    `InvalidData` if the file cannot be opened, or if its gzip stream is damaged or cut short.
     """
     number = 0
     try:
         with _open(path) as stream:
-            for number, raw in enumerate(stream, start=1):
-                yield number, _text(raw, path=path, line=number, on_bad=on_bad)
+            for number, raw in enumerate(_bounded_lines(stream), start=1):
+                if raw is None:
+                    reason = f"is longer than {MOST_BYTES:,} bytes; is this a file of text lines?"
+                    on_bad(InvalidData(path, reason, line=number))
+                yield number, _text(raw or b"", path=path, line=number, on_bad=on_bad)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidData(
             path, "the gzip stream is damaged or cut short; copy the file again", line=number + 1
@@ -49,29 +110,32 @@ def numbered_lines(path: Path, on_bad: OnBadRow = stop) -> Iterator[tuple[int, s
         raise InvalidData(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def json_rows(
-    path: Path, on_bad: OnBadRow = stop, *, skip_blank: bool = False
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of a file with one JSON object on each line.
-
-    `on_bad` is called for any other line, which is then left out. Blank lines are left out without
-    a word if `skip_blank`.
-    """
+def good_lines(path: Path, on_bad: OnBadRow) -> Iterator[tuple[int, str]]:
+    """Yield what `numbered_lines` yields, without the bad lines."""
     damaged: list[InvalidData] = []
     for line, text in numbered_lines(path, damaged.append):
         if damaged:
             on_bad(damaged.pop())
-            continue
+        else:
+            yield line, text
+
+
+def json_rows(
+    path: Path, on_bad: OnBadRow = stop, *, skip_blank: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) for each line of a file with one JSON object per line.
+
+    `on_bad` is called for any other line, which is then left out. With `skip_blank`, blank lines
+    are left out without a call.
+    """
+    for line, text in good_lines(path, on_bad):
         if skip_blank and not text.strip():
             continue
         try:
             row = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            on_bad(
-                InvalidData(
-                    path, f"not valid JSON: {error}; expected one JSON object a line", line=line
-                )
-            )
+            message = f"not valid JSON: {error}; expected one JSON object a line"
+            on_bad(InvalidData(path, message, line=line))
             continue
         if isinstance(row, dict):
             yield line, row
@@ -81,8 +145,19 @@ def json_rows(
 
 
 def _open(path: Path) -> BinaryIO:
-    # GzipFile can be read like a binary file, which its type stub does not say.
+    # GzipFile can be read like a binary file, but its type stub does not say so.
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _bounded_lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Yield each line, or None if it is too long."""
+    while raw := stream.readline(MOST_BYTES + 1):
+        if len(raw) <= MOST_BYTES:
+            yield raw
+            continue
+        while raw and not raw.endswith(b"\n"):
+            raw = stream.readline(MOST_BYTES)
+        yield None
 
 
 def _text(raw: bytes, *, path: Path, line: int, on_bad: OnBadRow) -> str:
@@ -97,10 +172,7 @@ def _text(raw: bytes, *, path: Path, line: int, on_bad: OnBadRow) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Write `lines`, each with a line feed; as gzip if `path` ends in .gz.
-
-    The same lines give the same bytes, since the gzip header has neither time nor name.
-    """
+    """Write `lines`, each with a line feed; as gzip without a timestamp if `path` ends in .gz."""
     with path.open("wb") as raw:
         if path.suffix != ".gz":
             raw.writelines(line + b"\n" for line in lines)

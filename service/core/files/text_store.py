@@ -7,37 +7,40 @@
 | `NAME.order.npy`   | int32 [n], only if written with `lookup`: positions of the  |
 |                    | texts in ascending order of their UTF-8 bytes               |
 
-The bundle's manifest has the format version and the files' checksums.
+The bundle's manifest records the format version and the files' checksums.
 """
 
 from __future__ import annotations
 
+import codecs
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.core.errors import BundleAltered
+from service.core.files.arrays import mapped, require_offsets, require_within
 from service.core.types import Indices, Rows
+
+_BLOCK = 1 << 20  # bytes decoded at once
 
 
 class TextStore:
     """An immutable sequence of texts on disk."""
 
-    def __init__(self, path: Path) -> None:
-        """Map the files that `write` wrote for `path`; raises `BundleAltered` if they disagree."""
-        # One offset of a memoryview is read in a third of the time of an array's element.
-        self._offsets = mapped(path.with_name(f"{path.name}.offsets.npy"), np.int64).data
-        binary = path.with_name(f"{path.name}.bin")
+    def __init__(self, path: Path, *, lookup: bool = False) -> None:
+        """Map the files that `write` wrote, and the order with `lookup`; raises `BundleAltered`."""
+        self._files = [path.parent / name for name in files(path.name, lookup=lookup)]
+        binary, offsets, *order = self._files
+        # Reading an offset from a memoryview takes a third of the time of an array's element.
+        self._offsets = mapped(offsets, np.int64).data
         size = binary.stat().st_size
         if len(self._offsets) == 0 or self._offsets[-1] != size:
             raise BundleAltered(f"{binary} has {size} bytes, which its offsets contradict")
         # An empty file cannot be mapped.
         self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
-        order = path.with_name(f"{path.name}.order.npy")
-        self._order = mapped(order, np.int32) if order.exists() else None
+        self._order = mapped(order[0], np.int32, (len(self),)) if order else None
 
     def __len__(self) -> int:
         """Return the number of texts."""
@@ -51,78 +54,77 @@ class TextStore:
         """Iterate over all texts in order."""
         return (self[position] for position in range(len(self)))
 
+    def verify(self) -> None:
+        """Raise `BundleAltered` unless texts are UTF-8 and the order holds valid positions."""
+        binary, offsets = self._files[:2]
+        ends, content = np.asarray(self._offsets), np.asarray(self._bytes)
+        require_offsets(offsets, ends, end=len(content))
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            for start in range(0, len(content), _BLOCK):
+                decoder.decode(self._bytes[start : start + _BLOCK])
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise BundleAltered(f"{binary} is not UTF-8: {error.reason}") from error
+        starts = ends[ends < len(content)]
+        if ((content[starts] & 0xC0) == 0x80).any():  # a byte within a character
+            raise BundleAltered(f"{offsets} begins a text within a character")
+        if self._order is not None:
+            require_within(self._files[2], self._order, 0, len(self))
+
+    def verify_order(self) -> None:
+        """Raise `BundleAltered` unless `order` sorts the texts; reads every text."""
+        before: bytes | None = None
+        for position in self.order.tolist():
+            text = self._raw(position)
+            if before is not None and text <= before:
+                raise BundleAltered(
+                    f"{self._files[2]} is not the order of the texts, or two are equal"
+                )
+            before = text
+
     def filled(self) -> Rows:
-        """The positions of the texts that are not empty, ascending."""
+        """Return the positions of the texts that are not empty, ascending."""
         return np.flatnonzero(np.diff(np.asarray(self._offsets)))
 
     def find(self, text: str) -> int | None:
-        """Return the position of `text` by binary search, None if the store does not have it.
-
-        Raises `TypeError` for a store that was written without `lookup`.
-        """
-        order, wanted = self.order, text.encode()
+        """Return the position of `text`, or None; raises `TypeError` if the store has no order."""
+        wanted = text.encode()
         place = self._first_place(wanted)
-        if place == len(self):
+        if place == len(self) or self._raw(position := int(self.order[place])) != wanted:
             return None
-        position = int(order[place])
-        return position if self._raw(position) == wanted else None
+        return position
 
     def place_above(self, text: str) -> int:
-        """Return the place in `order` of the first text that is greater than `text`.
-
-        Raises `TypeError` as `find` does.
-        """
-        return self._first_place(text.encode() + b"\0")  # no text lies between
+        """Return the place in `order` of the first text greater than `text`; raises as `find`."""
+        return self._first_place(text.encode() + b"\0")  # the next text in byte order
 
     @property
     def order(self) -> Indices:
-        """The positions of the texts [n] in ascending order; raises `TypeError` as `find` does."""
+        """The positions of the texts [n] in ascending order; raises `TypeError` without order."""
         if self._order is None:
             raise TypeError("this store was written without lookup")
         return self._order
 
     def _first_place(self, wanted: bytes) -> int:
-        """The place in the order of the first text that is not below `wanted`."""
-        order = self.order
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._raw(int(order[middle])) < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the place in `order` of the first text that is not less than `wanted`."""
+        return bisect_left(self.order, wanted, key=self._raw)
 
     def _raw(self, position: int) -> bytes:
         return bytes(self._bytes[self._offsets[position] : self._offsets[position + 1]])
 
 
-def mapped(path: Path, kind: type[np.integer[Any]] | None = None) -> NDArray[Any]:
-    """Return a memory-mapped `.npy` file as a plain array; indexing an `np.memmap` is slow.
-
-    Raises `BundleAltered` where the file holds no array or, if `kind` is given, no row of these.
-    """
-    try:
-        array = np.asarray(np.load(path, mmap_mode="r"))
-    except OSError:
-        raise
-    except Exception as error:  # numpy's parser lets errors of Python's own tokenizer through
-        raise BundleAltered(f"{path} holds no array: {error}") from error
-    if kind is not None and (array.dtype != kind or array.ndim != 1):
-        raise BundleAltered(
-            f"{path} holds {array.dtype} {list(array.shape)}, not a row of {np.dtype(kind)}"
-        )
-    return array
+def files(name: str, *, lookup: bool = False) -> list[str]:
+    """Return the names of a store's files; the first are `NAME.bin` and `NAME.offsets.npy`."""
+    return [f"{name}.bin", f"{name}.offsets.npy", *([f"{name}.order.npy"] if lookup else [])]
 
 
 def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:
-    """Write the files of `texts`, named after `path`; `lookup` enables `TextStore.find`."""
+    """Write `texts` to files named after `path`. `lookup` makes `TextStore.find` possible."""
     encoded = [text.encode() for text in texts]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(f"{path.name}.bin").write_bytes(b"".join(encoded))
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    np.save(path.with_name(f"{path.name}.offsets.npy"), offsets)
+    binary, offsets, order = (path.parent / name for name in files(path.name, lookup=True))
+    binary.write_bytes(b"".join(encoded))
+    np.save(offsets, np.cumsum([0, *map(len, encoded)], dtype=np.int64))
     if lookup:
-        order = np.array(sorted(range(len(encoded)), key=encoded.__getitem__), np.int32)
-        np.save(path.with_name(f"{path.name}.order.npy"), order)
+        np.save(order, np.array(sorted(range(len(encoded)), key=encoded.__getitem__), np.int32))

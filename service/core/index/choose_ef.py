@@ -1,6 +1,8 @@
-"""The smallest queue length (ef) with which a graph reaches a recall, on queries of its own kind.
+"""Finds the smallest queue length (ef) with which searches of a graph reach a recall.
 
-Shapes: B queries, d dimensions.
+Recall is the share of the truly nearest rows that a search returns.
+
+Shapes: B queries, b retrieved rows, d dimensions.
 """
 
 from __future__ import annotations
@@ -8,17 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from service.core.errors import InvalidInput
-from service.core.index.exact import exact_search
+from service.core.index.exact import TIE, exact_search
 from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
 from service.core.index.protocol import RowFilter, Segment
-from service.core.index.recall import mean_recall
-from service.core.types import Floats, Halves
+from service.core.types import Doubles, Floats, Halves, Rows
+
+SAMPLED_KEYS = 200
+
+
+def sampled(keys: Halves) -> Floats:
+    """Return about `SAMPLED_KEYS` evenly spaced rows of keys [R, d], to measure recall with."""
+    return keys[:: len(keys) // SAMPLED_KEYS + 1].astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenEf:
-    """A queue length, and the mean recall@depth that it was measured to have."""
+    """A queue length, and the mean recall@depth that was measured with it."""
 
     ef: int
     recall: float
@@ -63,18 +73,19 @@ def smallest_ef(
     recall: float,
     depth: int,
     row_filter: RowFilter | None = None,
+    shortest: int | None = None,
     longest: int = LARGEST_EF,
 ) -> ChosenEf:
-    """Return what `choose_ef` does, or the `longest` ef with its recall where that is too short.
+    """Return what `choose_ef` returns, or `longest` with its recall if no ef suffices.
 
-    Without a `row_filter`, all rows are searched.
+    Without a `row_filter`, all rows are searched. `shortest` is the first ef that is tried, by
+    default `depth`. If it reaches the recall, it is returned.
     """
-    exact = exact_search(
-        keys,
-        queries,
-        count=depth,
-        row_filter=row_filter or RowFilter(start=0, stop=len(keys)),
-    )
+    if not len(keys):
+        return ChosenEf(ef=shortest or SMALLEST_EF, recall=1.0, depth=depth, queries=0)
+    depth = min(depth, len(keys))
+    everything = RowFilter(start=0, stop=len(keys))
+    exact = exact_search(keys, queries, count=depth, row_filter=row_filter or everything)
 
     def measured(ef: int) -> float:
         return mean_recall(
@@ -86,7 +97,7 @@ def smallest_ef(
             vectors_of=lambda rows: keys[rows],
         )
 
-    first = min(max(depth, SMALLEST_EF), longest)
+    first = min(max(depth, SMALLEST_EF) if shortest is None else shortest, longest)
     ef, reached = _smallest(measured, recall, first=first, longest=longest)
     return ChosenEf(ef=ef, recall=reached, depth=depth, queries=len(queries))
 
@@ -94,10 +105,9 @@ def smallest_ef(
 def _smallest(
     measured: Callable[[int], float], recall: float, *, first: int, longest: int
 ) -> tuple[int, float]:
-    """Return the smallest ef of `first` to `longest` that reaches `recall`, and its recall.
+    """Return the smallest ef from `first` to `longest` that reaches `recall`, and its recall.
 
-    A queue shorter than the depth works like one of that length, so the search starts there. The
-    length is doubled until it suffices, then halved between the last two.
+    The ef is doubled until it suffices. Then a binary search finds the smallest.
     """
     short, ef, reached = first - 1, first, measured(first)
     while reached < recall and ef < longest:
@@ -111,3 +121,53 @@ def _smallest(
         else:
             short = middle
     return ef, reached
+
+
+def mean_recall(
+    segment: Segment,
+    queries: Floats,
+    *,
+    ef: int,
+    exact: tuple[Floats, Rows],
+    row_filter: RowFilter | None,
+    vectors_of: Callable[[Rows], Halves],
+) -> float:
+    """Return the mean recall of a segment's searches for queries [B, d] with queue length `ef`.
+
+    `exact` holds the similarities and rows [B, b] of an exact search with the same filter.
+    """
+    similarities, rows = exact
+    _, retrieved = segment.search(queries, count=rows.shape[1], ef=ef, row_filter=row_filter)
+    shares = recall_per_query(
+        queries=queries,
+        retrieved=retrieved,
+        exact_rows=rows,
+        exact_similarities=similarities,
+        vectors_of=vectors_of,
+    )
+    return round(float(shares.mean()), 9)  # a mean of equal shares must not be below them
+
+
+def recall_per_query(
+    *,
+    queries: Floats,
+    retrieved: Rows,
+    exact_rows: Rows,
+    exact_similarities: Floats,
+    vectors_of: Callable[[Rows], Halves],
+    tie: float = TIE,
+) -> Doubles:
+    """Return the recall of each query [B]: `retrieved` rows [B, b] compared with exact ones [B, b].
+
+    A row also counts if it ties with the last exact row, to within `tie`. Similarities are computed
+    from the vectors, because a search could report wrong ones.
+    """
+    shares = np.empty(len(queries))
+    lines = zip(queries, retrieved, exact_rows, exact_similarities, strict=True)
+    for place, (query, rows, nearest, similarities) in enumerate(lines):
+        nearest, unique = nearest[nearest >= 0], np.unique(rows[rows >= 0])
+        computed = vectors_of(unique).astype(np.float32) @ query
+        worst = similarities[len(nearest) - 1] if len(nearest) else np.inf
+        correct = np.isin(unique, nearest) | (computed >= worst - tie)
+        shares[place] = min(int(correct.sum()), len(nearest)) / max(1, len(nearest))
+    return shares

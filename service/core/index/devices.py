@@ -1,8 +1,7 @@
-"""What a GPU offers to the memory: exact search over matrices that it keeps; and the table of them.
+"""The interface of a device that searches matrices exactly, and the table of devices.
 
-To add a device, write one module with a class of `ScanDevice` and the functions of `DeviceModule`,
-and add one line to `SCAN_DEVICES`. Nothing else of the memory knows which device it is: filters,
-tombstones and the merging of several matrices are done here, on the host (`device_segment`).
+To add a device, write one module with a class that implements `ScanDevice` and the functions of
+`DeviceModule`, and add one line to `SCAN_DEVICES`. No other part of the memory needs a change.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ SCAN_DEVICES: dict[DeviceName, str] = {"cuda": "service.core.index.faiss_gpu"}
 
 
 class DeviceMatrix(Protocol):
-    """Vectors [R, d] in fp16 in a device's memory; they never change."""
+    """Vectors [R, d] in fp16 in a device's memory. They never change."""
 
     def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
         """Find the `count` nearest rows of queries [B, d] by inner product, exactly.
@@ -28,22 +27,22 @@ class DeviceMatrix(Protocol):
 
 
 class ScanDevice(Protocol):
-    """A device that keeps matrices and scans them."""
+    """A device that stores matrices and scans them."""
 
     @property
     def name(self) -> DeviceName:
-        """Its name in the settings."""
+        """The device's name in the settings."""
         ...
 
     @property
     def largest_count(self) -> int:
-        """The most rows that one search can return."""
+        """The largest number of rows that one search can return."""
         ...
 
     def upload(self, vectors: Halves) -> DeviceMatrix:
-        """Copy vectors [R, d], at least one, to the device; freed with the last reference to it.
+        """Copy vectors [R, d], at least one, to the device. They are freed with the last reference.
 
-        Raises `DeviceUnavailable` where its memory is full.
+        Raises `DeviceUnavailable` if the device's memory is full.
         """
         ...
 
@@ -52,11 +51,11 @@ class DeviceModule(Protocol):
     """The functions that a device's module must have."""
 
     def require(self) -> None:
-        """Raise `DeviceUnavailable` where the device cannot be used; takes none of its memory."""
+        """Raise `DeviceUnavailable` if the device cannot be used. Takes none of its memory."""
         ...
 
     def open(self) -> ScanDevice:
-        """Return the device; raises `DeviceUnavailable` where it cannot be used."""
+        """Return the device; raises `DeviceUnavailable` if it cannot be used."""
         ...
 
 

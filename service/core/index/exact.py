@@ -1,4 +1,4 @@
-"""Exact search: over live rows, and over all keys to measure what the graphs miss."""
+"""Exact search, for live rows and to measure how many of the nearest keys the graphs miss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from service.core.index.faiss_hnsw import selector
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
-_SCAN_ROWS = 131_072  # rows converted to fp32 at a time: 200 MB at d = 384
+TIE = 1e-6  # similarities closer than this count as equal: fp32 sums depend on the order
+_SCAN_ROWS = 131_072  # rows converted to fp32 at once: 200 MB at d = 384
 
 
 class LiveVectors:
     """A preallocated fp16 matrix that one writer appends to while readers search it.
 
-    A row is written before any view counts it, and a search reads only the rows that its view
-    counts, so neither side locks. The matrix is the storage of a flat faiss index, whose SIMD scan
+    A row is written before any view counts it, and a search reads only rows that its view counts.
+    So neither side needs a lock. The matrix is the storage of a flat faiss index, whose SIMD scan
     over fp16 is fast. The storage must never move, so the matrix cannot grow.
     """
 
@@ -38,12 +39,11 @@ class LiveVectors:
         self.matrix[start:stop] = vectors
         self._index.ntotal = stop
 
-    def with_room(self, used: int) -> LiveVectors:
-        """Return this storage, or where it is full, one twice as large with its `used` rows."""
-        if used < self.capacity:
-            return self
-        larger = LiveVectors(capacity=2 * self.capacity, dimension=self.matrix.shape[1])
-        larger.write(0, self.matrix[:used])
+    def copied(self, start: int, stop: int) -> LiveVectors:
+        """Return a new storage with the rows `start` to `stop`, and room for as many more."""
+        capacity = max(64, 2 * (stop - start))
+        larger = LiveVectors(capacity=capacity, dimension=self.matrix.shape[1])
+        larger.write(0, self.matrix[start:stop])
         return larger
 
     def read(self, rows: Rows) -> Halves:
@@ -54,11 +54,11 @@ class LiveVectors:
     def search(
         self, queries: Floats, *, count: int, row_filter: RowFilter | None
     ) -> tuple[Floats, Rows]:
-        """Find the nearest rows of queries [B, d] exactly; returns what `Segment.search` does.
+        """Find the nearest rows of queries [B, d] exactly; returns the same as `Segment.search`.
 
-        Without a filter, every row that was written counts: for vectors that grow no more.
+        Without a filter, all written rows are searched. Use this only if no more rows are written.
         """
-        # Subtle: to make the parameters takes as long as to scan some hundred rows.
+        # Subtle: creating the parameters takes as long as scanning some hundred rows.
         parameters = row_filter and faiss.SearchParameters(sel=selector(row_filter))
         similarities, rows = self._index.search(queries, count, params=parameters)
         return similarities, rows
@@ -67,9 +67,8 @@ class LiveVectors:
 def exact_search(
     keys: Halves, queries: Floats, *, count: int, row_filter: RowFilter
 ) -> tuple[Floats, Rows]:
-    """Scan all keys [R, d] for queries [B, d]; returns what `Segment.search` does."""
-    similarities = np.full((len(queries), 0), -np.inf, np.float32)
-    rows = np.full((len(queries), 0), -1, np.int64)
+    """Scan all keys [R, d] for queries [B, d]; returns the same as `Segment.search`."""
+    similarities, rows = nothing_found(len(queries))
     candidates = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
     for batch in batches(len(candidates), _SCAN_ROWS):
         chunk = candidates[batch]
@@ -86,15 +85,20 @@ def exact_search(
 
 
 def nearest(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:
-    """Return the `count` best of each line [B, n], descending; equal similarities by row number."""
+    """Return the `count` best of each line [B, n], descending; ties are ordered by row number."""
     order = np.lexsort((rows, -similarities), axis=-1)[:, :count]
-    # Places in the flat arrays: `take` needs a third of the time of `take_along_axis`.
+    # Flat indexes, because `take` needs a third of the time of `take_along_axis`.
     places = order + np.arange(len(rows))[:, None] * rows.shape[1]
     return similarities.take(places), rows.take(places)
 
 
+def nothing_found(queries: int) -> tuple[Floats, Rows]:
+    """Return similarities and rows, [B, 0], for this number of queries without results."""
+    return np.full((queries, 0), -np.inf, np.float32), np.full((queries, 0), -1, np.int64)
+
+
 def pad(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:
-    """Append places with row -1 and similarity -inf until each line has `count`."""
+    """Append places with row -1 and similarity -inf until each line has `count` places."""
     missing = count - rows.shape[1]
     if missing <= 0:
         return similarities, rows

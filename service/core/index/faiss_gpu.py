@@ -1,14 +1,14 @@
 """Exact search by faiss on an NVIDIA GPU: flat indexes over fp16 vectors.
 
-Two facts of faiss shape this module and `device_segment`:
+Two properties of faiss shape this module and `device_segment`:
 
-- A flat index on the GPU ignores selectors of rows (only builds with cuVS know them), and returns
-  at most 2,048 rows a query. So filters are applied on the host.
-- Not even searches of one GPU may run at the same time, because they share one pool of memory. So
-  a lock guards every call. Batches make up for it: a query costs little beside a whole batch.
+- A flat index on the GPU ignores row selectors and returns at most 2,048 rows per query. So the
+  host applies filters.
+- Searches on one GPU share one pool of memory and must not run at the same time. So a lock guards
+  every call.
 
-faiss rounds queries to fp16 here and sums in fp32: an inner product of unit vectors differs from
-the processor's by some 1e-5.
+faiss rounds queries to fp16 here. So an inner product of unit vectors differs from the CPU's by
+about 1e-5.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     raise MissingExtra("faiss", extra="gpu") from error
 
 LARGEST_COUNT = 2048  # faiss's GPU_MAX_SELECTION_K
-_UPLOADED_ROWS = 65_536  # converted to fp32 at a time: 100 MB at d = 384; faiss takes no fp16
-_TEMPORARY_BYTES = 256 * 2**20  # of the GPU's memory, for the distances of a batch
+_UPLOADED_ROWS = 65_536  # converted to fp32 at once: 100 MB at d = 384; faiss takes no fp16
+_TEMPORARY_BYTES = 256 * 2**20  # GPU memory for the distances of a batch
 
 
 class GpuMatrix:
@@ -43,19 +43,19 @@ class GpuMatrix:
         self._gpu, self._index = gpu, index
 
     def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
-        """Find the nearest rows as `DeviceMatrix.search` says."""
+        """Find the nearest rows, as `DeviceMatrix.search` describes."""
         contiguous = np.ascontiguousarray(queries, np.float32)
         with self._gpu.exclusive():
             similarities, rows = self._index.search(contiguous, count)
         return similarities, rows
 
     def __del__(self) -> None:
-        """Leave the index to the next call: freeing it here could disturb a running search."""
+        """Let the next call free the index: freeing it here could disturb a running search."""
         self._gpu.abandon(self._index)
 
 
 class FaissGpu:
-    """The first GPU that CUDA_VISIBLE_DEVICES shows."""
+    """The first GPU that CUDA_VISIBLE_DEVICES lists."""
 
     name: DeviceName = "cuda"
     largest_count = LARGEST_COUNT
@@ -68,7 +68,7 @@ class FaissGpu:
         self._resources.setTempMemory(_TEMPORARY_BYTES)
 
     def upload(self, vectors: Halves) -> GpuMatrix:
-        """Copy vectors as `ScanDevice.upload` says; searches run between two parts of it."""
+        """Copy vectors, as `ScanDevice.upload` describes. Searches may run between the blocks."""
         try:
             return self._upload(vectors)
         except RuntimeError as error:  # faiss raises no other exception
@@ -92,18 +92,18 @@ class FaissGpu:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Use the GPU alone for the block; indexes that nobody needs are freed first."""
+        """Use the GPU alone for the block. Before it, indexes that nobody needs are freed."""
         with self._lock:
             self._abandoned.clear()
             yield
 
     def abandon(self, index: Any) -> None:
-        """Free an index at the next call; a finaliser may run anywhere, so this never waits."""
+        """Let the next call free an index. This never waits, as a finalizer may run anywhere."""
         self._abandoned.append(index)
 
 
 def require() -> None:
-    """Raise `DeviceUnavailable` where faiss was built without a GPU, or there is none."""
+    """Raise `DeviceUnavailable` if faiss was built without GPU support, or there is no GPU."""
     if not hasattr(faiss, "StandardGpuResources"):
         raise DeviceUnavailable(
             f'device = "cuda" needs faiss with GPU support, but version {faiss.__version__} here'
@@ -118,6 +118,6 @@ def require() -> None:
 
 
 def open() -> FaissGpu:
-    """Return the GPU; raises `DeviceUnavailable` as `require` does."""
+    """Return the GPU; raises `DeviceUnavailable` if it cannot be used, see `require`."""
     require()
     return FaissGpu()

@@ -1,23 +1,28 @@
-"""What a frozen segment offers to the memory, whichever index library built it."""
+"""The interface of a frozen segment, and the filters on its rows.
+
+A bitmap over rows or items is little-endian. A set bit means that the row or item at this place is
+alive. None instead of a bitmap means that all are alive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from service.core.types import Bits, Bools, Floats, Halves, Rows
 
-Progress = Callable[[int], None]  # called with the number of rows that are done
+Progress = Callable[[int], None]  # called with the number of finished rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RowFilter:
-    """Which rows a search may return: rows in [start, stop) whose bit in `alive` is set.
+    """The rows that a search may return: those in [start, stop) whose bit in `alive` is set.
 
-    `alive` is a little-endian bitmap over all rows of the segment, None if no row is dead.
+    `alive` is a bitmap over all rows of the segment. Filters are compared by identity. So if a view
+    keeps its filters, segments can cache what they derive from them.
     """
 
     start: int
@@ -25,7 +30,7 @@ class RowFilter:
     alive: Bits | None = None
 
     def selected(self) -> int:
-        """Return about how many rows pass; whole bytes of the bitmap are counted."""
+        """Return about how many rows pass: the bitmap is counted in whole bytes."""
         if self.alive is None:
             return self.stop - self.start
         return int(np.bitwise_count(self.alive[self.start // 8 : -(-self.stop // 8)]).sum())
@@ -46,7 +51,7 @@ class RowFilter:
 
 
 class Segment(Protocol):
-    """A frozen set of unit vectors that is searched by inner product."""
+    """A frozen set of unit vectors, searched by inner product."""
 
     @property
     def rows(self) -> int:
@@ -54,20 +59,96 @@ class Segment(Protocol):
         ...
 
     def search(
-        self, queries: Floats, *, count: int, ef: int, row_filter: RowFilter | None
+        self,
+        queries: Floats,
+        *,
+        count: int,
+        ef: int,
+        row_filter: RowFilter | None,
+        share: int | None = None,
     ) -> tuple[Floats, Rows]:
-        """Find the `count` nearest rows of each query [B, d].
+        """Find the `count` nearest rows of each query [B, d], at most `share` rows of one key.
 
-        `ef` is the length of the graph's queue. Returns inner products [B, count], descending,
-        and rows [B, count]; row -1 fills the places for which there is no row.
+        `ef` is the length of the graph's queue. Returns inner products [B, count], descending, and
+        rows [B, count]; row -1 fills missing places.
         """
         ...
 
     def vectors(self, rows: Rows) -> Halves:
-        """Return the vectors [n, d] of `rows` [n], bit for bit as they were given to `build`."""
+        """Return the vectors [n, d] of `rows` [n], with exactly the bits that were indexed."""
+        ...
+
+
+class Graph(Protocol):
+    """An index library's graph over distinct unit vectors; row numbers name its nodes."""
+
+    def walk(self, queries: Floats, *, count: int, queue: int) -> tuple[Floats, Rows]:
+        """Find about the `count` nearest nodes of queries [B, d] with a queue of length `queue`.
+
+        Returns inner products [B, count], descending, and nodes; -1 fills missing places.
+        """
+        ...
+
+    def scan(self, queries: Floats, *, count: int, nodes: Rows) -> tuple[Floats, Rows]:
+        """Find the `count` nearest of `nodes` [n], ascending, exactly; returns what `walk` does."""
+        ...
+
+    def vectors(self, nodes: Rows) -> Halves:
+        """Return the vectors [n, d] of `nodes` [n], with exactly the bits that were indexed."""
         ...
 
 
 def batches(rows: int, size: int) -> Iterator[slice]:
     """Cut `rows` rows into slices of at most `size`."""
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Tombstones:
+    """Marks dead places: `count` of `size` are dead. Changes return new tombstones.
+
+    `alive` is a bitmap of the other places; None means that no place is dead.
+    """
+
+    size: int
+    alive: Bits | None = None
+    count: int = 0
+
+    def __contains__(self, place: int) -> bool:
+        """Return whether the place is dead."""
+        return self.alive is not None and not self.alive[place >> 3] >> (place & 7) & 1
+
+    def with_dead(self, places: Sequence[int] | Rows) -> Tombstones:
+        """Return the tombstones with `places` dead as well."""
+        bits = self._bitmap(self.size) if self.alive is None else self.alive.copy()
+        dead = np.unique(np.asarray(places, np.int64))
+        died = int((bits[dead >> 3] >> (dead & 7) & 1).sum())
+        # Several places may share a byte; plain assignment would apply only one of them.
+        np.bitwise_and.at(bits, dead >> 3, (0xFF ^ (1 << (dead & 7))).astype(np.uint8))
+        return replace(self, alive=bits, count=self.count + died)
+
+    def without(self, place: int) -> Tombstones:
+        """Return the tombstones with `place` alive again."""
+        if self.alive is None or place not in self:
+            return self
+        if self.count == 1:
+            return Tombstones(size=self.size)
+        bits = self.alive.copy()
+        bits[place >> 3] |= 1 << (place & 7)
+        return replace(self, alive=bits, count=self.count - 1)
+
+    def of_size(self, size: int) -> Tombstones:
+        """Return the tombstones for a larger number of places; the new ones are alive."""
+        return replace(self, size=size, alive=None if self.alive is None else self._bitmap(size))
+
+    def alive_places(self, stop: int) -> Rows:
+        """Return the alive places below `stop`, ascending."""
+        if self.alive is None:
+            return np.arange(stop)
+        return np.flatnonzero(np.unpackbits(self.alive, bitorder="little", count=stop))
+
+    def _bitmap(self, size: int) -> Bits:
+        alive = np.ones(size, bool)
+        if self.alive is not None:
+            alive[: self.size] = np.unpackbits(self.alive, bitorder="little", count=self.size)
+        return np.packbits(alive, bitorder="little")

@@ -1,1 +1,1 @@
-"""The item memory, and the fusion of queries with the items that they attend to."""
+"""The item memory, and the fusion of queries with the items they attend to."""

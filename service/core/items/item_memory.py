@@ -1,66 +1,145 @@
 """The item memory of one view: the bundle's items, and the items posted since.
 
-The memory is persistent: `put` and `delete` return a new one that shares nearly everything with the
-old one, in a time that grows with the logarithm of the number of items (`tombstones`,
-`sorted_keys`).
+The memory is persistent: `put` and `delete` return a new memory that shares nearly everything with
+the old one. Their time grows with the logarithm of the number of items (`persistent_sets`).
 
-Shapes: n queries, m items of each, d dimensions, M items in the bundle.
+Shapes: m items, d dimensions, M items in the bundle.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 from rpds import HashTrieMap
 
 from service.core.bundle.item_files import ItemFiles
-from service.core.index.protocol import RowFilter
-from service.core.items.base_items import BaseItems, comparable
+from service.core.files.text_store import TextStore
+from service.core.index.exact import LiveVectors
+from service.core.index.protocol import RowFilter, Tombstones, batches
 from service.core.items.posted_items import MemoryItem, PostedItems
-from service.core.items.tombstones import Tombstones
-from service.core.types import Floats, Halves, Rows
+from service.core.page_cursor import FIRST_PAGE, PageCursor
+from service.core.text_identity import IdentityLookup, free_id, identity
+from service.core.types import Floats, Halves, Indices, NewItem, Rows
 
-_BYTES_AN_ITEM = 700  # of main memory: its object, and its entries in the maps
-# A key, and the key and value that are read, in fp16, twice: the storage of vectors is doubled when
-# it is full, and may be half empty.
+_PAGE_PLACES = 1_024  # places in the order of ids that are processed at once
+_BYTES_AN_ITEM = 700  # of main memory per item: its object, and its entries in the maps
+# Three fp16 numbers (the key, and the projected key and value), times two: the storage of vectors
+# doubles when it is full, so it may be half empty.
 _BYTES_A_DIMENSION = 3 * 2 * 2
 _DELETED = -1
 
 
+class BaseItems:
+    """The items of a bundle, found by id, by text or by vector.
+
+    They are searched through the bundle's index of items, or scanned if there is none.
+    """
+
+    def __init__(self, files: ItemFiles) -> None:
+        """Copy the keys into memory if they will be scanned."""
+        self.files = files
+        self._identities = IdentityLookup(files.texts)
+        self.count, self.dimension = (int(size) for size in files.keys.shape)
+        self._scanned: LiveVectors | None = None
+        if files.index is None:
+            self._scanned = LiveVectors(capacity=self.count, dimension=self.dimension)
+            if self.count:
+                self._scanned.write(0, files.keys)
+
+    def prepare(self) -> None:
+        """Build the table of texts now, not at the first request that names one."""
+        self._identities.prepare()
+
+    def find(self, item_id: str) -> int | None:
+        """Return the place of the item with this id, or None."""
+        ids = self.files.ids
+        return ids.find(item_id) if isinstance(ids, TextStore) else self._place_by_id.get(item_id)
+
+    def find_text(self, text_identity: str, dead: Tombstones) -> int | None:
+        """Return the first place, unless in `dead`, of an item whose text has this identity."""
+        places = self._identities.places(text_identity)
+        return next((place for place in places if place not in dead), None)
+
+    def ids_above(self, item_id: str, alive: RowFilter) -> Iterator[tuple[str, int]]:
+        """Yield id and place of the `alive` items whose id is above `item_id`, ascending by id."""
+        ids, order = self.files.ids, self._order
+        if isinstance(ids, TextStore):
+            first = ids.place_above(item_id)
+        else:
+            first = bisect_right(order, item_id, key=lambda place: ids[place])
+        for batch in batches(self.count - first, _PAGE_PLACES):
+            places = order[first + batch.start : first + batch.stop].astype(np.int64)
+            for place in places[alive.allows(places)].tolist():
+                yield ids[place], place
+
+    def search(self, query: Floats, count: int, alive: RowFilter) -> tuple[Floats, Rows]:
+        """Return similarities and places [at most count] of the items nearest to a query [1, d].
+
+        Only places that `alive` allows are returned.
+        """
+        count, index = min(count, self.count), self.files.index
+        if not count:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        row_filter = None if alive.alive is None else alive
+        if self._scanned is not None:
+            similarities, places = self._scanned.search(query, count=count, row_filter=row_filter)
+        elif index is not None:
+            similarities, places = index.segment.search(
+                query, count=count, ef=index.facts.ef, row_filter=row_filter
+            )
+        found = places[0] >= 0
+        return similarities[0][found], places[0][found]
+
+    @cached_property
+    def _order(self) -> Indices:
+        """The places [M] in ascending order of their ids."""
+        ids = self.files.ids
+        if isinstance(ids, TextStore):
+            return ids.order
+        return np.array(sorted(range(self.count), key=ids.__getitem__), np.int32)
+
+    @cached_property
+    def _place_by_id(self) -> dict[str, int]:
+        return {item_id: place for place, item_id in enumerate(self.files.ids)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ItemMemory:
-    """Items by place and by id. An item that is posted gets the next place, also one posted again.
+    """Items by place and by id.
 
-    Only a bundle's item that has the bundle's text again gets its old place.
+    Each posted item gets the next place, even one that is posted again. The only exception is a
+    bundle's item that gets the bundle's text back: it returns to its old place. A `posted` item's
+    vector is both its key and the value that is projected, because it has no learned residual.
 
-    `attended` is how many items a query attends to. The vector of a `posted` item is both its key
-    and the value that is projected: it has no learned residual, and training pulls residuals to
-    zero.
-    `base_dead` are the bundle's items that were deleted or replaced. `live_bytes` estimates what
-    was posted takes of main memory; a deleted item's vector stays until a snapshot.
+    A query attends to `attended` items. `base_dead` marks the bundle's items that were deleted or
+    replaced. `live_bytes` estimates the main memory of posted items. A deleted item's vector stays
+    until a snapshot.
     """
 
     base: BaseItems
     attended: int
     posted: PostedItems
-    base_dead: Tombstones = field(default_factory=Tombstones)
+    base_dead: Tombstones
     place_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     live_bytes: int = 0
 
     @classmethod
     def of(cls, files: ItemFiles) -> ItemMemory:
-        """Return the memory of a bundle's items, to which nothing was posted."""
+        """Return the memory of a bundle's items, without posted items."""
         base = BaseItems(files)
         return cls(
             base=base,
             attended=files.facts.attended,
             posted=PostedItems.none(first=base.count, dimension=base.dimension),
+            base_dead=Tombstones(size=base.count),
         )
 
     def __len__(self) -> int:
@@ -70,26 +149,40 @@ class ItemMemory:
     @property
     def dead(self) -> int:
         """The number of items that were replaced or deleted and are still stored."""
-        return self.base_dead.count + self.posted.dead.count
+        return self.base_dead.count + self.posted.live.dead_rows
 
     def find(self, item_id: str) -> int | None:
-        """Return the place of the item with this id, None if there is none."""
+        """Return the place of the item with this id, or None."""
         place = self.place_by_id.get(item_id)
         if place is None:
             return self.base.find(item_id)
         return None if place == _DELETED else place
 
     def find_text(self, text: str) -> int | None:
-        """Return the first place of an item with this text, whatever its case and spaces."""
-        wanted = comparable(text)
+        """Return the first place of an item whose text has the same identity (`text_identity`)."""
+        wanted = identity(text)
         place = self.base.find_text(wanted, self.base_dead)
         return self.posted.find_text(wanted) if place is None else place
+
+    def identified(self, item: NewItem) -> NewItem:
+        """Return an item that is about to be put, with its id.
+
+        Without an id, it gets id and spelling of the known item of the same text, which keeps what
+        training learned. If there is none, its id is the identity of its text (`free_id`).
+        """
+        if item.id:
+            return item
+        place = self.find_text(item.text)
+        if place is not None:
+            return NewItem(id=self.id_at(place), text=self.text_at(place))
+        made = free_id(identity(item.text), taken=lambda made: self.find(made) is not None)
+        return NewItem(id=made, text=item.text)
 
     def id_at(self, place: int) -> str:
         """Return the id of the item at `place`."""
         if place < self.base.count:
             return self.base.files.ids[place]
-        return self.posted.by_place[int(place)].id  # the map takes no integer of numpy
+        return self.posted.by_place[int(place)].id  # the map does not accept numpy's integers
 
     def text_at(self, place: int) -> str:
         """Return the text of the item at `place`."""
@@ -98,10 +191,10 @@ class ItemMemory:
         return self.posted.by_place[int(place)].text
 
     def put(self, item_id: str, text: str, vector: Halves, projected: Halves) -> ItemMemory:
-        """Return a memory with this item; its key is `vector` [d], read as `projected` [2, d].
+        """Return a memory with this item. Its key is `vector` [d]; queries read `projected` [2, d].
 
-        A bundle's item that was replaced or deleted, and is put with the bundle's text again, has
-        the bundle's key and value again: its value was learned for this text.
+        If a bundle's item gets the bundle's text back, it also gets its key and value back, because
+        the value was learned for this text.
         """
         removed = self.delete(item_id)
         trained = self.base.find(item_id)
@@ -120,43 +213,28 @@ class ItemMemory:
         )
 
     def delete(self, item_id: str) -> ItemMemory:
-        """Return a memory without the item of this id; the same memory if there is none."""
+        """Return a memory without the item with this id, or the same memory if there is none."""
         place = self.find(item_id)
         if place is None:
             return self
         smaller = replace(self, place_by_id=self.place_by_id.insert(item_id, _DELETED))
         if place < self.base.count:
-            return replace(smaller, base_dead=self.base_dead.with_dead(place))
+            return replace(smaller, base_dead=self.base_dead.with_dead([place]))
         return replace(smaller, posted=self.posted.without(self.posted.by_place[place]))
 
     def scanned(self) -> ItemMemory:
-        """Return the same items without indexes over posted ones: all of these are scanned.
-
-        Other processes may have other indexes at the same version, and so may a restart.
-        """
+        """Return the items without indexes over posted ones, which other processes may lack."""
         posted = self.posted.scanned()
         return self if posted is self.posted else replace(self, posted=posted)
 
-    def nearest(self, queries: Floats, count: int) -> tuple[Floats, Rows]:
-        """Return similarities and places [n, count] of the items nearest to queries [n, d].
+    def nearest(self, query: Floats, count: int) -> tuple[Floats, Rows]:
+        """Return similarities and places, [at most count], of the items nearest to a query [1, d].
 
-        They descend; equal ones are ordered by place. Where there are fewer items than `count`,
-        the place is -1. Every query is searched alone, so other queries do not change its bits.
+        Similarities descend; ties are ordered by place.
         """
-        similarities = np.full((len(queries), count), -np.inf, np.float32)
-        places = np.full((len(queries), count), -1, np.int64)
-        for row, query in enumerate(queries):
-            found, at = self.nearest_of_one(query[None], count)
-            similarities[row, : len(at)], places[row, : len(at)] = found, at
-        return similarities, places
-
-    def nearest_of_one(self, query: Floats, count: int) -> tuple[Floats, Rows]:
-        """Return what `nearest` does for one query [1, d], without places that hold no item."""
-        similarities, places = self.base.search(query, count, self.base_alive)
-        if len(self.posted):
-            others, at = self.posted.search(query, count)
-            similarities = np.concatenate([similarities, others])
-            places = np.concatenate([places, at])
+        found = [self.base.search(query, count, self.base_alive), *self.posted.search(query, count)]
+        similarities = np.concatenate([similarities for similarities, _ in found])
+        places = np.concatenate([places for _, places in found])
         order = np.lexsort((places, -similarities))[:count]
         return similarities[order], places[order]
 
@@ -168,23 +246,25 @@ class ItemMemory:
         """Return what queries read of the items at `places` [k]: keys and values [k, 2, d]."""
         return self._read(self.base.files.projected, self.posted.projected, places)
 
-    def page(self, *, after: str, size: int) -> list[MemoryItem]:
-        """Return the first `size` items with ids after `after`, by id."""
-        of_base = self.base.ids_above(after, self.base_alive)
-        posted = self.posted.ids.above((after, sys.maxsize))
+    def page(self, *, after: PageCursor = FIRST_PAGE, size: int) -> list[MemoryItem]:
+        """Return the first `size` items after the cursor `after`, by id."""
+        of_base = self.base.ids_above(after.prefix, self.base_alive)
+        posted = self.posted.ids.above((after.prefix, sys.maxsize))
+        following = after.skip(merge(of_base, posted), id_of=itemgetter(0))
         return [
             MemoryItem(place=place, id=item_id, text=self.text_at(place))
-            for item_id, place in islice(merge(of_base, posted), size)
+            for item_id, place in islice(following, size)
         ]
 
     def as_files(self) -> ItemFiles:
         """Return all items as the files of a bundle, in the order of their places.
 
-        Those of the bundle itself, with their index, where nothing was posted or deleted.
+        If nothing was posted or deleted, this returns the bundle's own files, with their index.
         """
-        files, places = self.base.files, np.array(list(self._places()), np.int64)
+        files, base = self.base.files, self.base_dead.alive_places(self.base.count)
         if not self.posted.count and not self.base_dead.count:
             return files
+        places = np.concatenate([base, self.posted.live.alive_rows() + self.base.count])
         return replace(
             files,
             facts=replace(files.facts, items=len(places), index=None),
@@ -197,9 +277,8 @@ class ItemMemory:
 
     @cached_property
     def base_alive(self) -> RowFilter:
-        """Which of the bundle's items are alive."""
-        alive = self.base_dead.alive(self.base.count)
-        return RowFilter(start=0, stop=self.base.count, alive=alive)
+        """A filter that passes the bundle's alive items."""
+        return RowFilter(start=0, stop=self.base.count, alive=self.base_dead.alive)
 
     def _read(self, of_base: Halves, of_posted: Halves, places: Rows) -> Halves:
         if not self.posted.count:
@@ -211,12 +290,8 @@ class ItemMemory:
         vectors[~based] = of_posted[places[~based] - self.base.count]
         return vectors
 
-    def _places(self) -> Iterator[int]:
-        yield from np.flatnonzero(self.base_alive.mask()).tolist()
-        yield from self.posted.places()
-
 
 def bytes_of_memory_item(item_id: str, text: str, *, dimension: int) -> int:
-    """Estimate what a posted item takes of main memory."""
+    """Estimate the main memory that a posted item takes."""
     texts = len(item_id.encode()) + len(text.encode())
     return _BYTES_AN_ITEM + texts + _BYTES_A_DIMENSION * dimension

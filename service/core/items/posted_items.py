@@ -1,34 +1,36 @@
 """The items posted since the bundle: appended to one storage, and found by place and by text.
 
-All of it is persistent but for the vectors, which are written behind what older versions count. As
-with live rows, there is one writer: it appends to the newest version only.
+Everything is persistent except the vectors, which are written after those that older versions
+count. As with live rows, the only writer appends to the newest version only. Items are grouped into
+indexes as rows are grouped into segments (`compaction`), so a query scans only the newest. All
+vectors also stay in main memory: the keys of posted queries must not depend on indexes, which other
+processes may not have.
 
 Shapes: m items, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from rpds import HashTrieMap
 
 from service.core.index.exact import LiveVectors
-from service.core.index.protocol import RowFilter, Segment
-from service.core.items.base_items import comparable
-from service.core.items.sealed_items import ItemSegments, SealedItems
-from service.core.items.sorted_keys import SortedKeys
-from service.core.items.tombstones import Tombstones
+from service.core.index.parts import Part, with_sealed
+from service.core.index.protocol import Segment, Tombstones
+from service.core.items.persistent_sets import SortedKeys
+from service.core.text_identity import identity
 from service.core.types import Floats, Halves, Rows
 
-_FIRST_CAPACITY = 64  # vectors; doubled when they are used up
+_FIRST_CAPACITY = 64  # vectors; doubled when it is full
+# The queue length of a walk: it finds at least 99 % of the three nearest posted items.
+SEALED_EF = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryItem:
-    """One item; `place` is its number in the memory, which no other item ever gets."""
+    """One item. No other item ever gets its `place`, a number in the memory."""
 
     place: int
     id: str
@@ -37,121 +39,137 @@ class MemoryItem:
 
 @dataclass(frozen=True, kw_only=True)
 class PostedItems:
-    """The items at the places from `first` on; `count` of them were posted, `dead` ones too.
+    """The items at the places from `first` on, including dead ones.
 
-    `ids` and `texts` hold those that are alive, each with its place, in order. `dead` counts places
-    from `first`, and so do the `segments`, the indexes over some of the items. The key of each is
-    in `vectors`, and what queries read of it in `projected`, fp16 [capacity, 2, d].
+    `ids` and `texts` are sorted: they hold the ids and the text identities of alive items, each
+    with its place. The parts number the items from 0. `live` has all items, `sealed` are the
+    indexes over the first ones, and `tail` has the items after those (None without an index).
+    `projected`, fp16 [capacity, 2, d], has what queries read of each item.
     """
 
     first: int
     vectors: LiveVectors
+    live: Part
     projected: Halves
-    count: int = 0
-    dead: Tombstones = field(default_factory=Tombstones)
     by_place: HashTrieMap[int, MemoryItem] = field(default_factory=HashTrieMap)
     ids: SortedKeys = field(default_factory=SortedKeys)
     texts: SortedKeys = field(default_factory=SortedKeys)
-    segments: ItemSegments = field(default_factory=ItemSegments)
+    sealed: tuple[Part, ...] = ()
+    tail: Part | None = None
 
     @classmethod
     def none(cls, *, first: int, dimension: int) -> PostedItems:
-        """Return no items, with room for some."""
+        """Return an empty collection with room for some items."""
         vectors = LiveVectors(capacity=_FIRST_CAPACITY, dimension=dimension)
         projected = np.empty((_FIRST_CAPACITY, 2, dimension), np.float16)
-        return cls(first=first, vectors=vectors, projected=projected)
+        return cls(first=first, vectors=vectors, live=_part(vectors), projected=projected)
 
     def __len__(self) -> int:
-        """Return how many are alive."""
-        return self.count - self.dead.count
+        """Return the number of alive items."""
+        return self.count - self.live.dead_rows
+
+    @property
+    def count(self) -> int:
+        """The number of items, dead ones included."""
+        return self.live.stop
 
     @property
     def stop(self) -> int:
         """The place that the next item gets."""
         return self.first + self.count
 
+    @property
+    def sealed_count(self) -> int:
+        """The number of items that the indexes cover, dead ones included."""
+        return self.sealed[-1].stop if self.sealed else 0
+
     def append(self, item_id: str, text: str, vector: Halves, projected: Halves) -> PostedItems:
-        """Return the items with another one: its key `vector` [d], read as `projected` [2, d]."""
-        place = self.stop
-        vectors, all_projected = self._with_room()
-        vectors.write(self.count, vector[None].astype(np.float16))
+        """Return the items with one more: its key `vector` [d]; queries read `projected` [2, d]."""
+        place, vectors, all_projected = self.stop, self.vectors, self.projected
+        live = self.live
+        if self.count == vectors.capacity:
+            vectors = vectors.copied(0, self.count)
+            all_projected = np.concatenate([all_projected, np.empty_like(all_projected)])
+            live = replace(live, live=vectors, dead=live.dead.of_size(vectors.capacity))
         all_projected[self.count] = projected
-        item = MemoryItem(place=place, id=item_id, text=text)
+        live, tail = _appended(live, vector), self.tail
+        if tail is not None:
+            if tail.stored_rows == tail.dead.size:
+                tail = self._tail(tail.first)
+            tail = _appended(tail, vector)
         return replace(
             self,
             vectors=vectors,
+            live=live,
+            tail=tail,
             projected=all_projected,
-            count=self.count + 1,
-            by_place=self.by_place.insert(place, item),
+            by_place=self.by_place.insert(place, MemoryItem(place=place, id=item_id, text=text)),
             ids=self.ids.insert((item_id, place)),
-            texts=self.texts.insert((comparable(text), place)),
-            segments=self.segments.append(self.count, vector),
+            texts=self.texts.insert((identity(text), place)),
         )
 
     def without(self, item: MemoryItem) -> PostedItems:
-        """Return the items without one of them; its vector stays."""
+        """Return the items without this one; its vector stays."""
+        died = [item.place - self.first]
         return replace(
             self,
-            dead=self.dead.with_dead(item.place - self.first),
+            live=self.live.with_tombstones(died),
+            sealed=tuple(part.with_tombstones(died) for part in self.sealed),
+            tail=self.tail and self.tail.with_tombstones(died),
             by_place=self.by_place.remove(item.place),
             ids=self.ids.discard((item.id, item.place)),
-            texts=self.texts.discard((comparable(item.text), item.place)),
-            segments=self.segments.without(item.place - self.first),
+            texts=self.texts.discard((identity(item.text), item.place)),
         )
 
     def with_index(self, first: int, stop: int, rows: Rows, segment: Segment | None) -> PostedItems:
-        """Return the items with an index over the vectors `rows` [n] of those `first` to `stop`."""
-        index = SealedItems(first=first, stop=stop, rows=rows, segment=segment)
-        index = index.with_dead(np.flatnonzero(~self.alive.allows(rows)).tolist())
-        segments = self.segments.with_index(index, self.vectors, count=self.count)
-        return replace(self, segments=segments)
+        """Return the items with an index over the vectors `rows` [n] of items `first` to `stop`."""
+        index = Part(
+            first=first, stop=stop, rows=rows, segment=segment, dead=Tombstones(size=len(rows))
+        )
+        sealed = with_sealed(self.sealed, index.with_alive(self.live.alive_rows()))
+        covered = sealed[-1].stop
+        tail = self.tail if covered == self.sealed_count else self._tail(covered)
+        return replace(self, sealed=sealed, tail=tail)
 
     def scanned(self) -> PostedItems:
-        """Return the same items without an index, so that a search finds exactly the nearest."""
-        return replace(self, segments=ItemSegments()) if self.segments.sealed else self
+        """Return the same items without indexes, so that a search is exact."""
+        return replace(self, sealed=(), tail=None) if self.sealed else self
 
-    def find_text(self, text: str) -> int | None:
-        """Return the first place of an item with this comparable text, None if there is none."""
-        found, place = next(self.texts.above((text, -1)), ("", -1))
-        return place if place >= 0 and found == text else None
+    def find_text(self, text_identity: str) -> int | None:
+        """Return the first place of an item whose text has this identity, or None."""
+        found, place = next(self.texts.above((text_identity, -1)), ("", -1))
+        return place if place >= 0 and found == text_identity else None
 
-    def search(self, query: Floats, count: int) -> tuple[Floats, Rows]:
-        """Return similarities and places [at most count] of the items nearest to a query [1, d]."""
-        count = min(count, len(self))
-        if not count:
-            return np.zeros(0, np.float32), np.zeros(0, np.int64)
-        if self.segments.sealed:
-            similarities, rows = self.segments.search(query, count, self._alive_behind)
-            return similarities, rows + self.first
-        similarities, rows = self.vectors.search(query, count=count, row_filter=self.alive)
-        return similarities[0], rows[0] + self.first
-
-    @cached_property
-    def alive(self) -> RowFilter:
-        """Which vectors are those of items."""
-        return RowFilter(start=0, stop=self.count, alive=self.dead.alive(self.count))
+    def search(self, query: Floats, count: int) -> list[tuple[Floats, Rows]]:
+        """Return, for each part, similarities and places of the items nearest to a query [1, d]."""
+        found = []
+        for part in (*self.sealed, self.live if self.tail is None else self.tail):
+            alive = part.stored_rows - part.dead_rows
+            if alive:
+                similarities, rows = part.search(query, count=min(count, alive), ef=SEALED_EF)
+                kept = rows[0] >= 0
+                found.append((similarities[0][kept], rows[0][kept] + self.first))
+        return found
 
     def alive_rows(self, first: int, stop: int) -> Rows:
-        """Return which of the vectors `first` to `stop` are those of items, ascending."""
-        return np.flatnonzero(self.alive.mask()[first:stop]) + first
+        """Return the numbers of the alive items from `first` to `stop`, ascending."""
+        alive = self.live.alive_rows()
+        return alive[slice(*np.searchsorted(alive, (first, stop)))]
 
-    @cached_property
-    def _alive_behind(self) -> RowFilter:
-        """Which vectors behind the last index are those of items, counted from there."""
-        first = self.segments.stop
-        alive = self.alive.mask()[first:]
-        bits = None if alive.all() else np.packbits(alive, bitorder="little")
-        return RowFilter(start=0, stop=len(alive), alive=bits)
+    def _tail(self, first: int) -> Part:
+        """Return a part with the items from `first` on and its own storage."""
+        vectors = self.vectors.copied(first, self.count)
+        tail = replace(_part(vectors), first=first, stop=self.count)
+        return tail.with_alive(self.live.alive_rows())
 
-    def places(self) -> Iterator[int]:
-        """Yield the places of all items, ascending."""
-        return iter((np.flatnonzero(self.alive.mask()) + self.first).tolist())
 
-    def _with_room(self) -> tuple[LiveVectors, Halves]:
-        """`vectors` and `projected`, or copies with twice the capacity where they are full."""
-        vectors = self.vectors.with_room(self.count)
-        if vectors is self.vectors:
-            return vectors, self.projected
-        projected = np.empty((vectors.capacity, *self.projected.shape[1:]), np.float16)
-        projected[: self.count] = self.projected[: self.count]
-        return vectors, projected
+def _part(vectors: LiveVectors) -> Part:
+    """Return a part of a storage that counts no vector yet."""
+    return Part(first=0, stop=0, live=vectors, dead=Tombstones(size=vectors.capacity))
+
+
+def _appended(part: Part, vector: Halves) -> Part:
+    """Write a vector [d] after the present ones, and return the part that counts it."""
+    assert part.live is not None
+    part.live.write(part.stored_rows, vector[None].astype(np.float16))
+    return replace(part, stop=part.stop + 1)

@@ -1,9 +1,8 @@
 """The label log: all writes in one order without gaps, on disk before they are answered.
 
-Several processes append to one log: on one machine through a SQLite file, on several machines
-through PostgreSQL. A process that appends holds the log's lock for one transaction, reads what
-others have appended meanwhile, and numbers its own events after theirs. `schema.py` describes the
-tables.
+Several processes append to one log: through a SQLite file on one machine, or through PostgreSQL on
+several. To append, a process holds the log's lock for one transaction, reads what others have
+appended meanwhile, and numbers its own events after those. `schema.py` describes the tables.
 """
 
 from __future__ import annotations
@@ -13,25 +12,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from service.core.errors import InvalidConfig
-from service.core.label_log.appending import Appending
-from service.core.label_log.log import LabelLog
-from service.core.label_log.rows import (
-    EVENT_KINDS,
-    AnsweredRequest,
-    NewEvent,
-)
+from service.core.label_log.log import Appending, LabelLog
+from service.core.label_log.rows import AnsweredRequest
 from service.core.label_log.schema import FORMAT_VERSION
 from service.core.label_log.sqlite import SqliteDatabase
 
-__all__ = [
-    "EVENT_KINDS",
-    "FORMAT_VERSION",
-    "AnsweredRequest",
-    "Appending",
-    "LabelLog",
-    "NewEvent",
-    "open_log",
-]
+__all__ = ["FORMAT_VERSION", "AnsweredRequest", "Appending", "LabelLog", "open_log"]
 
 _SCHEMES = ("postgresql", "postgresql+psycopg")
 
@@ -39,15 +25,15 @@ _SCHEMES = ("postgresql", "postgresql+psycopg")
 def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
     """Open the log in a state folder or in the database of a PostgreSQL URL.
 
-    With `create` the log is created if there is none; without it the log is opened for reading
-    only, while other processes may append.
+    With `create`, the log is created if there is none. Without it, the log is opened only for
+    reading, while other processes may append.
 
     Raises `LogError` if the log cannot be opened (the message names the place, never a password),
-    `InvalidConfig` for a URL of another kind, and `MissingExtra` if psycopg is not installed.
+    `InvalidConfig` for another kind of URL, and `MissingExtra` if psycopg is not installed.
     """
     if isinstance(state, str) and "://" in state:
         url = _postgres_url(state)
-        from service.core.label_log.postgres import PostgresDatabase  # an extra
+        from service.core.label_log.postgres import PostgresDatabase  # needs an extra
 
         return LabelLog(PostgresDatabase(url, create=create), state=state, create=create)
     folder = Path(state)
@@ -55,7 +41,7 @@ def open_log(state: Path | str, *, create: bool = True) -> LabelLog:
 
 
 def _postgres_url(text: str) -> sa.URL:
-    """Parse a URL; errors do not quote it, because it may hold a password."""
+    """Parse a URL. Errors do not quote it, because it may contain a password."""
     forms = "a folder or postgresql://USER:PASSWORD@HOST:PORT/DATABASE[?options=...]"
     scheme = text.partition("://")[0]
     if scheme not in _SCHEMES:

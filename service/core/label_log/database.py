@@ -1,4 +1,4 @@
-"""What the log needs from a database beyond SQL, and its errors as `LogError`."""
+"""The base of the label log's databases; it reports their errors as `LogError`."""
 
 from __future__ import annotations
 
@@ -6,81 +6,68 @@ import sqlite3
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
 
 import sqlalchemy as sa
 
 from service.core.errors import LogCorrupt, LogError, LogLocked, LogReplaced
-from service.core.label_log.links import Link
 from service.core.label_log.newest_note import NewestNote
+from service.core.label_log.rows import Link, require_link
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LOCK_NOT_AVAILABLE = "55P03"  # PostgreSQL's code when `lock_timeout` has passed
 
 
-class Database(Protocol):
+class Database:
     """A database that several processes share: `sqlite.py` and `postgres.py` implement it."""
 
     place: str  # names the log in messages, without a password
     engine: sa.Engine
-    note: NewestNote | None  # where the files can be replaced while no process has them open
+    note: NewestNote | None = None  # only if files can be replaced while no process has them open
 
     def exclusive(self) -> AbstractContextManager[sa.Connection]:
-        """Open one transaction; no other process can be in an exclusive transaction meanwhile."""
-        ...
+        """Open a transaction; until it ends, no other process can be in an exclusive one."""
+        raise NotImplementedError
+
+    def signals(self, stop: threading.Event) -> Generator[None, None, None]:
+        """Yield at once, then whenever a process may have appended; raises `LogError`."""
+        raise NotImplementedError
 
     def notify(self, connection: sa.Connection) -> None:
         """Wake the watching processes once the transaction of `connection` is committed."""
-        ...
-
-    def signals(self, stop: threading.Event) -> Generator[None, None, None]:
-        """Yield at once, then whenever some process may have appended, until `stop` is set.
-
-        Raises `LogError` when the connection is lost.
-        """
-        ...
 
     def shrink(self) -> None:
-        """Give free space within the database back to the disk."""
-        ...
+        """Return free space within the database to the disk."""
 
     def require_in_place(self) -> None:
-        """Raise `LogReplaced` unless a restart would open what is open here."""
-        ...
+        """Raise `LogReplaced` unless a restart would open the same log."""
 
     def require_known(self, known: Link | None) -> None:
-        """Raise `LogReplaced` where the files changed and no longer hold this event."""
-        ...
+        """Raise `LogReplaced` if the files have changed and no longer hold the event `known`."""
 
     def require_written(self, newest: Link) -> None:
-        """Raise `LogReplaced` unless another connection reads the event just written."""
-        ...
+        """Raise `LogReplaced` unless another connection reads `newest`, the event just written."""
+        with self.engine.connect() as reader:
+            require_link(reader, newest, knows="this process has just written", place=self.place)
 
     def touched(self, known: Link | None) -> bool:
-        """Whether another program seems to have written to the files since this was last asked.
-
-        `known` is the newest event that this process knows.
-        """
-        ...
+        """Whether other programs seem to have written to the files since the last call."""
+        return False
 
     def close(self) -> None:
         """Close all connections."""
-        ...
-
-    def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether the error means that another process held a lock for too long."""
-        ...
+        self.engine.dispose()
 
 
 @contextmanager
-def as_log_errors(database: Database, *, action: str) -> Iterator[None]:
-    """Raise the database's errors as `LogError`: "PLACE cannot be ACTION: REASON"."""
+def as_log_errors(place: str, *, action: str) -> Iterator[None]:
+    """Raise a database's errors as `LogError`; the message is "PLACE cannot be ACTION: REASON"."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
-        what = f"{database.place} cannot be {action}"
-        if isinstance(error, sa.exc.DBAPIError) and database.lock_timed_out(error):
-            raise LogLocked(f"{what}: another process held its lock for too long") from error
-        raise LogError(f"{what}: {reason(error)}") from error
+        if lock_timed_out(error):
+            why = "another process held its lock for too long"
+            raise LogLocked(f"{place} cannot be {action}: {why}") from error
+        raise LogError(f"{place} cannot be {action}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:
@@ -88,7 +75,19 @@ def reason(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
+def lock_timed_out(error: sa.exc.SQLAlchemyError) -> bool:
+    """Whether the error means that another process held a lock for too long."""
+    if sqlite_code(error) == sqlite3.SQLITE_BUSY:
+        return True
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == _LOCK_NOT_AVAILABLE
+
+
+def sqlite_code(error: BaseException | None) -> int:
+    """Return the primary code of a SQLite error, without its higher bits; 0 for any other error."""
+    code: int = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
 def means_damage(error: LogError) -> bool:
-    """Whether an error means that the log is damaged or replaced, not that it is unreachable."""
-    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
-    return isinstance(error, LogCorrupt | LogReplaced) or code & 0xFF in _DAMAGED
+    """Whether the log is damaged or replaced, and not only unreachable."""
+    return isinstance(error, LogCorrupt | LogReplaced) or sqlite_code(error.__cause__) in _DAMAGED

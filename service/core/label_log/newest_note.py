@@ -1,10 +1,9 @@
-"""A note beside an SQLite log of how far it had come: `labels.newest`.
+"""The note `labels.newest` next to a SQLite log: which event the log had reached.
 
-A file that was removed, or replaced by an older copy, while no process had it open looks like any
-other log. The note names the log and the link of one of its newest events, so that the next start
+If a file is removed or replaced by an older copy while no process has it open, it looks like any
+other log. The note names the log and the link of one of its newest events, so the next start
 notices what is missing. It is written within a second after a commit, at most once a second, and
-holds no more than was acknowledged. Whoever puts an older log into the folder on purpose removes
-the note.
+only about events that were acknowledged. To restore an older log on purpose, remove the note.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from time import monotonic
 import orjson
 
 from service.core.errors import LogError
-from service.core.label_log.links import Link
+from service.core.label_log.rows import Link
 
 FILE_NAME = "labels.newest"
-SECONDS = 1.0  # between two writes of the note
+SECONDS = 1.0  # the shortest time between two writes of the note
 
 log = logging.getLogger("keymatch")
 
@@ -30,25 +29,19 @@ class NewestNote:
     """Reads and writes the note in a state folder."""
 
     def __init__(self, folder: Path, *, place: str) -> None:
-        """`place` names the log in messages."""
+        """Use the note in `folder`; messages call the log `place`."""
         self._path, self._place = folder / FILE_NAME, place
-        self._due = 0.0  # by `monotonic`
+        self._due = 0.0  # in the time of `monotonic`
         self._lock = threading.Lock()
-        self._waiting: tuple[str, Link] | None = None  # to be written when it is due
+        self._waiting: tuple[str, Link] | None = None  # the note to write when it is due
         self._timer: threading.Timer | None = None
 
     def require_reached(
         self, log_id: str | None, holds: Callable[[Link], bool] = lambda link: False
     ) -> None:
-        """Raise `LogError` unless the log `log_id` holds the event that was noted.
-
-        The id is None where the folder holds no log. `holds` says whether the log holds an event.
-        """
-        note = self._read()
-        if note is None:
-            return
-        noted_id, link = note
-        if noted_id == log_id and holds(link):
+        """Raise `LogError` unless the log `log_id` (None: no log) `holds` the event of the note."""
+        noted_id, link = self._read() or (None, None)
+        if link is None or (noted_id == log_id and holds(link)):
             return
         now = "does not hold it" if noted_id == log_id else "is another log"
         raise LogError(
@@ -58,10 +51,7 @@ class NewestNote:
         )
 
     def write(self, log_id: str, link: Link, *, at_once: bool = False) -> None:
-        """Note a committed event, now or, unless `at_once`, within a second.
-
-        Where another process has noted a later one, that stays.
-        """
+        """Note a committed event `at_once` or within a second, unless a later one comes first."""
         with self._lock:
             wait = self._due - monotonic()
             if wait <= 0 or at_once:
@@ -69,7 +59,12 @@ class NewestNote:
                 return
             self._waiting = log_id, link
             if self._timer is None:
-                self._start_timer(wait)
+                self._timer = threading.Timer(wait, self._write_waiting)
+                self._timer.name, self._timer.daemon = "newest-note", True
+                try:
+                    self._timer.start()
+                except RuntimeError:  # no thread can be started: the next commit tries again
+                    self._timer = None
 
     def close(self) -> None:
         """Write nothing from now on."""
@@ -77,14 +72,6 @@ class NewestNote:
             self._waiting = None
             if self._timer is not None:
                 self._timer.cancel()
-
-    def _start_timer(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._write_waiting)
-        self._timer.name, self._timer.daemon = "newest-note", True
-        try:
-            self._timer.start()
-        except RuntimeError:  # no thread is to be had: the next commit tries again
-            self._timer = None
 
     def _write_waiting(self) -> None:
         with self._lock:
@@ -100,7 +87,7 @@ class NewestNote:
         document = {"log": log_id, "sequence": link.sequence, "chain": link.chain.hex()}
         partial = self._path.with_name(f".{FILE_NAME}.partial-{threading.get_native_id()}")
         try:
-            # Not synced: after a power failure an older note, or none, is right as well.
+            # Not synced: after a power failure, an older note or none is also correct.
             partial.write_bytes(orjson.dumps(document))
             partial.replace(self._path)
         except OSError as error:
@@ -109,7 +96,7 @@ class NewestNote:
             )
 
     def _read(self) -> tuple[str, Link] | None:
-        """The log's id and the event that were noted; None where there is no readable note."""
+        """Return the log id and event in the note; None if there is no readable note."""
         try:
             note = orjson.loads(self._path.read_bytes())
             link = Link(sequence=int(note["sequence"]), chain=bytes.fromhex(note["chain"]))

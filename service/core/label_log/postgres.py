@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from service.core.errors import LogError, MissingExtra
-from service.core.label_log.database import as_log_errors, reason
-from service.core.label_log.links import Link, require_link
-from service.core.label_log.newest_note import NewestNote
+from service.core.label_log.database import Database, as_log_errors, reason
 from service.core.label_log.rows import MOSTLY_BYTES
 
 try:
@@ -29,11 +27,11 @@ except ImportError as error:
     raise MissingExtra("psycopg", extra="postgres") from error
 
 CONNECT_SECONDS = 5
-SILENCE_SECONDS = 6.0  # longer than the server's own limits below, whose errors are more precise
+SILENCE_SECONDS = 6.0  # longer than the server's own limits below: their errors are more precise
 SIGNAL_SECONDS = 0.5  # the longest pause between two signals, in case a notification is lost
 
 # These limits apply unless the URL or the role sets others. The last one frees the lock of a
-# replica that stopped within a transaction, so that the other replicas do not wait for ever.
+# replica that hangs in a transaction, so other replicas do not wait for ever.
 _LIMITS = """
 SELECT set_config(name, value, false)
 FROM (VALUES ('lock_timeout', '4s'), ('statement_timeout', '5s'),
@@ -43,35 +41,33 @@ WHERE current_setting(name) = '0'
 _SCHEMA_AND_MODE = sa.text("SELECT current_schema(), current_setting('transaction_read_only')")
 # A server may be configured to confirm commits before they are on disk; this transaction overrides
 # that. The newest number must be read by a later statement: only a statement that starts after the
-# lock was granted sees all that was committed before.
+# lock was granted sees everything that was committed before.
 _LOCK = sa.text("""
 SELECT pg_advisory_xact_lock(CAST(:key AS bigint)),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
             THEN set_config('synchronous_commit', 'on', true) END
 """)
 _NOTIFY = sa.text("SELECT pg_notify(:channel, '')")
-_LOCK_NOT_AVAILABLE = "55P03"
 _SECRETS = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
 RV = TypeVar("RV")
 
 
-class PostgresDatabase:
-    """The current schema of a PostgreSQL connection."""
+class PostgresDatabase(Database):
+    """The current schema of a PostgreSQL connection.
 
-    note: NewestNote | None = None
+    Clients cannot remove or write to the server's files. The server's autovacuum frees space for
+    new events.
+    """
 
     def __init__(self, url: sa.URL, *, create: bool) -> None:
-        """Connect and find the current schema; without `create` nothing can be written.
-
-        Raises `LogError` if the server cannot be reached or refuses the connection.
-        """
+        """Connect and find the current schema; raises `LogError`. Writes need `create`."""
         hidden = {name: "***" for name in _SECRETS if name in url.query}
         self.place = url.update_query_dict(hidden).render_as_string(hide_password=True)
         engine = _engine(url.set(drivername="postgresql+psycopg"), readonly=not create)
         self.engine = engine
         try:
-            with as_log_errors(self, action="opened"), engine.connect() as connection:
+            with as_log_errors(self.place, action="opened"), engine.connect() as connection:
                 schema, readonly = connection.execute(_SCHEMA_AND_MODE).one()
             if schema is None:
                 raise LogError(
@@ -84,7 +80,7 @@ class PostgresDatabase:
         except BaseException:
             engine.dispose()
             raise
-        # Every statement names the schema: equal tables in other schemas belong to other logs.
+        # Each statement names the schema: tables of the same name elsewhere belong to other logs.
         self.engine = engine.execution_options(schema_translate_map={None: schema})
         mark = hashlib.sha256(f"keymatch label log\0{schema}".encode()).digest()[:8]
         self._key = int.from_bytes(mark, "big", signed=True)
@@ -98,19 +94,16 @@ class PostgresDatabase:
             yield connection
 
     def notify(self, connection: sa.Connection) -> None:
-        """Notify the listening replicas; the server sends it when the transaction commits."""
+        """Notify the listening replicas; the server sends this when the transaction commits."""
         connection.execute(_NOTIFY, {"channel": self._channel})
 
     def signals(self, stop: threading.Event) -> Generator[None, None, None]:
-        """Yield at each notification, and at least every `SIGNAL_SECONDS`.
-
-        Raises `LogError` when the connection is lost.
-        """
-        with as_log_errors(self, action="watched"), self.engine.connect() as connection:
+        """Yield at each notification, and at least every `SIGNAL_SECONDS`."""
+        with as_log_errors(self.place, action="watched"), self.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             listening = connection.connection.driver_connection
             assert isinstance(listening, psycopg.Connection)
-            connection.detach()  # it listens from now on, so it must not go back to the pool
+            connection.detach()  # it listens from now on and must not return to the pool
             connection.exec_driver_sql(f"LISTEN {self._channel}")
             yield
             while not stop.is_set():
@@ -121,41 +114,15 @@ class PostgresDatabase:
                     raise LogError(f"{self.place} cannot be watched: {reason(error)}") from error
                 yield
 
-    def shrink(self) -> None:
-        """Do nothing: the server's autovacuum frees the space for new events."""
-
-    def require_in_place(self) -> None:
-        """Do nothing: a client cannot remove the server's files."""
-
-    def require_known(self, known: Link | None) -> None:
-        """Do nothing: a client cannot write to the server's files."""
-
-    def require_written(self, newest: Link) -> None:
-        """Raise `LogReplaced` unless the server says that the log holds this event."""
-        with self.engine.connect() as reader:
-            require_link(reader, newest, knows="this process has just written", place=self.place)
-
-    def touched(self, known: Link | None) -> bool:
-        """Nobody can tell from here."""
-        return False
-
-    def close(self) -> None:
-        """Close all connections of the pool."""
-        self.engine.dispose()
-
-    def lock_timed_out(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether the server's `lock_timeout` has passed."""
-        return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
-
 
 class _ImpatientConnection(psycopg.Connection[Any]):
-    """Gives up on a server that sends nothing; the server's own limits need a working server."""
+    """Gives up on a server that sends nothing: only a working server applies its own limits."""
 
     def wait(self, gen: PQGen[RV], *args: Any, **how: Any) -> RV:
         return super().wait(self._until_silent(gen), *args, **how)
 
     def _until_silent(self, steps: PQGen[RV]) -> PQGen[RV]:
-        """Run `steps`, and close the connection when the server is silent for too long."""
+        """Run `steps`; close the connection if the server is silent for too long."""
         heard = monotonic()
         try:
             wanted = next(steps)
@@ -164,7 +131,7 @@ class _ImpatientConnection(psycopg.Connection[Any]):
                 if ready:
                     heard = monotonic()
                 elif monotonic() - heard > SILENCE_SECONDS:
-                    self.close()  # the rest of an answer may still arrive: do not reuse it
+                    self.close()  # not reusable: the rest of an answer may still arrive
                     raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS:.0f} s")
                 wanted = steps.send(ready)
         except StopIteration as end:
@@ -182,9 +149,9 @@ def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
         url,
         connect_args={name: value for name, value in defaults.items() if name not in url.query},
         execution_options={"postgresql_readonly": True} if readonly else {},
-        hide_parameters=True,  # values are users' texts and must not appear in errors
-        isolation_level="READ COMMITTED",  # each statement sees what others have committed
-        pool_pre_ping=True,  # reconnect at the next statement after the server was restarted
+        hide_parameters=True,  # values are users' texts: they must not appear in errors
+        isolation_level="READ COMMITTED",  # each statement sees what others committed
+        pool_pre_ping=True,  # reconnects at the next statement after a restart of the server
         pool_timeout=CONNECT_SECONDS,
         use_native_hstore=False,  # saves one query per connection
     )
@@ -203,8 +170,7 @@ def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
         _connection: Any, cursor: Any, _statement: Any, _values: Any, context: Any, _many: Any
     ) -> None:
         if context is not None and context.execution_options.get(MOSTLY_BYTES):
-            cursor.format = (
-                psycopg.pq.Format.BINARY
-            )  # as text, bytes would be hexadecimal: twice as slow
+            # In text format, bytes would be hexadecimal and twice as slow.
+            cursor.format = psycopg.pq.Format.BINARY
 
     return engine

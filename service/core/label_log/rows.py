@@ -1,11 +1,22 @@
-"""Events as stored rows and back; a checksum detects rows that were altered."""
+"""Events as stored rows: their checksums, and the chain that links each event to all before it.
+
+A checksum shows that one event is whole. The chain shows that a log is still the same log: in an
+older copy, or if events were lost at the end or rewritten, the hash at a number differs.
+
+    chain(0) = BLAKE2b(id of the log)
+    chain(n) = BLAKE2b(chain(n - 1), sequence, kind, body, vectors, encoder)
+
+A link is a place in this chain. A snapshot, a replica or a note keeps a link, to check it later.
+"""
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -13,54 +24,54 @@ import orjson
 import sqlalchemy as sa
 
 from service.core.changes import CHANGES
-from service.core.errors import LogCorrupt
-from service.core.label_log.chain import next_chain
-from service.core.label_log.links import Link, require_kept
-from service.core.label_log.schema import events
-from service.core.types import Event, Halves
+from service.core.errors import LogCorrupt, LogCut, LogReplaced
+from service.core.label_log.schema import events, log_format
+from service.core.types import Event
 
-EVENT_KINDS = tuple(CHANGES)
-
-PAGE_EVENTS = 1000  # read in one query: a few MB, and few round trips
+PAGE_EVENTS = 1000  # read per query: a few MB, and few round trips
+CHAIN_BYTES = 16
 _NO_END = 2**63 - 1
 
-# The execution option of statements whose results are mostly bytes.
+# Execution option for statements whose results are mostly bytes.
 MOSTLY_BYTES = "keymatch_mostly_bytes"
 
 Row = sa.Row[Any]
 
-# The columns without conversion: a value of a wrong type then fails its checksum, with a clear
-# error.
-_stored: list[sa.ColumnElement[Any]] = [
-    sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in events.c
-]
+
+def _stored(column: sa.Column[Any], name: str = "") -> sa.ColumnElement[Any]:
+    """Select a column unconverted: a value of a wrong type then fails with the column's name."""
+    return sa.type_coerce(column, sa.types.NullType()).label(name or column.name)
+
+
+_rows = sa.select(*map(_stored, events.c))
 _page = (
-    sa.select(*_stored)
-    .where(events.c.sequence > sa.bindparam("after"), events.c.sequence <= sa.bindparam("until"))
+    _rows.where(
+        events.c.sequence > sa.bindparam("after"), events.c.sequence <= sa.bindparam("until")
+    )
     .order_by(events.c.sequence)
     .limit(sa.bindparam("limit"))
     .execution_options(**{MOSTLY_BYTES: True})
 )
 _newest = (
-    sa.select(*_stored)
-    .where(events.c.kind == sa.bindparam("kind"))
-    .order_by(events.c.sequence.desc())
-    .limit(1)
+    _rows.where(events.c.kind == sa.bindparam("kind")).order_by(events.c.sequence.desc()).limit(1)
 )
+_links = sa.select(events.c.sequence, _stored(events.c.chain))
+_last = _links.order_by(events.c.sequence.desc()).limit(1)
+_at = _links.where(events.c.sequence == sa.bindparam("sequence"))
+_cut = sa.select(log_format.c.cut.label("sequence"), _stored(log_format.c.cut_chain, "chain"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewEvent:
-    """An event that the log has not numbered yet; vectors are fp16 [n, d], n may be 0."""
+class Link:
+    """An event's number, and the hash over all events up to it. Number 0 is the empty log."""
 
-    kind: str
-    body: Mapping[str, Any]
-    vectors: Halves
+    sequence: int
+    chain: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredRequest:
-    """A write that carried an idempotency key: the request's digest, and its answer as JSON."""
+    """A write with an idempotency key: the digest of the request, and its answer as JSON."""
 
     key: str
     digest: str
@@ -68,67 +79,29 @@ class AnsweredRequest:
     answer: Mapping[str, Any]
 
 
-def page_after(
-    connection: sa.Connection, after: int, until: int | None, *, place: str
-) -> Sequence[Row]:
-    """Return at most `PAGE_EVENTS` rows after number `after`, in order.
-
-    Raises `LogCut` where the next ones were cut.
-    """
-    bounds = {"after": after, "until": _NO_END if until is None else until, "limit": PAGE_EVENTS}
-    page = connection.execute(_page, bounds).all()
-    if page and page[0].sequence > after + 1:
-        require_kept(connection, after, place=place)
-    return page
+def first_chain(log_id: str) -> bytes:
+    """Return the chain of an empty log."""
+    return blake2b(log_id.encode(), digest_size=CHAIN_BYTES).digest()
 
 
-def newest_of(connection: sa.Connection, kind: str) -> Row | None:
-    """Return the newest row of a kind, None if there is none."""
-    return connection.execute(_newest, {"kind": kind}).first()
+def next_chain(
+    before: bytes, *, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str
+) -> bytes:
+    """Return the chain of the event after the one whose chain is `before`."""
+    content = b"%b%d\0%b\0%b\0%b\0%b" % (
+        before, sequence, kind.encode(), body, vectors, encoder.encode()
+    )  # fmt: skip
+    return blake2b(content, digest_size=CHAIN_BYTES).digest()
 
 
-def gapless_rows(fetch: Callable[[int], Sequence[Row]], *, after: int, place: str) -> Iterator[Row]:
-    """Yield all rows after number `after`; `fetch` returns the page of rows after a number.
-
-    Raises `LogCorrupt` at a gap.
-    """
-    while True:
-        page = fetch(after)
-        for row in page:
-            if row.sequence != after + 1:
-                raise LogCorrupt(f"{place}: event {after + 1} is missing")
-            after += 1
-            yield row
-        if len(page) < PAGE_EVENTS:
-            return
-
-
-def linked(rows: Iterable[Row], before: Link, *, place: str) -> Iterator[tuple[Row, Event]]:
-    """Yield each row with its event; `before` is the link of the event before the first.
-
-    Raises `LogCorrupt` for an event that was altered, or that does not follow from those before it.
-    """
-    chain = before.chain
-    for row in rows:
-        event = event_of(row, place=place)
-        stored: Sequence[Any] = row
-        sequence, kind, body, vectors, encoder = stored[:5]
-        chain = next_chain(
-            chain, sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
-        )
-        if row[-1] != chain:
-            raise LogCorrupt(
-                f"{place}: event {sequence} does not follow from the events before it: one of them"
-                " was altered or replaced"
-            )
-        yield row, event
+def checksum(*, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
+    """Return the CRC-32 of the five values, joined by zero bytes."""
+    head = zlib.crc32(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
+    return zlib.crc32(b"\0" + encoder.encode(), zlib.crc32(vectors, head))
 
 
 def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
-    """Return the stored row of an event, with the present time as its time of writing.
-
-    `before` is the chain of the event before it.
-    """
+    """Return an event's row to store, with the current time; `before` is the previous chain."""
     assert event.vectors is not None
     content: dict[str, Any] = {
         "sequence": event.sequence,
@@ -139,7 +112,7 @@ def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
     }
     return {
         **content,
-        "checksum": _checksum(**content),
+        "checksum": checksum(**content),
         "written": time.time(),
         "chain": next_chain(before, **content),
     }
@@ -148,32 +121,153 @@ def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
 def event_of(row: Sequence[Any], *, place: str) -> Event:
     """Return the event of a stored row; its vectors are flat.
 
-    Raises `LogCorrupt` for a wrong checksum, for a kind that this version does not know, and for
-    content that no version writes, as of a program with a defect.
+    Raises `LogCorrupt` for a wrong checksum, an unknown kind, or content that no version writes.
     """
-    sequence, kind, body, vectors, encoder, checksum = row[:6]
+    sequence, kind, body, vectors, encoder, stored = row[:6]
     try:
-        intact = checksum == _checksum(
+        intact = stored == checksum(
             sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
         )
-    except (AttributeError, TypeError):  # text in place of bytes, or bytes in place of text
+    except (AttributeError, TypeError):  # text instead of bytes, or bytes instead of text
         intact = False
     if not intact:
         raise LogCorrupt(f"{place}: event {sequence} was altered: its checksum is wrong")
-    if kind not in EVENT_KINDS:
+    if kind not in CHANGES:
         raise LogCorrupt(
             f"{place}: event {sequence} is of the kind {kind!r}, which this version does not know"
         )
     try:
         content, halves = orjson.loads(body), np.frombuffer(vectors, np.float16)
-    except ValueError as error:  # no JSON, or an odd number of bytes
+    except ValueError as error:  # not JSON, or an odd number of bytes
         raise LogCorrupt(f"{place}: event {sequence} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise LogCorrupt(f"{place}: event {sequence} cannot be read: its body is no JSON object")
     return Event(sequence=sequence, kind=kind, body=content, vectors=halves, encoder=encoder)
 
 
-def _checksum(*, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
-    """Return the CRC-32 of the five values, joined by zero bytes."""
-    head = zlib.crc32(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
-    return zlib.crc32(b"\0" + encoder.encode(), zlib.crc32(vectors, head))
+def cut_link(connection: sa.Connection, *, place: str) -> Link:
+    """Return the newest event that was cut from the log's beginning; number 0 stands for none."""
+    return _link(connection.execute(_cut).one(), place)
+
+
+def last_link(connection: sa.Connection, *, place: str) -> Link:
+    """Return the newest event; if none is left, the newest that was cut."""
+    row = connection.execute(_last).first()
+    return cut_link(connection, place=place) if row is None else _link(row, place)
+
+
+def link_at(connection: sa.Connection, sequence: int, *, place: str) -> Link:
+    """Return the link of an event; number 0 is the empty log.
+
+    Raises `LogCut` for an event before the newest that was cut, and `LogCorrupt` for a missing one.
+    """
+    row = connection.execute(_at, {"sequence": sequence}).first()
+    if row is not None:
+        return _link(row, place)
+    cut = _require_kept(connection, sequence, place=place)
+    if sequence == cut.sequence:
+        return cut
+    raise LogCorrupt(f"{place}: event {sequence} is missing")
+
+
+def require_link(connection: sa.Connection, known: Link, *, knows: str, place: str) -> None:
+    """Raise `LogReplaced` unless the log holds the event `known`, or `LogCut` if it was cut.
+
+    `knows` says in the message who knows the event, such as "the bundle b holds".
+    """
+    at = last_link(connection, place=place)
+    if at.sequence < known.sequence:
+        raise LogReplaced(
+            f"{place} ends at event {at.sequence}, but {knows} event {known.sequence}: the log"
+            " was cut or is an older copy"
+        )
+    if at.sequence > known.sequence:
+        at = link_at(connection, known.sequence, place=place)
+    if at.chain != known.chain:
+        raise LogReplaced(
+            f"{place} has another event {known.sequence} than {knows}: the log is another copy,"
+            " which went on by itself"
+        )
+
+
+def _require_kept(connection: sa.Connection, after: int, *, place: str) -> Link:
+    """Return the newest event that was cut; raises `LogCut` if its number is above `after`."""
+    cut = cut_link(connection, place=place)
+    if after < cut.sequence:
+        raise LogCut(
+            f"{place} begins after event {cut.sequence}, and the events after {after} are needed:"
+            f" serve a snapshot of version {cut.sequence} or later, which holds them"
+        )
+    return cut
+
+
+def _link(row: Any, place: str) -> Link:
+    if not isinstance(row.chain, bytes):
+        raise LogCorrupt(f"{place}: event {row.sequence} was altered: its chain is no hash")
+    return Link(sequence=row.sequence, chain=row.chain)
+
+
+class EventReader:
+    """Reads events in order; `known` is the newest event that this process has written or read."""
+
+    place: str
+    known: Link | None
+
+    def _connection(self) -> AbstractContextManager[sa.Connection]:
+        """Lend a connection for reading; raises the database's errors as `LogError`."""
+        raise NotImplementedError
+
+    def link_at(self, sequence: int) -> Link:
+        """Return the link of an event; raises `LogCut`, or `LogCorrupt` if it is missing."""
+        if self.known is not None and self.known.sequence == sequence:
+            return self.known
+        with self._connection() as connection:
+            return link_at(connection, sequence, place=self.place)
+
+    def newest(self, kind: str) -> Event | None:
+        """Return the newest event of a kind, or None."""
+        with self._connection() as connection:
+            row = connection.execute(_newest, {"kind": kind}).first()
+        return None if row is None else event_of(row, place=self.place)
+
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Event]:
+        """Yield the events after number `after`, up to `until` if it is given, in order.
+
+        Raises `LogCorrupt`, which names the event, at a gap, at a wrong checksum or chain, or for
+        an unknown kind. Raises `LogCut` if the first of these events was cut.
+        """
+        return (event for _, event in self.verified(after=after, until=until))
+
+    def verified(self, *, after: int = 0, until: int | None = None) -> Iterator[tuple[Row, Event]]:
+        """Yield the events of `read`, each with its stored row; raises the same errors."""
+        rows = self.rows(after=after, until=until)
+        chain = self.link_at(after).chain
+        for row in rows:
+            event = event_of(row, place=self.place)
+            stored: Sequence[Any] = row
+            sequence, kind, body, vectors, encoder = stored[:5]
+            chain = next_chain(
+                chain, sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
+            )
+            if stored[-1] != chain:
+                raise LogCorrupt(
+                    f"{self.place}: event {sequence} does not follow from the events before it:"
+                    " one of them was altered or replaced"
+                )
+            yield row, event
+
+    def rows(self, *, after: int = 0, until: int | None = None) -> Iterator[Row]:
+        """Yield the unverified rows of the same events; raises `LogCorrupt` only at a gap."""
+        bounds = {"until": _NO_END if until is None else until, "limit": PAGE_EVENTS}
+        while True:
+            with self._connection() as connection:
+                page = connection.execute(_page, {"after": after, **bounds}).all()
+                if page and page[0].sequence > after + 1:
+                    _require_kept(connection, after, place=self.place)
+            for row in page:
+                if row.sequence != after + 1:
+                    raise LogCorrupt(f"{self.place}: event {after + 1} is missing")
+                after += 1
+                yield row
+            if len(page) < PAGE_EVENTS:
+                return

@@ -1,1 +1,1 @@
-"""The knowledge memory: immutable views, live rows, sealed segments, snapshots."""
+"""The knowledge memory: immutable views, live rows, sealed segments and snapshots."""

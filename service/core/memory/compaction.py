@@ -1,11 +1,10 @@
-"""Which rows are sealed together into one segment: a pure function of the log.
+"""Decides which rows are sealed together into one segment, as a pure function of the log.
 
-A full block of live rows becomes a plan of level 0; `fan_out` neighbouring plans of one level are
+A full block of live rows becomes a plan of level 0. `fan_out` neighboring plans of one level are
 merged into one plan of the next level. So n blocks lie in about `fan_out * log(n)` segments, and
 each row is indexed `log(n)` times (a log-structured merge). A plan lists the rows that had no
-tombstone when it was made; its segment holds no others. Plans follow from the order of events
-alone: processes that have read the same log and built all plans hold the same segments and give
-the same answers. Posted items are planned in the same way.
+tombstone when it was made. Plans depend only on the order of events. So processes that have read
+the same log hold the same segments and give the same answers. Posted items are planned likewise.
 """
 
 from __future__ import annotations
@@ -17,16 +16,18 @@ from service.core.items.posted_items import PostedItems
 from service.core.types import Rows
 
 FAN_OUT = 4
-REPLAN_DEAD_SHARE = 0.5  # a plan is made again once this share of its rows has a tombstone
+# A plan is made again when a larger share of its rows has a tombstone. In a segment of few rows, a
+# filtered search scans them anyway, so a rebuilt graph would only save memory.
+MOST_DEAD, MOST_DEAD_OF_FEW, FEW_ROWS = 0.1, 0.5, 2_000
 
 AliveRows = Callable[[int, int], Rows]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SegmentPlan:
-    """A segment to be built over `rows` [n], ascending: what is to be kept of `first`..`stop`.
+    """A segment to build over `rows` [n], ascending: the rows to keep from `first` to `stop` - 1.
 
-    `stop` is the number after the last row. Two plans are equal only if they are the same object.
+    Two plans are equal only if they are the same object.
     """
 
     first: int
@@ -42,10 +43,10 @@ def plan_merges(
     alive_rows: AliveRows,
     fan_out: int = FAN_OUT,
 ) -> tuple[SegmentPlan, ...]:
-    """Return the plans after `full_blocks`, each (first, stop), have become full, in order.
+    """Return the plans after each of `full_blocks` (first, stop) has become full, in this order.
 
-    `alive_rows(first, stop)` returns the numbers of the rows without a tombstone in that range.
-    A plan that does not change is returned as the same object.
+    `alive_rows(first, stop)` returns the numbers of the rows without a tombstone in that range. A
+    plan that does not change is returned as the same object.
     """
     updated = [_without_dead_rows(plan, alive_rows) for plan in plans]
     for first, stop in full_blocks:
@@ -55,13 +56,32 @@ def plan_merges(
     return tuple(updated)
 
 
+def exceeds_dead_share(rows: int) -> int:
+    """Return the smallest number of dead rows that exceeds what a plan of `rows` may have."""
+    return int((MOST_DEAD_OF_FEW if rows < FEW_ROWS else MOST_DEAD) * rows) + 1
+
+
+def without_dead_rows(
+    plans: Sequence[SegmentPlan], alive_rows: AliveRows
+) -> tuple[SegmentPlan, ...]:
+    """Return the plans when no block is full; large plans with too many dead rows are remade.
+
+    Plans of few rows wait for the next full block. The moment of this call depends on how changes
+    are grouped into commits, but plans must not depend on that.
+    """
+    return tuple(
+        plan if len(plan.rows) < FEW_ROWS else _without_dead_rows(plan, alive_rows)
+        for plan in plans
+    )
+
+
 def plans_after_put(
     plans: Sequence[SegmentPlan], posted: PostedItems, *, before: int, block: int, fan_out: int
 ) -> tuple[SegmentPlan, ...]:
-    """Return the plans of posted items after a put; `before` is how many were posted before it.
+    """Return the plans of posted items after a put; `before` is the number of items before it.
 
-    A put that gives a bundle's item its own text back posts none. Each `block` of posted items gets
-    a plan, whose rows are positions among all posted ones.
+    A put that gives a bundle's item its own text back adds no posted item. Each `block` of posted
+    items gets a plan, whose rows are positions among all posted items.
     """
     if posted.count == before or posted.count % block:
         return tuple(plans)
@@ -69,9 +89,9 @@ def plans_after_put(
     return plan_merges(plans, full, alive_rows=posted.alive_rows, fan_out=fan_out)
 
 
-def _merged(neighbours: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:
-    first, stop = neighbours[0].first, neighbours[-1].stop
-    level = neighbours[0].level + 1
+def _merged(neighbors: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:
+    first, stop = neighbors[0].first, neighbors[-1].stop
+    level = neighbors[0].level + 1
     return SegmentPlan(first=first, stop=stop, level=level, rows=alive_rows(first, stop))
 
 
@@ -80,6 +100,6 @@ def _without_dead_rows(plan: SegmentPlan, alive_rows: AliveRows) -> SegmentPlan:
     if not len(plan.rows):
         return plan
     alive = alive_rows(plan.first, plan.stop)
-    if len(alive) > (1 - REPLAN_DEAD_SHARE) * len(plan.rows):
+    if len(plan.rows) - len(alive) < exceeds_dead_share(len(plan.rows)):
         return plan
     return SegmentPlan(first=plan.first, stop=plan.stop, level=plan.level, rows=alive)

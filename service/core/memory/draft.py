@@ -1,13 +1,13 @@
-"""A draft: the next view in the making.
+"""A draft: the next view while it is being built.
 
-Changes are applied to a draft one by one and become visible together when it is published. Only
-the writer makes drafts. A draft never alters what a published view counts, so it can be dropped at
-any time.
+Changes are applied to a draft one by one, and become visible together when it is published. Only
+the writer makes drafts. A draft never alters the rows that a published view counts, so it can be
+dropped at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
@@ -22,25 +22,32 @@ from service.core.changes import (
     PutLabel,
     UseBundle,
 )
-from service.core.items.fused_queries import fused
-from service.core.items.item_memory import ItemMemory
-from service.core.memory.compaction import FAN_OUT, plan_merges, plans_after_put
-from service.core.memory.label_table import LabelTable
-from service.core.memory.live_rows import LiveRows, NewRow
-from service.core.memory.pending_rows import PendingRows
-from service.core.memory.row_ownership import Click, Weights, voteless_bundle_instances
+from service.core.items.fusion import fused
+from service.core.memory.compaction import (
+    FAN_OUT,
+    plan_merges,
+    plans_after_put,
+    without_dead_rows,
+)
+from service.core.memory.part import LiveRows, NewRow, RowPart
+from service.core.memory.row_ownership import (
+    NO_WEIGHTS,
+    Click,
+    Weights,
+    voteless_bundle_instances,
+)
 from service.core.memory.view import View
 from service.core.types import Floats, Halves, Label, RowKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
-    """How much the memory may learn, and how rows are sealed.
+    """Limits on what the memory may learn, and the sizes at which it seals.
 
-    `live_rows` is the largest number of stored rows beyond the bundle's, sealed rows included, and
-    `live_bytes` what these and the labels learned may take of main memory, estimated.
-    Live rows lie in blocks of `seal_rows`; a full block is sealed, and `fan_out` neighbouring
-    segments of one level are merged. So are posted items, in blocks of `seal_items`.
+    `live_rows` is the largest number of stored rows beyond the bundle's, including sealed rows.
+    `live_bytes` limits the estimated main memory of these rows and of learned labels. Live rows lie
+    in blocks of `seal_rows`. A full block is sealed, and `fan_out` neighboring segments of one
+    level are merged. Posted items are treated alike, in blocks of `seal_items`.
     """
 
     live_rows: int = 1_000_000
@@ -51,73 +58,72 @@ class MemoryLimits:
 
 
 class Draft:
-    """Applies changes on top of a view; `view` returns the next one."""
+    """Applies changes on top of a view; `view` returns the next view.
+
+    `labels`, `items` and `version` reflect all changes so far.
+    """
 
     def __init__(self, view: View, limits: MemoryLimits) -> None:
-        """Start from what `view` holds."""
+        """Start from the content of `view`."""
         self._view, self._limits = view, limits
-        self._labels, self._ownership, self._items = view.labels, view.ownership, view.items
+        self.labels, self._ownership, self.items = view.labels, view.ownership, view.items
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
-        self._version, self._item_plans = view.version, view.item_plans
-
-    @property
-    def version(self) -> int:
-        """The sequence number of the last change."""
-        return self._version
-
-    @property
-    def labels(self) -> LabelTable:
-        """The labels after all changes so far."""
-        return self._labels
-
-    @property
-    def items(self) -> ItemMemory | None:
-        """The item memory after all changes so far, None if the bundle has none."""
-        return self._items
+        self.version, self._item_plans = view.version, view.item_plans
+        self._count_spare_deaths()
 
     @property
     def live_rows(self) -> int:
-        """The number of stored rows beyond the bundle's, including those still to be written."""
-        return self._view.live_rows + self._pending.count
+        """The number of stored rows beyond the bundle's, including those not yet written."""
+        return self._view.live_rows + len(self._pending.rows)
 
     @property
     def live_bytes(self) -> int:
-        """The view's `live_bytes` with what is still to be written."""
-        new_labels = self._labels.live_bytes - self._view.labels.live_bytes
+        """The view's `live_bytes`, plus the bytes of what is not yet written."""
+        new_labels = self.labels.live_bytes - self._view.labels.live_bytes
         new_items = 0
-        if self._items is not None and self._view.items is not None:
-            new_items = self._items.live_bytes - self._view.items.live_bytes
+        if self.items is not None and self._view.items is not None:
+            new_items = self.items.live_bytes - self._view.items.live_bytes
         return self._view.live_bytes + self._pending.size + new_labels + new_items
 
     def votes_of(self, query: str) -> tuple[int, ...]:
-        """Return the columns that a posted query votes for after all changes so far."""
+        """Return the columns that a posted query votes for, after all changes so far."""
         return self._ownership.votes_of(query)
 
     def weights_of(self, query: str) -> Weights:
-        """Return the weights of these votes that are not 1, by column."""
+        """Return the weights of a posted query's votes that are not 1, by column."""
         return self._ownership.weights_of(query)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in the order of the log."""
         for change in changes:
             self._apply(change)
-            self._version = change.sequence
-            if self._pending.fill_a_block:
-                # The rows that are alive now decide what is sealed, so that plans depend on the
-                # log alone and not on how the changes were grouped into commits.
-                self._view = _with_full_blocks_planned(
-                    self._pending.write(self._view), self._limits.fan_out
-                )
+            self.version = change.sequence
+            if self._pending.fill_a_block or self._too_many_died():
+                # The rows that are alive now decide what is sealed. So plans depend on the log
+                # alone, not on how changes were grouped into commits.
+                self._view = _planned(self._pending.write(self._view), self._limits)
+                self._count_spare_deaths()
+
+    def _count_spare_deaths(self) -> None:
+        self._spare_deaths = self._view.spare_deaths()
+        self._spare_base_deaths = self._view.base.spare_deaths()
+
+    def _too_many_died(self) -> bool:
+        """Return whether a plan may have too many dead rows; `_planned` then counts exactly."""
+        pending = self._pending
+        return (
+            pending.deaths >= self._spare_deaths or pending.base_deaths >= self._spare_base_deaths
+        )
 
     def view(self) -> View:
         """Return the view that holds all changes."""
         self._view = self._pending.write(self._view)
         return replace(
             self._view,
-            version=self._version,
-            labels=self._labels,
+            version=self.version,
+            labels=self.labels,
             ownership=self._ownership,
-            items=self._items,
+            items=self.items,
             item_plans=self._item_plans,
         )
 
@@ -131,17 +137,17 @@ class Draft:
 
     @_apply.register
     def _put_item(self, change: PutItem) -> None:
-        """Keep an item whose text is the same: a trained one would lose its learned value."""
-        item, items = change.item, self._items
+        """Put an item unless its text is the same: a trained item would lose its learned value."""
+        item, items = change.item, self.items
         if items is None:
             return
         place = items.find(item.id)
         if place is None or items.text_at(place) != item.text:
             [projected] = self._projected(change.vectors[:1])
-            self._items = items.put(item.id, item.text, change.vectors[0], projected)
+            self.items = items.put(item.id, item.text, change.vectors[0], projected)
             self._item_plans = plans_after_put(
                 self._item_plans,
-                self._items.posted,
+                self.items.posted,
                 before=items.posted.count,
                 block=self._limits.seal_items,
                 fan_out=self._limits.fan_out,
@@ -149,18 +155,18 @@ class Draft:
 
     @_apply.register
     def _delete_item(self, change: DeleteItem) -> None:
-        if self._items is not None:
-            self._items = self._items.delete(change.id)
+        if self.items is not None:
+            self.items = self.items.delete(change.id)
 
     @_apply.register
     def _put_label(self, change: PutLabel) -> None:
-        posted, known = change.label, self._labels.get(change.label.id)
-        column = self._labels.columns if known is None else known.index
+        posted, known = change.label, self.labels.get(change.label.id)
+        column = self.labels.columns if known is None else known.index
         if known is None or (known.text, known.queries) != (posted.text, posted.queries):
             if known is not None:
                 self._tombstone_rows_of_label(column)
             self._append_rows_of_label(change, column)
-        self._labels = self._labels.put(
+        self.labels = self.labels.put(
             Label(
                 index=column,
                 id=posted.id,
@@ -174,26 +180,26 @@ class Draft:
 
     @_apply.register
     def _delete_label(self, change: DeleteLabel) -> None:
-        label = self._labels.get(change.id)
+        label = self.labels.get(change.id)
         if label is None:
             return
         self._tombstone_rows_of_label(label.index)
-        self._labels = self._labels.delete(label)
+        self.labels = self.labels.delete(label)
         self._ownership, voteless = self._ownership.without_label(label.index)
         self._pending.tombstone(voteless)
         self._pending.tombstone(
-            voteless_bundle_instances(self._view.bundle, self._labels, label.index)
+            voteless_bundle_instances(self._view.bundle, self.labels, label.index)
         )
 
     @_apply.register
     def _put_instance(self, change: PutInstance) -> None:
-        """Keep one row per query, as in the training data: a popular query must not fill b.
+        """Give the query a single row: one popular query must not take all b places.
 
-        A label that is clicked again has the weight of the last click.
+        If a label is clicked again, the weight of the last click counts.
         """
         query, weight = change.instance.query, change.instance.vote_weight
         known, weights_before = self._ownership.clicks.get(query), self.weights_of(query)
-        found = {self._labels.column(label_id) for label_id in change.instance.labels}
+        found = {self.labels.column(label_id) for label_id in change.instance.labels}
         columns = {column for column in found if column is not None}
         weights = {voted: old for voted, old in weights_before.items() if voted not in columns}
         if weight != 1.0:
@@ -215,8 +221,8 @@ class Draft:
                 weights=_weights_of_votes(votes, weights),
             )
         )
-        click = Click(row=row, columns=votes)
-        self._ownership = self._ownership.with_click(query, click, weights)
+        click = Click(row=row, columns=votes, weights=weights or NO_WEIGHTS)
+        self._ownership = self._ownership.with_click(query, click)
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
         """Append a label row for the text and an instance row for each query."""
@@ -231,23 +237,20 @@ class Draft:
         self._ownership = self._ownership.with_label_rows(column, rows)
 
     def _projected(self, vectors: Halves) -> Halves:
-        """What queries read of items [m, 2, d], from their vectors [m, d].
-
-        A draft without a fusion fuses no query, so nothing is read.
-        """
+        """Return what queries read of items [m, 2, d], given their vectors [m, d]."""
         if self._view.fusion is None:
             return np.zeros((len(vectors), 2, vectors.shape[1]), np.float16)
         return self._view.fusion.project(vectors)
 
     def _fused(self, vectors: Halves) -> Halves:
-        """The keys [n, d] of posted queries: their vectors, fused with the items known so far.
+        """Return the keys [n, d] of posted queries: their vectors, fused with the items so far.
 
-        Posted items are scanned, so that every process and every replay gets the same keys.
+        Posted items are scanned, so every process and every replay gets the same keys.
         """
         fusion = self._view.fusion
-        if self._items is None or fusion is None:
+        if self.items is None or fusion is None:
             return vectors
-        items = self._items.scanned()
+        items = self.items.scanned()
         return fused(items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
@@ -255,21 +258,92 @@ class Draft:
 
 
 def _weights_of_votes(votes: Sequence[int], weights: Weights) -> Floats | None:
-    """The weights [n] of votes for these columns, None where each weighs 1."""
+    """Return the weights [n] of votes for these columns, or None if each vote weighs 1."""
     if not weights:
         return None
     return np.array([weights.get(column, 1.0) for column in votes], np.float32)
 
 
-def _with_full_blocks_planned(view: View, fan_out: int) -> View:
-    """Return `view` with plans for the blocks that have become full."""
+def _planned(view: View, limits: MemoryLimits) -> View:
+    """Return `view` with plans for full blocks, and new plans where too many rows have died."""
     planned = view.plans[-1].stop if view.plans else view.base_rows
     full_blocks = [
         (part.first, part.stop)
         for part in view.parts
-        if isinstance(part, LiveRows) and part.full and part.first >= planned
+        if isinstance(part, LiveRows) and not part.room and part.first >= planned
     ]
-    if not full_blocks:
-        return view
-    plans = plan_merges(view.plans, full_blocks, alive_rows=view.alive_rows_within, fan_out=fan_out)
-    return replace(view, plans=plans)
+    alive_rows = view.alive_rows_within
+    if full_blocks:
+        plans = plan_merges(view.plans, full_blocks, alive_rows=alive_rows, fan_out=limits.fan_out)
+    else:
+        plans = without_dead_rows(view.plans, alive_rows)
+    return replace(view, plans=plans, base=view.base.reconsidered())
+
+
+class PendingRows:
+    """Numbers new rows and collects tombstones. `write` puts both into a view in one step."""
+
+    def __init__(self, view: View, *, block_rows: int) -> None:
+        """Continue after the last row of `view`; live rows lie in blocks of `block_rows`."""
+        self._first_live_row, self._block_rows = view.base_rows, block_rows
+        self._next_row = view.next_row
+        self.rows: list[NewRow] = []  # rows to append
+        self._tombstones: list[int] = []
+        self.size = 0  # bytes of main memory that the rows will take
+        self.base_deaths = 0  # at most this many rows of the bundle die
+
+    def append(self, row: NewRow) -> int:
+        """Collect a row, and return the number that it will have."""
+        self.rows.append(row)
+        self.size += row.size
+        self._next_row += 1
+        return self._next_row - 1
+
+    def tombstone(self, rows: Iterable[int]) -> None:
+        """Collect tombstones for rows of the view and for collected rows."""
+        before = len(self._tombstones)
+        self._tombstones += rows
+        self.base_deaths += sum(row < self._first_live_row for row in self._tombstones[before:])
+
+    @property
+    def deaths(self) -> int:
+        """The number of tombstones for learned rows; a row with two counts twice."""
+        return len(self._tombstones) - self.base_deaths
+
+    @property
+    def fill_a_block(self) -> bool:
+        """Whether a block becomes full when the collected rows are written."""
+        written = self._next_row - len(self.rows)
+        return self._full_blocks(self._next_row) != self._full_blocks(written)
+
+    def write(self, view: View) -> View:
+        """Return `view` with the collected rows and tombstones, and clear the collection.
+
+        Rows are written behind those that published views count, so no published view changes.
+        """
+        tombstones = sorted(set(self._tombstones))
+        parts = tuple(part.with_tombstones(tombstones) for part in self._appended(view))
+        base = view.base.with_tombstones(tombstones)
+        self.rows, self._tombstones, self.size, self.base_deaths = [], [], 0, 0
+        return replace(view, parts=parts, base=base)
+
+    def _appended(self, view: View) -> list[RowPart]:
+        """Write the collected rows into the last block, then into new blocks when it is full."""
+        rows, parts = self.rows, list(view.parts)
+        while rows:
+            last = parts[-1] if parts else None
+            if not isinstance(last, LiveRows) or not last.room:
+                last = LiveRows.block(
+                    first=last.stop if last else view.base_rows,
+                    capacity=self._block_rows,
+                    dimension=view.bundle.manifest.encoder.dimension,
+                    device=view.bundle.device,
+                )
+                parts.append(last)
+            parts[-1] = last.append(rows[: last.room])
+            rows = rows[last.room :]
+        return parts
+
+    def _full_blocks(self, stop: int) -> int:
+        """Return how many blocks are full if all rows before `stop` are written."""
+        return (stop - self._first_live_row) // self._block_rows

@@ -1,7 +1,7 @@
 """The knowledge memory as a log-structured store: frozen segments, live rows, published views.
 
 A reader takes `KnowledgeMemory.view` once per request and never locks. The single writer drafts the
-next view and publishes it by replacing one reference.
+next view. To publish it, the writer replaces one reference.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from service.core.bundle.bundle import Bundle
-from service.core.changes import Change, Item, rows_of
+from service.core.changes import Change, Posted, rows_of
 from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
 from service.core.items.fusion import OnnxFusion
-from service.core.items.item_memory import ItemMemory
+from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
-from service.core.memory.label_table import LabelTable
-from service.core.memory.memory_size import bytes_of_item
+from service.core.memory.label_table import LabelTable, bytes_of_label
+from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
-from service.core.memory.sealed_rows import SealedRows, seal
 from service.core.memory.view import View
+from service.core.text_identity import IdentityLookup
+from service.core.types import NewInstance, NewItem
 
 
 class KnowledgeMemory:
-    """Publishes views; only the single writer may use anything else than `view` and `seal`."""
+    """Publishes views. Any thread may use `view` and `seal`; all else is for the single writer."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
     ) -> None:
-        """Start from a bundle that holds the events of its log up to `version`."""
+        """Start from a bundle that contains the events of its log up to `version`."""
         self.limits = limits or MemoryLimits()
         self._dimension = bundle.manifest.encoder.dimension
         self._view = View(
             version=version,
-            bundle=bundle,
-            base_alive=None,
-            base_dead_rows=0,
+            base=BaseRows.of(bundle),
             parts=(),
             plans=(),
             labels=LabelTable(
                 base_ids=bundle.label_ids,
                 base_texts=bundle.label_texts,
                 base_details=bundle.label_details,
+                base_identities=IdentityLookup(bundle.label_texts),
                 columns=bundle.labels,
             ),
             ownership=RowOwnership.of_bundle(bundle),
@@ -60,8 +60,8 @@ class KnowledgeMemory:
         """Return a draft on top of the newest view."""
         return Draft(self._view, self.limits)
 
-    def require_room(self, draft: Draft, items: Sequence[Item]) -> None:
-        """Raise `MemoryFull` unless `items` fit; called before anything is logged."""
+    def require_room(self, draft: Draft, items: Sequence[Posted]) -> None:
+        """Raise `MemoryFull` unless `items` fit. Call this before anything is logged."""
         limits = self.limits
         if draft.live_rows + sum(rows_of(item) for item in items) > limits.live_rows:
             raise MemoryFull(
@@ -81,43 +81,60 @@ class KnowledgeMemory:
         return self._view
 
     def apply(self, changes: Sequence[Change]) -> View:
-        """Apply changes in the order of the log and publish them as one view, or fail entirely."""
+        """Apply changes in the order of the log and publish them as one view; all or none apply."""
         draft = self.draft()
         draft.apply(changes)
         return self.publish(draft)
 
-    def seal(self, plan: SegmentPlan, segment: Segment | None) -> SealedRows:
+    def seal(self, plan: SegmentPlan, segment: Segment | None) -> RowPart:
         """Gather the rows of a plan, with their segment, for `attach`.
 
-        Any thread may call this: it takes a tenth of a second for 65,000 rows, and what a row holds
-        never changes.
+        Any thread may call this, because the content of a row never changes. It takes a tenth of a
+        second for 65,000 rows.
         """
         parts = self._view.parts_within(plan.first, plan.stop)
         return seal(plan, parts, segment, dimension=self._dimension)
 
-    def attach(self, sealed: SealedRows) -> bool:
+    def attach(self, sealed: RowPart) -> bool:
         """Replace the parts that hold a plan's rows by its segment.
 
-        Rows that have died since they were gathered get a tombstone. Returns False, and changes
-        nothing, if the plan was replaced by another one meanwhile.
+        Rows that have died since they were gathered get a tombstone. If the plan was merged into a
+        larger one, returns False and changes nothing. A newer plan of the same blocks is no
+        obstacle: where rows die quickly, plans may be remade faster than segments are built.
         """
-        plan = sealed.plan
-        if not any(current is plan for current in self._view.plans):
+        if not any((sealed.first, sealed.stop) == (p.first, p.stop) for p in self._view.plans):
             return False
-        alive = self._view.alive_rows_within(plan.first, plan.stop)
+        alive = self._view.alive_rows_within(sealed.first, sealed.stop)
         self._view = self._view.with_sealed(sealed.with_alive(alive))
         return True
 
-    def attach_items(self, plan: SegmentPlan, segment: Segment | None) -> bool:
-        """Search the posted items of a plan through its segment, which is None if it has no rows.
+    def attach_base(self, plan: SegmentPlan, segment: Segment | None) -> bool:
+        """Search the bundle's rows through the segment of a plan; None if the plan has no rows."""
+        self._view = replace(self._view, base=self._view.base.with_segment(plan, segment))
+        return True
 
-        Returns False, and changes nothing, if the plan was replaced by another one meanwhile.
+    def attach_items(self, plan: SegmentPlan, segment: Segment | None) -> bool:
+        """Search the posted items of a plan through its segment; None if the plan has no rows.
+
+        Returns False and changes nothing if the plan was replaced by another one in the meantime.
         """
         items = self._view.items
         if items is None or not any(current is plan for current in self._view.item_plans):
             return False
-        if plan.first > items.posted.segments.stop:
-            return False  # those before it come first
+        if plan.first > items.posted.sealed_count:
+            return False  # earlier items must be attached first
         posted = items.posted.with_index(plan.first, plan.stop, plan.rows, segment)
         self._view = replace(self._view, items=replace(items, posted=posted))
         return True
+
+
+def bytes_of_item(item: Posted, *, dimension: int) -> int:
+    """Return the bytes of a posted label with its rows, of an instance's row, or of an item."""
+    if isinstance(item, NewItem):
+        return bytes_of_memory_item(item.id, item.text, dimension=dimension)
+    if isinstance(item, NewInstance):
+        votes, weighted = len(item.labels), item.vote_weight != 1.0
+        return bytes_of_row(item.query, votes=votes, dimension=dimension, weighted=weighted)
+    texts = (item.text, *item.queries)
+    rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
+    return rows + bytes_of_label(item)

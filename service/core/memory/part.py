@@ -1,104 +1,476 @@
-"""The protocol of a part of the memory: a range of row numbers that is searched as a whole.
+"""The parts of the memory and their rows: keys with kinds, votes and texts.
 
-A dead row is one with a tombstone: it was replaced or deleted.
+Rows learned since the bundle lie in blocks. A block is live until it is full. Then it is sealed:
+its alive rows are gathered and get a segment.
 
-Shapes: B queries, b rows, n votes, d dimensions.
+Shapes: B queries, b rows, n stored rows or votes, R rows of the bundle, d dimensions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Protocol, Self
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.bundle.bundle import Bundle
+from service.core.index.device_segment import DeviceLiveVectors
+from service.core.index.devices import ScanDevice
+from service.core.index.equal_keys import search_sharing
+from service.core.index.exact import LiveVectors, exact_search, nothing_found, pad
+from service.core.index.parts import Part
+from service.core.index.protocol import RowFilter, Segment, Tombstones
+from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
 WeightedVotes = tuple[Indices, NDArray[np.int64], Floats | None]  # None: every vote weighs 1
 
+REGION_ROWS = 192  # rows that may die in one region before searches there must scan
+REGIONS_OF_A_GRAPH = 1_000  # larger graphs take long to build, so their regions are larger
+_SAMPLED_DEAD = 32
+_NEIGHBORS = 100
+_DEAD_SHARE = 0.75  # of a row's neighbors: with more dead ones, the row lies in a dead region
+_SHARE_IN_REGIONS = 1 / 8  # of the dead rows: with more in dead regions, a graph is planned
 
-class Part(Protocol):
-    """The rows numbered `first` to `stop`; some may be dead, some no longer stored."""
+# Estimated bytes of main memory, measured as the growth of a process. A sealed row's key lies in a
+# mapped file, which the system may drop and read again. It still counts, since searches need it.
+BYTES_A_ROW = 500  # its objects, its entries in maps, its place in the graph
+BYTES_A_VOTE = 4
+BYTES_A_NUMBER = 2  # one number of a key, fp16
+BYTES_OF_WEIGHTS = 1_400  # of one click: the objects, and its entries in the maps of weights
+BYTES_A_WEIGHT = 4
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRows:
+    """The bundle's N instance rows and L label rows, and the graph over them that is in use.
+
+    Walks through a graph with many dead nodes take longer, and if all nodes of a region are dead, a
+    search has to scan. So if too many rows are dead, or most rows of a region, `plan` is set: a
+    graph over the remaining rows. `rebuilt` is this plan or an earlier one with its segment, which
+    is None if the plan has no rows. Both are None while the bundle's own graph is good enough. A
+    check for dead regions runs each time enough rows have died to form one. `checked` is the number
+    of dead rows at the last check.
+    """
+
+    bundle: Bundle
+    dead: Tombstones
+    checked: int = 0
+    plan: SegmentPlan | None = None
+    rebuilt: tuple[SegmentPlan, Segment | None] | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> BaseRows:
+        """Return the rows of a bundle; none is dead."""
+        return cls(bundle=bundle, dead=Tombstones(size=bundle.instances + bundle.labels))
 
     @property
-    def first(self) -> int:
-        """The number of the first row."""
-        ...
-
-    @property
-    def stop(self) -> int:
-        """The number after the last row."""
-        ...
-
-    @property
-    def stored_rows(self) -> int:
-        """How many rows are stored, dead ones included."""
-        ...
-
-    @property
-    def stored_bytes(self) -> int:
-        """What the stored rows take of main memory, estimated."""
-        ...
+    def count(self) -> int:
+        """The number R = N + L of rows."""
+        return self.dead.size
 
     @property
     def dead_rows(self) -> int:
-        """How many of the stored rows have a tombstone."""
-        ...
+        """The number of rows with a tombstone."""
+        return self.dead.count
+
+    def alive_rows(self) -> Rows:
+        """Return the rows without a tombstone, ascending."""
+        return self.dead.alive_places(self.count)
+
+    def with_tombstones(self, rows: Sequence[int]) -> BaseRows:
+        """Return the same rows, with `rows` dead as well."""
+        dead = [row for row in rows if row < self.count]
+        return replace(self, dead=self.dead.with_dead(dead)) if dead else self
 
     def search(
-        self,
-        queries: Floats,
-        *,
-        count: int,
-        ef: int | None,
-        kind: RowKind | None,
-        above: Floats | None = None,
+        self, queries: Floats, *, count: int, ef: int | None, kind: RowKind | None, share: int
     ) -> tuple[Floats, Rows]:
-        """Find the `count` nearest alive rows of each query [B, d], of one kind or of both (None).
-
-        Returns similarities and row numbers, [B, at most `count`]; row -1 fills places for which
-        there is no row. `ef` is the length of a graph's queue, None for exact search. The caller
-        does not need rows with a similarity of at most `above` [B], so they may be missing.
-        """
-        ...
+        """Find the `count` nearest rows, as `Part.search` does; row -1 fills missing places."""
+        if ef is None:
+            scan = partial(exact_search, self.bundle.keys, row_filter=self._scanned(kind))
+            return search_sharing(scan, queries, count=count, most=self.count, share=share)
+        segment = self.bundle.segment if self.rebuilt is None else self.rebuilt[1]
+        if segment is None:
+            return pad(*nothing_found(len(queries)), count=count)
+        similarities, places = segment.search(
+            queries, count=count, ef=ef, row_filter=self._filters[kind], share=share
+        )
+        if self.rebuilt is None:
+            return similarities, places
+        return similarities, np.where(places < 0, places, self.rebuilt[0].rows[places])
 
     def is_instance(self, rows: Rows) -> Bools:
-        """Return which of `rows` [b], all of this part, are instance rows."""
-        ...
+        """Return which of `rows` [b] are instance rows."""
+        return rows < self.bundle.instances
 
     def votes(self, rows: Rows) -> Votes:
-        """Return the columns [n] that `rows` [b] vote for, row after row, and counts [b]."""
-        ...
+        """Return the columns [n] that `rows` [b] vote for, row after row, and each row's count [b].
+
+        A label's row votes only for its own column (the identity block of V).
+        """
+        entries, counts, of_instances = self._entries(rows)
+        columns = np.empty(len(of_instances), np.int32)
+        columns[of_instances] = self.bundle.indices[entries]
+        columns[~of_instances] = rows[~self.is_instance(rows)] - self.bundle.instances
+        return columns, counts
 
     def vote_weights(self, rows: Rows) -> Floats | None:
-        """Return the weights [n] of the votes of `rows` [b], None where each weighs 1."""
-        ...
+        """Return the weights [n] of the votes of `rows` [b], or None if each weighs 1."""
+        if self.bundle.vote_weights is None:
+            return None
+        entries, _, of_instances = self._entries(rows)
+        weights = np.ones(len(of_instances), np.float32)
+        weights[of_instances] = self.bundle.vote_weights[entries]
+        return weights
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
-        ...
-
-    def texts_of(self, rows: Rows) -> list[str]:
-        """Return the texts [b] of `rows` [b], quicker than `text` for each."""
-        ...
+        instances = self.bundle.instances
+        if row < instances:
+            return self.bundle.instance_texts[row]
+        return self.bundle.label_texts[row - instances]
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
-        ...
+        return self.bundle.keys[rows]
 
-    def alive_rows(self) -> Rows:
-        """Return the numbers of all rows without a tombstone, ascending."""
-        ...
+    def _entries(self, rows: Rows) -> tuple[Rows, NDArray[np.int64], Bools]:
+        """Return the instances' entries in V, each row's vote count, and which votes are entries.
 
-    def with_tombstones(self, rows: Sequence[int]) -> Self:
-        """Return the same part in which `rows` are dead as well."""
-        ...
+        Their shapes are [number of entries], [b] and [n].
+        """
+        instances = self.is_instance(rows)
+        entries, of_instances = entries_of(self.bundle.indptr, rows[instances])
+        counts = np.ones(len(rows), np.int64)
+        counts[instances] = of_instances
+        return entries, counts, np.repeat(instances, counts)
+
+    def spare_deaths(self) -> float:
+        """Return how many more rows may die before `reconsidered` has to be called.
+
+        Infinite on a device, because it scans all rows, and if no row is left.
+        """
+        if self.bundle.device is not None or not self._indexed:
+            return math.inf
+        spare = exceeds_dead_share(self._indexed) - self._dead_in_graph
+        if self._indexed < FEW_ROWS:  # so few rows are scanned
+            return spare
+        region = max(REGION_ROWS, self._indexed // REGIONS_OF_A_GRAPH)
+        return min(spare, self.checked + region - self.dead_rows)
+
+    def reconsidered(self) -> BaseRows:
+        """Return the same rows, with a plan for a new graph if too many of this one's are dead."""
+        if self.spare_deaths() > 0:
+            return self
+        if self._dead_in_graph >= exceeds_dead_share(self._indexed) or self._has_dead_region():
+            return self.planned()
+        return replace(self, checked=self.dead_rows)
+
+    def planned(self) -> BaseRows:
+        """Return the same rows, with a plan for a graph over the alive ones."""
+        plan = SegmentPlan(first=0, stop=self.count, level=0, rows=self.alive_rows())
+        return replace(self, plan=plan, checked=self.dead_rows)
+
+    def with_segment(self, plan: SegmentPlan, segment: Segment | None) -> BaseRows:
+        """Return the same rows, to be searched through the segment of a plan."""
+        return replace(self, rebuilt=(plan, segment))
+
+    @property
+    def _indexed(self) -> int:
+        """The number of rows in the newest graph, whether built or only planned."""
+        return self.count if self.plan is None else len(self.plan.rows)
+
+    @property
+    def _dead_in_graph(self) -> int:
+        return self._indexed - (self.count - self.dead_rows)
+
+    def _has_dead_region(self) -> bool:
+        """Return whether many dead rows of the newest graph have mostly dead neighbors.
+
+        Only neighbors of the row's own kind count, because a search may be for one kind alone. They
+        are found through the bundle's own graph, which every process has.
+        """
+        indexed = np.arange(self.count) if self.plan is None else self.plan.rows
+        alive = self._scanned(None).allows(indexed)
+        state = np.zeros(self.count, np.int8)  # 1: dead but in the newest graph, 2: alive
+        state[indexed] = 1 + alive
+        dead = indexed[~alive]
+        sampled = dead[:: -(-len(dead) // _SAMPLED_DEAD)]
+        _, neighbors = self.bundle.segment.search(
+            self.bundle.keys[sampled].astype(np.float32),
+            count=_NEIGHBORS,
+            ef=self.bundle.manifest.index.ef,
+            row_filter=None,
+        )
+        instances = self.bundle.instances
+        same_kind = (neighbors < instances) == (sampled < instances)[:, None]  # [B, b]
+        states = np.where(same_kind & (neighbors >= 0), state[neighbors], 0)
+        known, dead_neighbors = (states > 0).sum(axis=1), (states == 1).sum(axis=1)  # [B]
+        in_region = dead_neighbors > _DEAD_SHARE * np.maximum(known, 1)
+        return bool(in_region.mean() >= _SHARE_IN_REGIONS)
+
+    def _scanned(self, kind: RowKind | None) -> RowFilter:
+        """The filter for a kind of rows, over all rows of the bundle."""
+        instances = self.bundle.instances
+        return RowFilter(
+            start=instances if kind is RowKind.LABEL else 0,
+            stop=instances if kind is RowKind.INSTANCE else self.count,
+            alive=self.dead.alive,
+        )
+
+    @cached_property
+    def _filters(self) -> dict[RowKind | None, RowFilter | None]:
+        """The filter for each kind of rows, over the rows of the graph in use; None: all pass."""
+        kinds = (None, RowKind.INSTANCE, RowKind.LABEL)
+        if self.rebuilt is None:
+            filters: dict[RowKind | None, RowFilter | None]
+            filters = {kind: self._scanned(kind) for kind in kinds}
+            return filters if self.dead.count else {**filters, None: None}
+        rows = self.rebuilt[0].rows
+        indexed = self._scanned(None).allows(rows)
+        alive = None if indexed.all() else np.packbits(indexed, bitorder="little")
+        instances = int(np.searchsorted(rows, self.bundle.instances))
+        return {
+            None: None if alive is None else RowFilter(start=0, stop=len(rows), alive=alive),
+            RowKind.INSTANCE: RowFilter(start=0, stop=instances, alive=alive),
+            RowKind.LABEL: RowFilter(start=instances, stop=len(rows), alive=alive),
+        }
+
+
+def bytes_of_row(text: str, *, votes: int, dimension: int, weighted: bool = False) -> int:
+    """Return the bytes of one row: its key of `dimension`, its text, votes and weights."""
+    weights = BYTES_OF_WEIGHTS + BYTES_A_WEIGHT * votes if weighted else 0
+    key = BYTES_A_NUMBER * dimension
+    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRow:
+    """A row to append: its text, the columns of V that it votes for, and its key [d].
+
+    `weights` are the votes' weights, or None if each vote weighs 1.
+    """
+
+    kind: RowKind
+    text: str
+    votes: Indices
+    vector: Halves
+    weights: Floats | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of main memory that the row takes."""
+        return bytes_of_row(
+            self.text,
+            votes=len(self.votes),
+            dimension=len(self.vector),
+            weighted=self.weights is not None,
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class RowContents:
+    """The kinds, votes and texts of rows, by place.
+
+    The row at place p votes for the columns `indices[indptr[p] : indptr[p + 1]]`. `weights` are the
+    weights of all votes, or None if each vote weighs 1.
+    """
+
+    instances: Bools
+    indptr: NDArray[np.int64]
+    indices: Indices
+    texts: Sequence[str]
+    weights: Floats | None = None
+
+
+class LiveContents(RowContents):
+    """Contents that one writer appends to, in arrays with room for more."""
+
+    texts: list[str]
+
+    def __init__(self, capacity: int) -> None:
+        """Reserve `capacity` rows."""
+        super().__init__(
+            instances=np.zeros(capacity, bool),
+            indptr=np.zeros(capacity + 1, np.int64),
+            indices=np.zeros(capacity, np.int32),
+            texts=[],
+        )
+
+    def write(self, start: int, rows: Sequence[NewRow]) -> None:
+        """Write rows at `start`, which is the number of rows that the newest view counts.
+
+        This overwrites rows that a dropped draft left behind `start`. No published view counts
+        those.
+        """
+        stop = start + len(rows)
+        self.instances[start:stop] = [row.kind is RowKind.INSTANCE for row in rows]
+        ends = self.indptr[start] + np.cumsum([len(row.votes) for row in rows])
+        self.indptr[start + 1 : stop + 1] = ends
+        votes = slice(self.indptr[start], self.indptr[stop])
+        if votes.stop > len(self.indices):
+            self.indices = np.resize(self.indices, 2 * votes.stop)
+        self.indices[votes] = np.concatenate([row.votes for row in rows])
+        if self.weights is not None or any(row.weights is not None for row in rows):
+            self._write_weights(votes, [(row.weights, len(row.votes)) for row in rows])
+        self.texts[start:] = [row.text for row in rows]
+
+    def _write_weights(self, votes: slice, pieces: Sequence[tuple[Floats | None, int]]) -> None:
+        weights = np.ones(0, np.float32) if self.weights is None else self.weights
+        if len(weights) < len(self.indices):
+            missing = np.ones(len(self.indices) - len(weights), np.float32)
+            weights = np.concatenate([weights, missing])
+        joined = joined_weights(pieces)
+        weights[votes] = 1.0 if joined is None else joined
+        self.weights = weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowPart(Part):
+    """A part whose rows have contents. `stored_bytes` estimates the main memory that it takes."""
+
+    contents: RowContents
+    stored_bytes: int = 0
+
+    def of_kind(self, kind: RowKind) -> Bools:
+        """Return which stored rows [n] are of a kind."""
+        instances = self.contents.instances[: self.stored_rows]
+        return np.asarray(instances == (kind is RowKind.INSTANCE))
+
+    def is_instance(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] are instance rows."""
+        return self.contents.instances[self.places(rows)]
+
+    def votes(self, rows: Rows) -> Votes:
+        """Return the columns [n] that `rows` [b] vote for, row after row, and row counts [b]."""
+        return gather(self.contents.indptr, self.contents.indices, self.places(rows))
+
+    def vote_weights(self, rows: Rows) -> Floats | None:
+        """Return the weights [n] of the votes of `rows` [b], or None if each weighs 1."""
+        weights = self.contents.weights
+        if weights is None:
+            return None
+        entries, _ = entries_of(self.contents.indptr, self.places(rows))
+        found = weights[entries]
+        return None if (found == 1.0).all() else found
+
+    def text(self, row: int) -> str:
+        """Return the text that was encoded as the row's key."""
+        return self.texts(np.array([row]))[0]
+
+    def texts(self, rows: Rows) -> list[str]:
+        """Return the texts [b] of `rows` [b]; faster than calling `text` for each."""
+        texts = self.contents.texts
+        return [texts[place] for place in self.places(rows).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LiveRows(RowPart):
+    """The newest rows: the filled first part of a block of `capacity` rows."""
+
+    live: LiveVectors | DeviceLiveVectors
+    contents: LiveContents
+    capacity: int
+
+    @classmethod
+    def block(
+        cls, *, first: int, capacity: int, dimension: int, device: ScanDevice | None = None
+    ) -> LiveRows:
+        """Return a block without rows; `device` searches it, if given.
+
+        `first` is the number that its first row will have.
+        """
+        live = (
+            LiveVectors(capacity=capacity, dimension=dimension)
+            if device is None
+            else DeviceLiveVectors(device, capacity=capacity, dimension=dimension)
+        )
+        return cls(
+            first=first,
+            stop=first,
+            dead=Tombstones(size=capacity),
+            live=live,
+            contents=LiveContents(capacity),
+            capacity=capacity,
+        )
+
+    @property
+    def room(self) -> int:
+        """The number of rows that can still be appended."""
+        return self.capacity - self.stored_rows
+
+    def append(self, rows: Sequence[NewRow]) -> LiveRows:
+        """Write at most `room` rows behind the present ones; return the part that counts them."""
+        self.contents.write(self.stored_rows, rows)
+        self.live.write(self.stored_rows, np.stack([row.vector for row in rows]))
+        size = self.stored_bytes + sum(row.size for row in rows)
+        return replace(self, stop=self.stop + len(rows), stored_bytes=size)
+
+
+def seal(
+    plan: SegmentPlan, parts: Sequence[RowPart], segment: Segment | None, *, dimension: int
+) -> RowPart:
+    """Gather a plan's rows from the `parts` that hold them now, and return them with their segment.
+
+    If a row was replaced or deleted since the plan was made, it is in the segment, with a
+    tombstone. No part may reach beyond the plan. Raises `ValueError` if a row of the plan is in
+    none of `parts`.
+    """
+    of_part = [(part, _within(part, plan.rows)) for part in parts]
+    pieces = [(part, rows) for part, rows in of_part if len(rows)]
+    if sum(len(rows) for _, rows in pieces) != len(plan.rows):
+        raise ValueError("the parts do not hold all rows of the plan")
+    votes = [part.votes(rows) for part, rows in pieces]
+    counts = _joined([counts for _, counts in votes], np.int64)
+    texts = tuple(text for part, rows in pieces for text in part.texts(rows))
+    weights = joined_weights(
+        [
+            (part.vote_weights(rows), len(columns))
+            for (part, rows), (columns, _) in zip(pieces, votes, strict=True)
+        ]
+    )
+    weighted = np.zeros(len(counts), bool)
+    if weights is not None:
+        weighted[np.repeat(np.arange(len(counts)), counts)[weights != 1.0]] = True
+    sealed = RowPart(
+        first=plan.first,
+        stop=plan.stop,
+        rows=plan.rows,
+        segment=segment,
+        dead=Tombstones(size=len(plan.rows)),
+        contents=RowContents(
+            instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
+            indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+            indices=_joined([columns for columns, _ in votes], np.int32),
+            texts=texts,
+            weights=weights,
+        ),
+        stored_bytes=sum(
+            bytes_of_row(text, votes=count, dimension=dimension, weighted=others)
+            for text, count, others in zip(texts, counts.tolist(), weighted.tolist(), strict=True)
+        ),
+    )
+    return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
+
+
+def _within(part: Part, rows: Rows) -> Rows:
+    return rows[(rows >= part.first) & (rows < part.stop)]
+
+
+def _joined(pieces: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
+    return np.concatenate([np.zeros(0, dtype), *pieces])
 
 
 def joined_weights(pieces: Sequence[tuple[Floats | None, int]]) -> Floats | None:
-    """Join the weights of pieces of so many votes each; None where every vote weighs 1."""
+    """Join the weights of pieces, each with its number of votes; None if all votes weigh 1."""
     if all(weights is None for weights, _ in pieces):
         return None
     return np.concatenate(
@@ -107,16 +479,16 @@ def joined_weights(pieces: Sequence[tuple[Floats | None, int]]) -> Floats | None
 
 
 def gather(indptr: NDArray[np.int64], indices: Indices, places: Rows) -> Votes:
-    """Return the columns [n] of rows `places` [b] of a CSR matrix, row by row, and counts [b]."""
+    """Return the columns [n] of rows `places` [b] of a CSR matrix, and each row's count [b]."""
     entries, counts = entries_of(indptr, places)
     return np.asarray(indices[entries], np.int32), counts
 
 
 def entries_of(indptr: NDArray[np.int64], places: Rows) -> tuple[Rows, NDArray[np.int64]]:
-    """Return the positions [n] of the entries of rows `places` [b] of a CSR matrix, counts [b]."""
+    """Return the positions [n] of entries of rows `places` [b] of a CSR matrix, and counts [b]."""
     starts = indptr[places]
     counts = np.asarray(indptr[places + 1] - starts, np.int64)
     ends = np.cumsum(counts)
-    # An entry's position is its row's start, plus its place within the row.
+    # An entry's position is the start of its row plus its place within the row.
     entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
     return entries, counts

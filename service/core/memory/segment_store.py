@@ -2,12 +2,13 @@
 
 | file                 | content                                                           |
 |----------------------|-------------------------------------------------------------------|
-| `KEY/segment.index`  | HNSW in the index library's own format                            |
-| `KEY/segment.json`   | size and SHA-256 of `segment.index`                               |
+| `KEY/segment.index`, `KEY/segment.equal.npy` | see `frozen_segment`                      |
+| `KEY/segment.json`   | `files`: size and SHA-256 of each of them; `nodes`, the number of |
+|                      | distinct keys; `recall` of searches with the queue `ef`           |
 
-KEY is the SHA-256 over library, parameters and vectors: a segment over the same rows is built only
-once, and a folder that was left behind is never mistaken for another segment. A segment can always
-be built again from the log.
+KEY is the SHA-256 over library, parameters and vectors. So a segment over the same rows is built
+only once, and an old folder is never mistaken for another segment. A segment can always be built
+again from the log. If a device searches, `DeviceSegments` replace the files.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import math
+import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from time import sleep, time
 from typing import IO
@@ -28,25 +31,29 @@ from typing import IO
 import numpy as np
 import orjson
 
-from service.core.errors import BundleError, InvalidData, SealError, SealLate
+from service.core.errors import BundleError, DeviceUnavailable, InvalidData, SealError, SealLate
 from service.core.files.atomic import new_folder
-from service.core.files.checksums import FileFacts, file_facts, verify_files
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.files.folder_facts import FileFacts, file_facts, verify_files
+from service.core.index.device_segment import DeviceSegment
+from service.core.index.devices import ScanDevice
+from service.core.index.frozen_segment import equal_path, open_segment
+from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Segment
 from service.core.processes.low_priority import LowPriorityChild
+from service.core.processes.own_code import own_module
 from service.core.types import Halves
 
-INDEX = "segment.index"
-FACTS = "segment.json"
+INDEX, FACTS = "segment.index", "segment.json"
+VECTORS, MEASURED = "vectors.npy", "measured.json"  # files of a build
 LATE_SECONDS, LATE_SECONDS_A_ROW = 30.0, 0.004
-STUCK_FACTOR = 10  # times `late_after`, with more priority; then the child is not slow but stuck
-LOCK_SECONDS = 0.1  # between two attempts to take the lock of building
+STUCK_FACTOR = 10  # a child is stuck after this many times `late_after`, even with more priority
+LOCK_SECONDS = 0.1  # pause between two attempts to take the build lock
 
 log = logging.getLogger("keymatch")
 
 
 def late_after(rows: int) -> float:
-    """Seconds after which a segment of so many rows is late: some five times an idle core's."""
+    """Return the seconds after which a build is late: about five times what an idle core takes."""
     return LATE_SECONDS + LATE_SECONDS_A_ROW * rows
 
 
@@ -56,16 +63,34 @@ class SegmentStore:
     def __init__(self, folder: Path, *, late_niceness: int = 0) -> None:
         """Use `folder`, which is created when the first segment is built.
 
-        A segment that is late is built at `late_niceness`.
+        If a build is late, it is repeated at `late_niceness`.
         """
         self._folder, self._late_niceness = folder, late_niceness
         self._child = LowPriorityChild()
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
-        """Return the name of the segment over vectors [n, d]."""
+        """Return the key of the segment over vectors [n, d]: its folder's name."""
         digest = hashlib.sha256(orjson.dumps([asdict(parameters), list(vectors.shape)]))
         digest.update(np.ascontiguousarray(vectors).data)
         return digest.hexdigest()[:32]
+
+    def matrix(self, shape: tuple[int, int]) -> Halves:
+        """Return an empty matrix [n, d] in an unnamed file, which takes no main memory.
+
+        Raises `SealError` if the disk has no room.
+        """
+        size = 2 * math.prod(shape)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                # Subtle: if a page could not be written later, the process would be killed.
+                os.posix_fallocate(file.fileno(), 0, size)
+                return np.memmap(file, np.float16, "r+", shape=shape)
+        except OSError as error:
+            raise SealError(
+                f"segments cannot be built: {self._folder} has no room for {size} bytes:"
+                f" {error.strerror}"
+            ) from error
 
     def find(
         self,
@@ -75,22 +100,28 @@ class SegmentStore:
         shape: tuple[int, int],
         discard_damaged: bool = True,
     ) -> Segment | None:
-        """Open the segment of this key over vectors of `shape` [n, d].
+        """Open the segment with this key over vectors of `shape` [n, d].
 
-        Returns None if it was not built yet or is damaged; a damaged one is deleted, unless the
+        Returns None if it is not built yet or is damaged. A damaged segment is deleted, unless the
         caller only reads.
         """
         folder = self._folder / key
         try:
-            facts = FileFacts(**orjson.loads((folder / FACTS).read_bytes()))
-            verify_files(folder, {INDEX: facts})
+            facts = orjson.loads((folder / FACTS).read_bytes())
+            files = {name: FileFacts(**of_file) for name, of_file in facts["files"].items()}
+            verify_files(folder, files)
             rows, dimension = shape
-            return load_library(parameters.library).open(
-                folder / INDEX, rows=rows, dimension=dimension
+            return open_segment(
+                folder / INDEX,
+                library=parameters.library,
+                rows=rows,
+                nodes=facts["nodes"],
+                dimension=dimension,
+                least_ef=facts["ef"] if facts["ef"] > parameters.ef else 0,
             )
         except FileNotFoundError:
             return None
-        except (BundleError, OSError, TypeError, ValueError) as error:
+        except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
             if not discard_damaged:
                 return None
             log.warning(
@@ -103,13 +134,12 @@ class SegmentStore:
     def build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
         """Build the segment over vectors [n, d] in a child process of the lowest priority.
 
-        Where other processes keep the cores busy, it may be given next to no time, while its rows
-        are scanned. So it is killed when it is late (`late_after`) and begun again at the niceness
-        of a stated share, where it has ten times as long.
+        If other processes keep the cores busy, the child hardly runs. So when it is late
+        (`late_after`), it is killed and restarted at `late_niceness`, with ten times the limit.
 
-        Processes that share the folder build one segment at a time, and do not build what another
-        one has built meanwhile. Raises `SealError` if the child fails or is stuck, if the folder
-        cannot be written, or after `interrupt`.
+        Processes that share the folder build one segment at a time, and each segment once. Raises
+        `SealError` if the child fails or is stuck, if the folder cannot be written, or after
+        `interrupt`.
         """
         try:
             with self._build_lock():
@@ -123,30 +153,29 @@ class SegmentStore:
             ) from error
 
     def interrupt(self) -> None:
-        """Kill the child that is building, and refuse to start another."""
+        """Kill the child that is building, and start no other child."""
         self._child.stop()
 
     def discard(self, key: str) -> None:
-        """Delete a segment that a larger one has replaced; processes that have it open keep it."""
+        """Delete a segment that a larger one has replaced; processes that opened it keep it."""
         shutil.rmtree(self._folder / key, ignore_errors=True)
 
     def prune(self, keep: Collection[str], *, older_than: float) -> None:
         """Delete the segments that are older than `older_than` seconds and not in `keep`.
 
-        A process that is killed before a merge is complete leaves the merged segments behind. A
-        process that still needs a deleted one builds it again.
+        A process that still needs a deleted one builds it again.
         """
         for facts in self._folder.glob(f"*/{FACTS}"):
-            with suppress(OSError):  # another process may delete the same folder
+            with suppress(OSError):  # another process may be deleting the same folder
                 if facts.parent.name not in keep and facts.stat().st_mtime < time() - older_than:
                     shutil.rmtree(facts.parent)
 
     def _build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=self._folder) as name:
             job = Path(name)
-            np.save(job / "vectors.npy", vectors)
+            np.save(job / VECTORS, vectors)
             (job / "parameters.json").write_bytes(orjson.dumps(asdict(parameters)))
-            command = [sys.executable, "-m", "service.core.memory.build_segment", str(job)]
+            command = own_module("service.core.memory.build_segment", job)
             try:
                 self._child.run(command, seconds=late_after(len(vectors)))
             except SealLate as late:
@@ -155,22 +184,26 @@ class SegmentStore:
                     [*command, str(self._late_niceness)],
                     seconds=STUCK_FACTOR * late_after(len(vectors)),
                 )
-            facts = file_facts(job)[INDEX]
-            self.discard(key)  # remove a folder without `segment.json`
+            measured = orjson.loads((job / MEASURED).read_bytes())
+            if measured["recall"] < parameters.recall_goal:
+                log.warning("a segment misses its recall goal", extra=measured)
+            self.discard(key)  # there may be a folder without `segment.json`
             with new_folder(self._folder / key) as folder:
-                (job / INDEX).rename(folder / INDEX)
-                (folder / FACTS).write_bytes(orjson.dumps(asdict(facts)))
+                for name in {INDEX, equal_path(job / INDEX).name} & set(os.listdir(job)):
+                    (job / name).rename(folder / name)
+                facts = {name: asdict(of_file) for name, of_file in file_facts(folder).items()}
+                (folder / FACTS).write_bytes(orjson.dumps({"files": facts, **measured}))
 
     @contextmanager
     def _build_lock(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "build.lock").open("w") as lock:
-            while not _locked(lock):  # a process that holds it may be stuck
+            while not _locked(lock):  # the holder may be stuck
                 if self._child.stopped:
                     raise SealError("the service is stopping")
                 sleep(LOCK_SECONDS)
             for abandoned in self._folder.glob(".*-*"):
-                shutil.rmtree(abandoned, ignore_errors=True)  # left by a process that was killed
+                shutil.rmtree(abandoned, ignore_errors=True)  # left by a killed process
             yield
 
 
@@ -180,3 +213,53 @@ def _locked(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+class DeviceSegments:
+    """Segments on a device, which scans them exactly. They are copied there; nothing is on disk.
+
+    Sealing keeps the number of matrices small and drops dead rows.
+    """
+
+    def __init__(self, device: ScanDevice) -> None:
+        """Copy segments to `device`."""
+        self._device = device
+        self._numbers = count()
+        self._built: dict[str, Segment] = {}  # built but not yet opened
+
+    def key(self, vectors: Halves, parameters: IndexParameters) -> str:
+        """Return a new key. No segment is ever found again by its content."""
+        return f"device-{next(self._numbers)}"
+
+    def matrix(self, shape: tuple[int, int]) -> Halves:
+        """Return an empty matrix [n, d] in main memory."""
+        return np.empty(shape, np.float16)
+
+    def find(
+        self, key: str, parameters: IndexParameters, *, shape: tuple[int, int]
+    ) -> Segment | None:
+        """Return a built segment, only once: it is freed when its last user drops it."""
+        return self._built.pop(key, None)
+
+    def build(self, key: str, vectors: Halves, parameters: IndexParameters) -> None:
+        """Copy the vectors to the device. The parameters, which are for graphs, are ignored.
+
+        Raises `SealError` if the device's memory is full. The rows then stay live.
+        """
+        try:
+            self._built[key] = DeviceSegment(self._device, vectors)
+        except DeviceUnavailable as error:
+            raise SealError(str(error)) from error
+
+    def interrupt(self) -> None:
+        """Do nothing: a copy finishes within milliseconds."""
+
+    def discard(self, key: str) -> None:
+        """Forget a segment that was never opened."""
+        self._built.pop(key, None)
+
+    def prune(self, keep: Collection[str], *, older_than: float) -> None:
+        """Do nothing, since nothing lies on disk."""
+
+
+SegmentSource = SegmentStore | DeviceSegments  # the sealer's thread calls it

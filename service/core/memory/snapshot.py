@@ -1,7 +1,7 @@
-"""A snapshot: a view written as a new bundle, in which the learned rows are bundle rows.
+"""A snapshot: a view written as a new bundle, in which learned rows become bundle rows.
 
-Dead rows and deleted labels are left out, so rows and columns get new numbers. Label details keep
-what a label has besides its id and text.
+Dead rows and deleted labels are left out, so rows and columns get new numbers. Label details store
+everything about a label except its id and text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def write_snapshot(
     *,
     name: str,
     log: str,
-    log_chain: str | None = None,
+    log_chain: str = "",
     progress: Progress = lambda rows: None,
 ) -> None:
     """Write a view as the bundle `name` into the new folder `target`.
 
-    `log` is the id of the label log that the view reflects, `log_chain` its chain at the view's
-    version, hexadecimal. `progress` is called with the number of indexed rows. Raises
+    `log` is the id of the label log that the view reflects. `log_chain` is the log's chain at the
+    view's version, hexadecimal. `progress` is called with the number of indexed rows. Raises
     `InvalidInput` if `target` exists.
     """
     content = replace(snapshot(view, name=name, log=log), log_chain=log_chain)
@@ -40,7 +40,7 @@ def write_snapshot(
 
 
 def snapshot(view: View, *, name: str, log: str) -> BundleContent:
-    """Return all that a view holds as the content of a bundle."""
+    """Return the content of a view as the content of a bundle."""
     rows, columns = view.alive_rows(), _columns(view)
     instances = rows[view.is_instance(rows)]
     votes, counts, weights = view.weighted_votes(instances)
@@ -74,7 +74,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
 
 
 def _columns(view: View) -> Indices:
-    """Return the columns of all labels that were not deleted, ascending."""
+    """Return the columns of all labels that are not deleted, ascending."""
     columns = np.arange(view.labels.columns, dtype=np.int32)
     return columns[~view.labels.is_deleted(columns)]
 
@@ -87,9 +87,9 @@ def _label_rows(view: View, columns: Indices) -> Rows:
 
 
 def _novel(view: View, new_column: Indices) -> NovelFiles | None:
-    """Return the classifiers of the labels that were not posted again, with their new columns.
+    """Return the classifiers of labels that were not posted again, with the new columns.
 
-    A label that was posted again may have another text than the one its classifier was trained on.
+    A label that was posted again may have a different text from the one its classifier learned.
     """
     files = view.bundle.novel
     if files is None:
@@ -109,7 +109,7 @@ def _novel(view: View, new_column: Indices) -> NovelFiles | None:
 
 
 def _details(view: View, labels: Sequence[Label], new_row: dict[int, int]) -> list[str]:
-    """Return the details text of each label, or no texts if no label has details."""
+    """Return the details text of each label, or an empty list if no label has details."""
     details = [
         dump(
             Details(

@@ -1,1 +1,1 @@
-"""Prediction with RAE-XMC: retrieve, weigh, vote, rank."""
+"""Prediction with RAE-XMC: retrieve keys, weigh them, let them vote, rank the labels."""

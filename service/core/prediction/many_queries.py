@@ -1,10 +1,9 @@
 """The best labels of many queries at once, for offline evaluation.
 
-`Predictor` answers a few queries with their texts and evidence; this ranks thousands, by the same
-equations and in the same order of addition, so labels, their order and their scores are equal to
-the last bit (`tests/unit/service/core/prediction/test_many_queries.py`).
+`Predictor` answers a few queries, with texts and evidence. This module ranks thousands. Both use
+the same equations and order of addition, so labels and scores are equal to the last bit.
 
-Shapes: n queries, b retrieved keys a query at most, m retrieved keys of all queries one after the
+Shapes: n queries, b retrieved keys per query at most, m retrieved keys of all queries one after the
 other, v votes of these keys, c candidates (one label of one query each), L labels, k ranked labels.
 """
 
@@ -22,30 +21,30 @@ from service.core.types import Bools, Doubles, Floats, Indices, Rows
 
 
 class ValueRows(Protocol):
-    """The rows of V: what voting needs of a memory. `View` offers it."""
+    """The interface to the rows of V that voting needs; a `View` implements it."""
 
     def is_instance(self, rows: Rows) -> Bools:
-        """Which of `rows` [m] are instance rows."""
+        """Return which of `rows` [m] are instance rows."""
         ...
 
     def weighted_votes(self, rows: Rows) -> WeightedVotes:
-        """The labels [v] that `rows` [m] vote for, how many each row has [m], and vote weights [v].
+        """Return the labels [v] that `rows` [m] vote for, the count per row, and the weights [v].
 
-        Votes lie row after row; the weights are None where every vote weighs 1.
+        Votes are listed row after row. The weights are None if every vote weighs 1.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelOrder:
-    """All labels sorted by id, the order of equal scores."""
+    """All labels sorted by id, which is the order of labels with equal scores."""
 
     rank_of_label: Rows  # [L]
     label_at_rank: Rows  # [L]
 
     @classmethod
     def of(cls, ids: Sequence[str]) -> Self:
-        """The order of labels whose ids [L] are given by column of V."""
+        """Sort labels by id; `ids` [L] are given in the order of V's columns."""
         label_at_rank = np.argsort(np.array(ids, object), kind="stable").astype(np.int64)
         rank_of_label = np.empty(len(ids), np.int64)
         rank_of_label[label_at_rank] = np.arange(len(ids))
@@ -54,10 +53,10 @@ class LabelOrder:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankedLabels:
-    """The best labels of each query, descending by score, ties in order of label id.
+    """The best labels of each query, descending by score; ties are ordered by label id.
 
-    `labels` [n, k] are columns of V with `scores` [n, k]. Where a query has fewer than k
-    candidates, the places at the end hold label -1 and score 0.
+    `labels` [n, k] are columns of V, with `scores` [n, k]. If a query has fewer than k candidates,
+    the remaining places hold label -1 and score 0.
     """
 
     labels: Rows
@@ -65,15 +64,14 @@ class RankedLabels:
 
 
 def retriever_distributions(*, similarities: Floats, rows: Rows, tau: float) -> Doubles:
-    """Softmax over each query's retrieved keys (Eq. 5), [n, b].
+    """Return the softmax over each query's retrieved keys (Eq. 5), [n, b].
 
-    `rows` [n, b] holds -1, at the end only, where fewer than b keys were retrieved; the weight of
-    these places is 0.
+    If fewer than b keys were retrieved, `rows` [n, b] end with -1. These places weigh 0.
     """
     weights = np.zeros(rows.shape)
     counts = np.count_nonzero(rows >= 0, axis=1)  # [n]
-    # Subtle: numpy adds pairwise, so zeros at the end would change the sum's last bits. Queries
-    # are therefore summed together only where they have equally many keys.
+    # Subtle: numpy adds in pairs, so trailing zeros would change the last bits of a sum. So only
+    # queries with equal numbers of keys are summed together.
     for count in np.unique(counts).tolist():
         queries = np.flatnonzero(counts == count)
         weights[queries, :count] = retriever_distribution(
@@ -93,14 +91,14 @@ def rank_labels(
 ) -> RankedLabels:
     """Score the labels that the retrieved keys vote for (Eq. 4 and 7) and rank them.
 
-    `rows` [n, b] are the retrieved keys of each query, -1 where there is none, `weights` [n, b]
-    their softmax. Needs memory for n x L numbers: give a few hundred queries at a time.
+    `rows` [n, b] are the retrieved keys of each query, -1 for none. `weights` [n, b] are their
+    softmax. Memory grows with n x L, so pass a few hundred queries at a time.
     """
     retrieved = rows >= 0
     keys = rows[retrieved]  # [m]
     labels, votes_per_key, vote_weights = memory.weighted_votes(keys)
     query_of_vote = np.repeat(np.nonzero(retrieved)[0], votes_per_key)  # [v]
-    # A candidate's number: candidates of a query lie together, in order of label id.
+    # Candidates are numbered so that those of a query are adjacent, in order of label id.
     numbers = query_of_vote * len(order.rank_of_label) + order.rank_of_label[labels]
     candidates, candidate_of_vote = _distinct(numbers, below=len(rows) * len(order.rank_of_label))
     scores = sum_votes(
@@ -125,29 +123,29 @@ def rank_labels(
 
 
 def _distinct(numbers: Rows, *, below: int) -> tuple[Rows, Indices]:
-    """`np.unique` with its inverse, by a table of all numbers 0..below in place of a sort."""
+    """Return what `np.unique` with its inverse returns, using a table instead of a sort."""
     seen = np.zeros(below, bool)
     seen[numbers] = True
     distinct = np.flatnonzero(seen)
-    position = np.empty(below, np.int32)  # only the places of `distinct` are written and read
+    position = np.empty(below, np.int32)  # only entries of `distinct` are written and read
     position[distinct] = np.arange(len(distinct), dtype=np.int32)
     return distinct, position[numbers]
 
 
 def _best(scores: Doubles, counts: Rows, *, top_k: int) -> tuple[Rows, Rows]:
-    """The best candidates of each query and their places 0..top_k in its ranking.
+    """Return the best candidates of each query, and the place 0..top_k of each in its ranking.
 
-    `scores` [c] lie query by query, `counts` [n] of them each; equal scores keep their order.
+    `scores` [c] are listed query by query, `counts` [n] per query. Ties keep their order.
     """
     width = int(counts.max(initial=0))
     inside = np.arange(width) < counts[:, None]  # [n, width]
     table = np.full(inside.shape, -np.inf)
     table[inside] = scores
-    if width > top_k:  # as `best_candidates`: a sort of all candidates would take longer
+    if width > top_k:  # as in `best_candidates`, because sorting all candidates takes longer
         cut = width - top_k
         inside &= table >= np.partition(table, cut, axis=1)[:, cut, None]
     query, column = np.nonzero(inside)
-    by_score = np.lexsort((-table[inside], query))  # stable; its last key counts most
+    by_score = np.lexsort((-table[inside], query))  # stable; the last key is the primary one
     query, column = query[by_score], column[by_score]
     first_candidate = np.cumsum(counts) - counts  # [n]
     kept_before = np.cumsum(np.count_nonzero(inside, axis=1)) - np.count_nonzero(inside, axis=1)

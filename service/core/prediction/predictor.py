@@ -1,32 +1,34 @@
-"""A query's way from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
+"""Answers a query from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
 
 With an item memory, a query's vector is fused with items between encoding and retrieval. With a
-second ranking, the best labels are ranked again by trees.
+reranker, trees reorder the best labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
+from threading import Lock
 from time import perf_counter
 
 import numpy as np
+from cachetools import LRUCache
 
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
-from service.core.items.fused_queries import FusedQueries
-from service.core.items.named_items import places_of
+from service.core.items.fusion import FusedQueries, places_of
 from service.core.memory.view import View
-from service.core.prediction.evidence import evidence
-from service.core.prediction.query_cache import QueryCache
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
+from service.core.prediction.scoring import places
 from service.core.types import (
     Answer,
+    Evidence,
     Floats,
     FusedItem,
+    Indices,
     Keyword,
     Prediction,
     PredictOptions,
@@ -35,20 +37,56 @@ from service.core.types import (
     Rows,
 )
 
-AttendedItems = tuple[FusedItem, ...] | None  # of one query, as `Prediction` holds them
+EVIDENCE_ROWS = 10  # the most rows that explain one keyword
+
+
+class QueryCache:
+    """A cache of recently used vectors by text; threads may share it."""
+
+    def __init__(self, entries: int) -> None:
+        """Keep at most `entries` vectors; 0 keeps none."""
+        self._vectors: LRUCache[str, Floats] = LRUCache(entries)
+        self._lock = Lock()
+        self.hits = 0
+        self.misses = 0
+
+    def fill(self, queries: Sequence[str], vectors: Floats) -> list[int]:
+        """Copy known vectors into vectors [B, d]; return the positions of unknown queries."""
+        missing = []
+        with self._lock:
+            for position, query in enumerate(queries):
+                known = self._vectors.get(query)
+                if known is None:
+                    missing.append(position)
+                else:
+                    vectors[position] = known
+            self.hits += len(queries) - len(missing)
+            self.misses += len(missing)
+        return missing
+
+    def add(self, encoded: Mapping[str, Floats]) -> None:
+        """Remember vectors [d] by text."""
+        if self._vectors.maxsize == 0:
+            return
+        with self._lock:
+            for text, vector in encoded.items():
+                self._vectors[text] = vector
+
+
+AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
 
 
 class Stopwatch:
-    """Seconds by stage."""
+    """Measures seconds by stage."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.seconds: dict[str, float] = {}
-        self._within = 0.0  # seconds of stages within the present one
+        self._within = 0.0  # seconds of stages nested in the current one
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a block under `name`, without the stages within it."""
+        """Time a block as stage `name`, without the stages nested in it."""
         start, before, self._within = perf_counter(), self._within, 0.0
         try:
             yield
@@ -60,10 +98,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Searched:
-    """Queries [B], the vectors [B, d] that were searched for them, and what was retrieved.
-
-    `similarities` and `rows` [B, b] are those of `View.retrieve`.
-    """
+    """Queries [B], their vectors [B, d], and the `similarities` and `rows` [B, b] of found keys."""
 
     queries: Sequence[str]
     vectors: Floats
@@ -71,7 +106,7 @@ class Searched:
     rows: Rows
 
     def part(self, queries: slice) -> Searched:
-        """Some of the queries."""
+        """Return some of the queries."""
         return Searched(
             queries=self.queries[queries],
             vectors=self.vectors[queries],
@@ -81,7 +116,7 @@ class Searched:
 
 
 class Predictor:
-    """Answers queries from any view of the memory; holds no state but a cache of encoded texts."""
+    """Answers queries from any view of the memory. Its only state is a cache of encoded queries."""
 
     def __init__(
         self,
@@ -94,8 +129,8 @@ class Predictor:
     ) -> None:
         """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
 
-        `ranker` counts the votes of retrieved keys, by default in compiled code if it was built.
-        `reranker` is the second ranking of a bundle that has one.
+        `ranker` counts the votes of retrieved keys. By default it is the compiled code, if that was
+        built. `reranker` is the bundle's, if it has one.
         """
         self._encoder = encoder
         self._tau = tau
@@ -106,19 +141,7 @@ class Predictor:
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
-        vectors = self.encode(queries, watch)
-        return self.answer(view, queries, vectors, options, watch)
-
-    def answer(
-        self,
-        view: View,
-        queries: Sequence[str],
-        vectors: Floats,
-        options: PredictOptions,
-        watch: Stopwatch,
-    ) -> Answer:
-        """Answer encoded queries [B, d]; `watch` may hold the seconds of their encoding."""
-        fused = self.fuse(view, vectors, options, watch)
+        fused = self.fuse(view, self.encode(queries, watch), options, watch)
         with watch.stage("retrieve"):
             searched = self.search(view, queries, fused.vectors, options)
         with watch.stage("score"):
@@ -134,18 +157,23 @@ class Predictor:
         items: Sequence[AttendedItems],
         watch: Stopwatch,
     ) -> tuple[Prediction, ...]:
-        """The keywords of queries from their retrieved keys.
+        """Return the keywords of queries from their retrieved keys.
 
-        `items` [B] are those of `explained_items`. Times the stage "rerank" within the present one.
+        `items` [B] come from `explained_items`. The stage "rerank" nests in the current stage.
         """
         rankings = self.rank(view, searched, options, watch)
         return tuple(
-            Prediction(query=query, keywords=self.keywords(view, ranking, options), items=attended)
+            Prediction(
+                query=query,
+                keywords=self.keywords(view, ranking, options),
+                items=attended,
+                score_kind=ranking.score_kind,
+            )
             for query, ranking, attended in zip(searched.queries, rankings, items, strict=True)
         )
 
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
-        """Unit vectors [B, d] of queries, from the cache where it has them."""
+        """Return unit vectors [B, d] of queries, from the cache if it has them."""
         vectors = np.empty((len(queries), self._encoder.dimension), np.float32)
         missing = self._cache.fill(queries, vectors)
         if missing:
@@ -162,10 +190,10 @@ class Predictor:
     def fuse(
         self, view: View, vectors: Floats, options: PredictOptions, watch: Stopwatch
     ) -> FusedQueries:
-        """The vectors [B, d] that are searched: fused with items, if `view` has an item memory.
+        """Return the vectors [B, d] to search: fused with items if `view` has an item memory.
 
-        The items are the nearest, or those of the options. Raises `NotInBundle` for the latter
-        where `view` has no item memory, and as `places_of`.
+        The items are the nearest, or those that the options name. Raises what `places_of` raises,
+        and `NotInBundle` if the options name items but `view` has no item memory.
         """
         if view.items is None:
             if options.items is not None:
@@ -176,43 +204,35 @@ class Predictor:
                 return view.fused(vectors)
             return view.fused(vectors, [places_of(view.items, options.items)] * len(vectors))
 
-    def retrieve(self, view: View, vectors: Floats, options: PredictOptions) -> tuple[Floats, Rows]:
-        """The keys that may vote for encoded queries [B, d]: similarities and rows, [B, b]."""
-        return view.retrieve(
+    def search(
+        self, view: View, queries: Sequence[str], vectors: Floats, options: PredictOptions
+    ) -> Searched:
+        """Retrieve the keys that may vote for queries [B] with vectors [B, d]."""
+        similarities, rows = view.retrieve(
             vectors,
             depth=options.depth,
             kind=voting_kind(options.memorization),
             exact=options.exact,
         )
-
-    def search(
-        self, view: View, queries: Sequence[str], vectors: Floats, options: PredictOptions
-    ) -> Searched:
-        """The queries [B] with their vectors [B, d] and what `retrieve` returns."""
-        similarities, rows = self.retrieve(view, vectors, options)
         return Searched(queries=queries, vectors=vectors, similarities=similarities, rows=rows)
 
     def rank(
         self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
     ) -> Iterator[Ranking]:
-        """The best labels of each query: by their votes, or by the second ranking on request."""
-        retrieved, top_k = (searched.similarities, searched.rows), options.top_k
-        reranker = self._reranker
+        """Yield the best labels of each query, ranked by votes, or by the reranker if requested."""
+        top_k, reranker = options.top_k, self._reranker
         if reranker is None or not options.candidates:
-            yield from self.vote(view, retrieved, options)
+            yield from self._vote(view, searched, options)
             return
-        first = self.vote(view, retrieved, replace(options, top_k=max(top_k, options.candidates)))
+        first = self._vote(view, searched, replace(options, top_k=max(top_k, options.candidates)))
         for query, vector, ranking in zip(searched.queries, searched.vectors, first, strict=True):
             with watch.stage("rerank"):
                 ranking = reranker.rerank(view, query, vector, ranking, top_k=top_k)
             yield ranking
 
-    def vote(
-        self, view: View, retrieved: tuple[Floats, Rows], options: PredictOptions
-    ) -> Iterator[Ranking]:
-        """The best labels of each query by the votes of its retrieved keys."""
-        for similarities, rows in zip(*retrieved, strict=True):
-            if len(rows) and rows[-1] < 0:  # places without a row are the last
+    def _vote(self, view: View, searched: Searched, options: PredictOptions) -> Iterator[Ranking]:
+        for similarities, rows in zip(searched.similarities, searched.rows, strict=True):
+            if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
                 count = np.count_nonzero(rows >= 0)
                 similarities, rows = similarities[:count], rows[:count]
             yield self._ranker.rank(
@@ -222,7 +242,7 @@ class Predictor:
     def keywords(
         self, view: View, ranking: Ranking, options: PredictOptions
     ) -> tuple[Keyword, ...]:
-        """The labels of a ranking with what an answer shows of them."""
+        """Return the labels of a ranking, with the fields that an answer shows."""
         explanations = evidence(view, ranking) if options.explain else repeat(())
         keywords = []
         all_votes: Iterable[float | None] = ranking.votes or repeat(None)
@@ -247,9 +267,9 @@ class Predictor:
 def explained_items(
     view: View, fused: FusedQueries, options: PredictOptions
 ) -> Sequence[AttendedItems]:
-    """The items [B] that each query attended to; None for each that is not to be explained.
+    """Return the items [B] that each query attended to.
 
-    None, too, for a view without an item memory.
+    They are None if the view has no item memory or no explanation was requested.
     """
     if not options.explain or view.items is None:
         return [None] * len(fused.vectors)
@@ -257,11 +277,67 @@ def explained_items(
 
 
 def voting_kind(memorization: float) -> RowKind | None:
-    """The only kind of row that can vote, if there is only one (Eq. 8).
+    """Return the only kind of row that can vote, or None if both can (Eq. 8).
 
-    At lambda = 0 the memory is a dual encoder over Z, at lambda = 1 a kNN classifier over X: rows
-    of the other block would fill the depth without a vote, so they are not searched.
+    At lambda = 0 the memory is a dual encoder over Z, at lambda = 1 a kNN classifier over X. Rows
+    of the other block would use up the depth without voting, so they are not searched.
     """
     if memorization == 0.0:
         return RowKind.LABEL
     return RowKind.INSTANCE if memorization == 1.0 else None
+
+
+def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
+    """Return the rows that voted for each of the k columns of a ranking, the heaviest first.
+
+    If a row voted for several columns with the same weight, these share one `Evidence`.
+    """
+    by_weight = np.argsort(-ranking.weights, kind="stable")  # [b]
+    rows, similarities = ranking.rows[by_weight], ranking.similarities[by_weight]
+    labels, votes_per_key, vote_weights = view.weighted_votes(rows)
+    key_of_vote = np.repeat(np.arange(len(rows)), votes_per_key)  # [v]
+    weights = ranking.weights[by_weight][key_of_vote]  # [v]
+    if vote_weights is not None:
+        # Votes now weigh differently from their keys, so they are sorted again, heaviest first.
+        weights = weights * vote_weights
+        heaviest = np.argsort(-weights, kind="stable")
+        labels, key_of_vote, weights = labels[heaviest], key_of_vote[heaviest], weights[heaviest]
+    votes, counts = first_votes(labels, columns=ranking.columns)  # [n], [k]
+    keys, weights = key_of_vote[votes], weights[votes]  # [n]
+    equal = keys if vote_weights is None else np.arange(len(keys))  # equal ones share an Evidence
+    _, first, place = np.unique(equal, return_index=True, return_inverse=True)
+    keys = keys[first]
+    shared = [
+        Evidence(
+            kind=RowKind.INSTANCE if is_instance else RowKind.LABEL,
+            text=view.text(row),
+            similarity=similarity,
+            weight=weight,
+        )
+        for is_instance, row, similarity, weight in zip(
+            view.is_instance(rows[keys]).tolist(),
+            rows[keys].tolist(),
+            similarities[keys].tolist(),
+            weights[first].tolist(),
+            strict=True,
+        )
+    ]
+    explained = map(shared.__getitem__, place.tolist())
+    return [tuple(islice(explained, count)) for count in counts]
+
+
+def first_votes(labels: Indices, *, columns: Sequence[int]) -> tuple[Rows, list[int]]:
+    """Return the first `EVIDENCE_ROWS` votes for each of `columns` [k], and their counts [k].
+
+    `labels` [v] are the columns voted for. A vote is returned as its place in `labels`; places [n]
+    are listed column by column.
+    """
+    column_of_vote = places(labels, among=columns)  # [v]
+    voted = np.flatnonzero(column_of_vote >= 0)
+    # Stable: the votes for one column keep their order.
+    small = column_of_vote[voted].astype(np.min_scalar_type(len(columns)))  # small: faster to sort
+    voted = voted[np.argsort(small, kind="stable")]
+    counts = np.bincount(column_of_vote[voted], minlength=len(columns))  # [k]
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.arange(len(voted)) - starts < EVIDENCE_ROWS
+    return voted[first], np.minimum(counts, EVIDENCE_ROWS).tolist()

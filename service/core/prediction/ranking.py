@@ -1,13 +1,11 @@
-"""The best labels of one query from its retrieved keys, in compiled code or in numpy.
+"""Ranks the best labels of one query from its retrieved keys, in compiled code or in numpy.
 
-The installation compiles `votes.c` into `libvotes.so` (see `hatch_build.py`); where that was not
-built, numpy computes the same. Both apply the equations of `scoring` and add each label's votes in
-the order of the keys, so their scores are equal to the last bit. The compiled one takes a third of
-the time.
+The installation compiles `votes.c` into `libvotes.so` (see `hatch_build.py`). Without it, numpy
+computes the same in three times the time. Both apply the equations of `scoring` and add each
+label's votes in the order of the keys, so their scores are equal to the last bit.
 
-Subtle: the call keeps the interpreter's lock. It takes some twenty microseconds; who releases the
-lock for so short a time waits to have it back, beside a busy thread up to the switch interval of
-5 ms (measured: 99th percentile 18 ms in place of 0.6).
+Subtle: the call keeps the interpreter's lock, because it takes only about twenty microseconds. A
+thread that releases the lock waits up to the switch interval of 5 ms to get it back.
 
 Shapes: b retrieved keys of one query, n votes, k labels.
 """
@@ -15,11 +13,12 @@ Shapes: b retrieved keys of one query, n votes, k labels.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +26,30 @@ from numpy.typing import NDArray
 from service.core.bundle.bundle import Bundle
 from service.core.memory.label_table import LabelTable
 from service.core.memory.view import View
-from service.core.prediction.compiled import compiled_or
 from service.core.prediction.scoring import (
     best_candidates,
     predictive_scores,
     retriever_distribution,
     value_weights,
 )
-from service.core.types import Doubles, Floats, PredictOptions, Rows
+from service.core.types import Doubles, Floats, PredictOptions, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
-_ROOM_FOR_TIES = 32  # labels beyond top_k that a first call has room for
+_ROOM_FOR_TIES = 32  # the first call has room for this many labels beyond top_k
 _OUT_OF_MEMORY = -1
 _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
+
+Compiled = TypeVar("Compiled")
+log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """The best labels of one query, descending by score, ties in order of label id.
+    """The best labels of one query, descending by score; ties are ordered by label id.
 
-    `columns` [k] of V with `scores` [k] are plain numbers, as there are few. `rows` [b],
-    `similarities` [b] and `weights` [b] (Eq. 4 applied) are the keys that voted. Scores are sums of
-    votes (Eq. 7); where labels were ranked a second time, `votes` [k] are these sums.
+    `columns` [k] of V and `scores` [k] are plain numbers, because there are few. `rows` [b],
+    `similarities` [b] and `weights` [b] (after Eq. 4) describe the keys that voted. Scores are sums
+    of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
     """
 
     columns: Sequence[int]
@@ -58,9 +59,14 @@ class Ranking:
     weights: Doubles
     votes: Sequence[float] | None = None
 
+    @property
+    def score_kind(self) -> ScoreKind:
+        """Whether the scores are sums of votes or probabilities."""
+        return "votes" if self.votes is None else "probability"
 
-class Ranker(Protocol):
-    """Counts the votes of retrieved keys and ranks the labels."""
+
+class NumpyRanker:
+    """Counts the votes of retrieved keys and ranks the labels, with the functions of `scoring`."""
 
     def rank(
         self,
@@ -73,25 +79,9 @@ class Ranker(Protocol):
     ) -> Ranking:
         """Rank the labels that `rows` [b] vote for.
 
-        `similarities` [b] are those of the keys, descending, and `tau` the softmax's temperature.
+        `similarities` [b] of the keys are descending. `tau` is the temperature of the softmax.
         Raises `IndexError` for a row that the memory does not have.
         """
-        ...
-
-
-class NumpyRanker:
-    """The functions of `scoring` one after the other."""
-
-    def rank(
-        self,
-        view: View,
-        *,
-        rows: Rows,
-        similarities: Floats,
-        tau: float,
-        options: PredictOptions,
-    ) -> Ranking:
-        """Return what `Ranker.rank` says."""
         weights = value_weights(
             weights=retriever_distribution(similarities=similarities, tau=tau),
             is_instance=view.is_instance(rows),
@@ -126,40 +116,33 @@ class _Values(ctypes.Structure):
         ("entries", ctypes.c_int64),
         ("indptr", ctypes.c_void_p),
         ("indices", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),  # NULL where every vote weighs 1
+        ("weights", ctypes.c_void_p),  # NULL if every vote weighs 1
     )
 
 
 class _BundleValues:
-    """The values of one bundle; keeps the arrays whose addresses they hold."""
+    """The values of one bundle. Also keeps the arrays alive whose addresses it contains."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
+        self.bundle, weights = bundle, bundle.vote_weights
         self._arrays = (
             np.ascontiguousarray(bundle.indptr, np.int64),
             np.ascontiguousarray(bundle.indices, np.int32),
+            None if weights is None else np.ascontiguousarray(weights, np.float32),
         )
-        indptr, indices = self._arrays
-        weights = bundle.vote_weights
-        self._weights = None if weights is None else np.ascontiguousarray(weights, np.float32)
-        self.values = _Values(
-            instances=bundle.instances,
-            labels=bundle.labels,
-            entries=len(indices),
-            indptr=indptr.ctypes.data,
-            indices=indices.ctypes.data,
-            weights=None if self._weights is None else self._weights.ctypes.data,
-        )
+        addresses = (None if array is None else array.ctypes.data for array in self._arrays)
+        sizes = (bundle.instances, bundle.labels, len(bundle.indices))
+        self.values = _Values(*sizes, *addresses)
         self.address = ctypes.addressof(self.values)
 
 
 class CompiledRanker:
-    """`votes.c`; only the softmax's exponentials and their sum are numpy's."""
+    """Ranks with `votes.c`. Only the softmax's exponentials and their sum are computed by numpy."""
 
     def __init__(self) -> None:
         """Load the compiled library.
 
-        Raises `OSError` if it was not built, and `AttributeError` if another version was.
+        Raises `OSError` if it was not built, and `AttributeError` if another version was built.
         """
         self._best = ctypes.PyDLL(str(LIBRARY)).best_voted_labels
         self._best.restype = ctypes.c_int64
@@ -167,8 +150,8 @@ class CompiledRanker:
         self._best.argtypes = [
             *(pointer, pointer, integer),  # values; rows, b
             *(pointer, real, real),  # exponentials and their sum, lambda
-            *(pointer, pointer, integer),  # learned rows: votes of each, kinds, how many rows
-            *(pointer, pointer, integer),  # columns that these vote for, weights of votes or NULL
+            *(pointer, pointer, integer),  # learned rows: the votes of each, the kinds, the number
+            *(pointer, pointer, integer),  # the columns that learned rows vote for, weights or NULL
             *(pointer, integer),  # deleted columns
             *(integer, integer),  # top_k, room
             *(pointer, pointer, pointer),  # written: columns, scores, weights
@@ -184,7 +167,7 @@ class CompiledRanker:
         tau: float,
         options: PredictOptions,
     ) -> Ranking:
-        """Return what `Ranker.rank` says."""
+        """Rank like `NumpyRanker.rank`, with equal results to the last bit."""
         b, top_k = len(rows), options.top_k
         exponentials = np.true_divide(similarities, tau, dtype=np.float64)
         if b:
@@ -223,21 +206,43 @@ class CompiledRanker:
         return last
 
 
+Ranker = CompiledRanker | NumpyRanker
+
+
 def open_ranker() -> Ranker:
-    """Return the compiled ranker; without a library, or with an old one, numpy's and a warning."""
+    """Return the compiled ranker, or numpy's with a warning; see `compiled_or`."""
     in_numpy: Ranker = NumpyRanker()
     return compiled_or(CompiledRanker, in_numpy, slower="numpy counts the votes", source="votes.c")
+
+
+def compiled_or(
+    load: Callable[[], Compiled], fallback: Compiled, *, slower: str, source: str
+) -> Compiled:
+    """Return what `load` opens, or `fallback` with a warning if the library is missing or old.
+
+    `slower` ends the warning with what the fallback does, such as "numpy counts the votes".
+    `source` is the path of the C file within service/core/prediction.
+    """
+    try:
+        return load()
+    except (OSError, AttributeError) as error:
+        log.warning(
+            f"{slower}, which takes longer; install the package again to compile"
+            f" service/core/prediction/{source}",
+            extra={"cause": str(error)},
+        )
+        return fallback
 
 
 def in_order(
     columns: Sequence[int], scores: Sequence[float], *, labels: LabelTable, top_k: int
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the `top_k` best columns and their scores, equal scores in order of label id."""
-    if len(set(scores)) == len(scores):  # most often, so no id decides
+    """Return the `top_k` best columns and their scores; ties are ordered by label id."""
+    if len(set(scores)) == len(scores):  # usual case: no ties, so ids are not needed
         best = sorted(zip(scores, columns, strict=True), reverse=True)[:top_k]
         return [column for _, column in best], [score for score, _ in best]
     times = Counter(scores)
-    # Reading an id takes longer than the rest, and most labels tie with no other.
+    # Reading ids takes longest, so they are read only for labels that tie.
     candidates = sorted(
         (-score, labels.id_at(column) if times[score] > 1 else "", column)
         for column, score in zip(columns, scores, strict=True)
@@ -246,7 +251,7 @@ def in_order(
 
 
 def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
-    """The arguments that describe those of `rows` [b] that were learned since the bundle."""
+    """Return the C arguments for those of `rows` [b] that were learned since the bundle."""
     if not view.parts:
         return _NOTHING_LEARNED
     rows = rows[rows >= view.base_rows]
@@ -267,7 +272,7 @@ def _sized(array: NDArray[Any], dtype: type[np.generic]) -> tuple[bytes, int]:
 
 
 def _bytes(array: NDArray[Any], dtype: type[np.generic]) -> bytes:
-    """A copy for C: to ask numpy for an array's address takes longer than to copy a small one."""
+    """Return a copy for C, because asking numpy for a small array's address takes longer."""
     return array.astype(dtype, copy=False).tobytes()
 
 

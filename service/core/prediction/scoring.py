@@ -1,25 +1,31 @@
-"""The equations of RAE-XMC's prediction, one pure function each.
+"""The equations of RAE-XMC's prediction, each as one pure function.
 
 Source: Chang et al., "Retrieval-Augmented Encoders for Extreme Multi-label Text Classification".
 
-Shapes: b retrieved keys of one query, in descending similarity; v votes, the labels that these keys
-vote for, one key after the other.
+Shapes: b retrieved keys of one query, in descending similarity; v votes of these keys for labels,
+key after key.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.core.types import Bools, Doubles, Floats, Indices, Rows
 
+# With at least one vote per this many columns, filling a table over all columns is faster. With
+# fewer votes, as in a large bundle, a search among sorted columns is faster.
+TABLE_ENTRIES_A_VOTE = 32
+
 
 def retriever_distribution(*, similarities: Floats, tau: float) -> Doubles:
-    """Softmax over the retrieved keys' similarities at temperature tau (Eq. 5, top b only).
+    """Return the softmax of the keys' similarities at temperature tau (Eq. 5, top b only).
 
-    Takes the similarities of one query [b], or of several [..., b], and returns the same shape.
-    Similarities are inner products of unit vectors. An index that returns squared L2 distances
-    must convert them first (s = 1 - distance / 2), or the temperature would be tau / 2.
+    Takes the similarities of one query [b] or of several [..., b], and returns the same shape.
+    Similarities are inner products of unit vectors. If an index returns squared L2 distances,
+    convert them first (s = 1 - distance / 2). Otherwise the temperature would be tau / 2.
     """
     if similarities.shape[-1] == 0:
         return np.zeros(similarities.shape)
@@ -29,7 +35,7 @@ def retriever_distribution(*, similarities: Floats, tau: float) -> Doubles:
 
 
 def value_weights(*, weights: Doubles, is_instance: Bools, memorization: float) -> Doubles:
-    """Scale each key by its block of V = [lambda Y; (1 - lambda) I] (Eq. 4)."""
+    """Scale each key's weight by its block of V = [lambda Y; (1 - lambda) I] (Eq. 4)."""
     return np.where(is_instance, memorization, 1.0 - memorization) * weights  # [b]
 
 
@@ -40,11 +46,10 @@ def predictive_scores(
     votes_per_key: NDArray[np.int64],
     vote_weights: Floats | None = None,
 ) -> tuple[Indices, Doubles]:
-    """The sparse product p = w V (Eq. 7) of one query.
+    """Return the sparse product p = w V (Eq. 7) of one query: distinct labels, and their scores.
 
-    `labels` [v] are the labels that the b keys vote for, one key after the other, `votes_per_key`
-    [b] says how many each key has, and `vote_weights` [v] are the entries of V (None: all are 1).
-    Returns the distinct labels, ascending, and their scores.
+    `labels` [v] are the labels that the b keys vote for, `votes_per_key` [b] counts them per key,
+    and `vote_weights` [v] are the entries of V (None: all are 1). Returned labels are ascending.
     """
     distinct, group_of_vote = np.unique(labels, return_inverse=True)
     scores = sum_votes(
@@ -65,11 +70,10 @@ def sum_votes(
     groups: int,
     vote_weights: Floats | None = None,
 ) -> Doubles:
-    """Sum the votes of each group, [groups]; a vote weighs what its key weighs.
+    """Sum the votes of each group, [groups].
 
-    `vote_weights` [v], where given, multiply that: they are the entries of V.
-    `group_of_vote` [v] says which score each vote adds to. Votes are added in their order, so equal
-    input gives equal bits.
+    A vote weighs as much as its key, times its entry in `vote_weights` [v] if given.
+    `group_of_vote` [v] is the group of each vote. Equal input gives equal bits.
     """
     votes = np.repeat(weights, votes_per_key)  # [v]
     if vote_weights is not None:
@@ -78,8 +82,24 @@ def sum_votes(
 
 
 def best_candidates(*, scores: Doubles, top_k: int) -> Rows:
-    """Positions of the top_k scores and of everything that ties with the last of them."""
+    """Return the positions of the top_k scores, and of all that tie with the last of these."""
     if len(scores) <= top_k:
         return np.arange(len(scores))
     threshold = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
     return np.flatnonzero(scores >= threshold)
+
+
+def places(labels: Indices, *, among: Sequence[int] | Indices | Rows) -> Rows:
+    """Return the place of each of `labels` [v] in the columns `among` [k], or -1."""
+    columns = np.asarray(among, np.int64)
+    if len(columns) == 0 or len(labels) == 0:
+        return np.full(len(labels), -1, np.int64)
+    size = max(int(labels.max()), int(columns.max())) + 1
+    if size <= TABLE_ENTRIES_A_VOTE * len(labels):
+        place_of = np.full(size, -1, np.int64)
+        place_of[columns] = np.arange(len(columns))
+        return place_of[labels]
+    ascending = np.argsort(columns, kind="stable")
+    ordered = columns[ascending]
+    place = np.minimum(np.searchsorted(ordered, labels), len(ordered) - 1)
+    return np.where(ordered[place] == labels, ascending[place], -1)

@@ -1,9 +1,9 @@
 /* The best labels of one query: Eq. 4 and 7 of RAE-XMC after the softmax of Eq. 5, then the top k.
  *
- * `ranking.py` calls this; `scoring.py` holds the same equations in numpy. Every operation is the
- * same in the same order: each label's votes are added key after key, as `scoring.sum_votes` adds
- * them. Compiled with -ffp-contract=off, so that no product is fused with a sum and rounded
- * differently, scores are equal to the last bit.
+ * `ranking.py` calls this; `scoring.py` holds the same equations in numpy. Both do the same steps
+ * in the same order: each label's votes are added key after key, as in `scoring.sum_votes`.
+ * Compiled with -ffp-contract=off, no product is fused with a sum and rounded differently. So
+ * scores are equal to the last bit.
  *
  * Shapes: b keys, v votes of these keys, n candidates (the distinct labels among the votes).
  */
@@ -13,40 +13,40 @@
 
 enum { OUT_OF_MEMORY = -1, OUT_OF_RANGE = -2 };
 enum { MAX_TABLE_BITS = 31 };
-enum { LINE = 64 / sizeof(int32_t) }; /* votes, or their weights, in one line of the cache */
+enum { LINE = 64 / sizeof(int32_t) }; /* votes, or weights of votes, per cache line */
 
-/* The bundle's rows of V = [Y; I]: a row below `instances` is a row of Y, a CSR matrix; a row below
- * `instances + labels` votes for its own label. */
+/* The bundle's rows of V = [Y; I]. A row below `instances` is a row of Y, a CSR matrix. A row from
+ * there up to `instances + labels` votes for its own label. */
 typedef struct {
     int64_t instances, labels, entries;
     const int64_t *indptr;  /* [instances + 1] */
     const int32_t *indices; /* [entries] */
-    const float *weights;   /* [entries], or NULL where every vote weighs 1 */
+    const float *weights;   /* [entries], or NULL if every vote weighs 1 */
 } Values;
 
-/* Those keys whose rows were learned since, and their votes, key after key. */
+/* The keys that were learned since the bundle, and their votes, key after key. */
 typedef struct {
     int64_t keys, entries;
     const int64_t *counts;      /* [keys] */
     const int32_t *indices;     /* [entries] */
-    const float *weights;       /* [entries], or NULL where every vote weighs 1 */
+    const float *weights;       /* [entries], or NULL if every vote weighs 1 */
     const uint8_t *is_instance; /* [keys] */
 } Learned;
 
-/* The softmax of the keys' similarities: a key's share is exponentials[key] / total. */
+/* The softmax of the keys' similarities: a key weighs exponentials[key] / total. */
 typedef struct {
     const double *exponentials; /* [b] */
     double total, memorization;
 } Softmax;
 
-/* The next of the learned keys, and its first vote. */
+/* The next learned key, and its first vote. */
 typedef struct {
     int64_t key, entry;
 } Next;
 
 /* Candidates in the order of their first vote, found through a hash table with linear probing. */
 typedef struct {
-    int32_t *place_at_slot; /* [2 ** bits], -1 where a slot is free */
+    int32_t *place_at_slot; /* [2 ** bits], -1 if a slot is free */
     int32_t *labels;        /* [v] */
     double *scores;         /* [v] */
     int64_t count;
@@ -70,8 +70,8 @@ static void add_vote(Candidates *candidates, int32_t label, double weight)
     candidates->scores[place] += weight;
 }
 
-/* The number of a key's votes, or OUT_OF_RANGE. A label's vote for itself is written to `own`. The
- * votes' weights are NULL where each weighs 1. */
+/* Return the number of a key's votes, or OUT_OF_RANGE. Writes a label's vote for itself to `own`.
+ * `weights` becomes NULL if each vote weighs 1. */
 static int64_t votes_of(const Values *values, const Learned *learned, int64_t row, Next *next,
                         int32_t *own, const int32_t **votes, const float **weights)
 {
@@ -103,14 +103,14 @@ static int64_t votes_of(const Values *values, const Learned *learned, int64_t ro
     return count;
 }
 
-/* The matrix is far larger than the cache: fetch what will be read, all at the same time. */
+/* The matrix is far larger than the cache: fetch all that will be read, in parallel. */
 static void prefetch(const void *first, int64_t count)
 {
     for (int64_t vote = 0; vote < count; vote += LINE)
         __builtin_prefetch((const int32_t *)first + vote);
 }
 
-/* The number v of all votes, or OUT_OF_RANGE. Brings them into the cache. */
+/* Return the number v of all votes, or OUT_OF_RANGE. Brings the votes into the cache. */
 static int64_t count_votes(const Values *values, const Learned *learned, const int64_t *rows,
                            int64_t b)
 {
@@ -200,19 +200,19 @@ static void replace_smallest(double *heap, int64_t size, double score)
     heap[parent] = score;
 }
 
-/* The top_k-th largest of more than top_k scores; `heap` is room for top_k numbers. */
+/* Return the top_k-th largest of more than top_k scores; `heap` has room for top_k numbers. */
 static double smallest_kept(const Candidates *candidates, int64_t top_k, double *heap)
 {
     for (int64_t place = 0; place < top_k; place++)
-        heap[place] = -1.0; /* below every score: scores are sums of weights */
+        heap[place] = -1.0; /* below every score, because scores are sums of weights */
     for (int64_t place = 0; place < candidates->count; place++)
         if (candidates->scores[place] > heap[0])
             replace_smallest(heap, top_k, candidates->scores[place]);
     return heap[0];
 }
 
-/* Move the labels with the top_k highest scores to the front, with everything that ties with the
- * last of them, and return how many these are. `heap` is room for top_k numbers. */
+/* Move the labels with the top_k highest scores to the front, and all that tie with the last one.
+ * Return how many labels these are. `heap` has room for top_k numbers. */
 static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
 {
     double threshold = -1.0;
@@ -230,8 +230,8 @@ static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
 }
 
 /* See `CompiledRanker` in ranking.py. Writes the weights [b] of the keys, and at most `room` labels
- * and scores. Returns how many there are, or OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its votes
- * lie outside the matrix. */
+ * and scores. Returns the number of these labels, OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its
+ * votes are outside the matrix. */
 int64_t best_voted_labels(const Values *values, const int64_t *rows, int64_t b,
                           const double *exponentials, double total, double memorization,
                           const int64_t *learned_counts, const uint8_t *learned_is_instance,

@@ -1,1 +1,1 @@
-"""Child processes of low priority."""
+"""Child processes: how they are started, their priority and their memory."""

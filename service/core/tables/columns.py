@@ -1,12 +1,13 @@
-"""Columns of a table file, with the line number of each row.
+"""Reads columns of a table file, with the line number of each row.
 
     .csv      a header line; fields may be quoted; see `separated` for delimiters
     .tsv      tab-separated with a header line; no quoting
-    .jsonl    one JSON object a line
-    .txt      one text a line, without a header: the only column, whatever its name
+    .jsonl    one JSON object per line
+    .txt      one text per line, without a header: the only column, whatever its name
     .parquet  needs pyarrow; a "line" in messages is the row, from 1
 
-All but parquet may be gzip (`.gz`). Blank lines of a table are skipped.
+All formats except parquet may be gzip (`.gz`). Blank lines of a table are skipped. The functions
+for a cell raise `ValueError` that says what is wrong.
 """
 
 from __future__ import annotations
@@ -16,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from service.core.errors import InvalidData, InvalidInput, MissingExtra
-from service.core.files.bad_rows import OnBadRow, stop
-from service.core.files.lines import json_rows, numbered_lines
+from service.core.files.lines import OnBadRow, good_lines, json_rows, stop
 from service.core.tables.separated import (
     check_columns,
     missing_column,
-    read_csv,
-    read_tsv,
+    read_separated,
     sniff_delimiter,
 )
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".txt", ".parquet")
 AFTER = "file (each may be followed by .gz), or a .parquet file"
 
-Row = tuple[int, list[Any]]  # its line, and the values of the wanted columns
+Row = tuple[int, list[Any]]  # its line, and the values of the requested columns
 
 
 def read_columns(
@@ -40,28 +39,25 @@ def read_columns(
     on_bad: OnBadRow = stop,
     extra: str = "bulk",
 ) -> Iterator[Row]:
-    """Yield the line and the values of `columns` of each row.
+    """Yield the line and the values of `columns` for each row.
 
-    `delimiter` is for csv files, by default that of the header. `on_bad` gets `InvalidData` with
-    file, line and column of every bad row. Raises `InvalidData` for a file or a header that cannot
-    be read, and `MissingExtra`, which names `extra`, for parquet without pyarrow.
+    `delimiter` is only for csv files; by default it is found in the header. `on_bad` gets an
+    `InvalidData` with file, line and column for every bad row. Raises `InvalidData` if the file or
+    its header cannot be read, and `MissingExtra`, which names `extra`, for parquet without pyarrow.
     """
     ending = ending_of(path, columns=len(columns))
-    if ending == ".csv":
-        parted = delimiter_of(path, columns, given=delimiter)
-        return read_csv(path, columns, delimiter=parted or ",", on_bad=on_bad)
-    delimiter_of(path, columns, given=delimiter)
+    chosen = delimiter_of(path, columns, given=delimiter)
     if ending == ".parquet":
         return _read_parquet(path, columns, extra)
-    read = {".tsv": read_tsv, ".jsonl": _read_jsonl, ".txt": _read_text}[ending]
-    return read(path, columns, on_bad=on_bad)
+    if ending in (".jsonl", ".txt"):
+        read = _read_jsonl if ending == ".jsonl" else _read_text
+        return read(path, columns, on_bad=on_bad)
+    quoted = ending == ".csv"
+    return read_separated(path, columns, delimiter=chosen or "\t", quoted=quoted, on_bad=on_bad)
 
 
 def ending_of(path: Path, *, columns: int = 1) -> str:
-    """The ending that tells the format, without .gz; raises `InvalidData` for an unknown one.
-
-    Its message offers a text file only where one column is wanted.
-    """
+    """Return the file ending of the format, without .gz; raises `InvalidData` if it is unknown."""
     packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if packed else path.suffix
     if ending not in ENDINGS or (packed and ending == ".parquet"):
@@ -71,9 +67,9 @@ def ending_of(path: Path, *, columns: int = 1) -> str:
 
 
 def delimiter_of(path: Path, columns: Sequence[str], *, given: str | None = None) -> str | None:
-    """The delimiter to read a csv file with: the one that is `given`, or that of its header.
+    """Return the delimiter of a csv file: `given`, or the one found in the header.
 
-    None for other files. Raises `InvalidInput` where one is given for such a file.
+    For other files, returns None; raises `InvalidInput` if a delimiter is given for one.
     """
     if ending_of(path, columns=len(columns)) == ".csv":
         return given if given is not None else sniff_delimiter(path, columns)
@@ -85,12 +81,8 @@ def delimiter_of(path: Path, columns: Sequence[str], *, given: str | None = None
 def _read_text(path: Path, columns: Sequence[str], *, on_bad: OnBadRow) -> Iterator[Row]:
     if len(columns) > 1:
         raise InvalidData(path, f"has one column, and {len(columns)} are wanted; give a table")
-    damaged: list[InvalidData] = []
-    for line, text in numbered_lines(path, damaged.append):
-        if damaged:
-            on_bad(damaged.pop())
-        else:
-            yield line, [text]
+    for line, text in good_lines(path, on_bad):
+        yield line, [text]
 
 
 def _read_jsonl(path: Path, columns: Sequence[str], *, on_bad: OnBadRow) -> Iterator[Row]:
@@ -123,3 +115,34 @@ def _read_parquet(path: Path, columns: Sequence[str], extra: str) -> Iterator[Ro
         raise InvalidData(path, f"cannot be read as parquet: {error}", line=line + 1) from error
     except UnicodeDecodeError as error:
         raise InvalidData(path, "not valid UTF-8", line=line + 1) from error
+
+
+def text_cell(value: Any) -> str:
+    """Return a text that is not empty, with normalized whitespace."""
+    if not isinstance(value, str | None):
+        raise ValueError(f"must be a text, not {type(value).__name__}")
+    normal = " ".join((value or "").split())
+    if not normal:
+        raise ValueError("is empty")
+    return normal
+
+
+def label_id_cell(value: Any) -> str:
+    """Return a text, or a whole number as text."""
+    return text_cell(str(value) if type(value) is int else value)
+
+
+def items_cell(value: Any, *, delimiter: str) -> tuple[str, ...]:
+    """Return texts or whole numbers, from a list or separated by `delimiter`; () if empty."""
+    if isinstance(value, str):
+        parts: list[Any] = value.split(delimiter)
+    elif isinstance(value, list):
+        parts = value
+    else:
+        parts = [value]
+    return tuple(label_id_cell(part) for part in parts if not is_blank(part))
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell, or a part of a cell, is empty."""
+    return value is None or (isinstance(value, str) and not value.strip())

@@ -1,1 +1,1 @@
-"""The way of a query through the engine: admission by delay, the queue, and answering threads."""
+"""A query's way through the engine: admission by delay, the queue, and the answering threads."""

@@ -1,33 +1,102 @@
-"""The way of a query: waiting for a version, admission, the queue, the answering threads."""
+"""A query's way: waiting for a version, admission, the queue, and the answering threads.
+
+A thread takes a batch from the queue. All queries of a batch are encoded together, then searched
+and scored.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from typing import Any
 
-from service.core.errors import ClientLeft, DeadlineExceeded, InvalidInput, Overloaded
-from service.core.types import Answer, PredictOptions
+import numpy as np
+
+from service.core.errors import (
+    ClientLeft,
+    DeadlineExceeded,
+    InvalidInput,
+    KeymatchError,
+    Overloaded,
+)
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.prediction.predictor import (
+    AttendedItems,
+    Searched,
+    Stopwatch,
+    explained_items,
+)
+from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
-from service.engine.reading.answer_threads import AnswerThreads
-from service.engine.reading.query_request import Client, QueryRequest, Serializer
-from service.engine.reading.task_queue import TaskQueue
-from service.engine.reading.view_waiters import ViewWaiters
+from service.engine.reading.task_queue import Batch, Client, QueryRequest, QueryTask, TaskQueue
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
 
-# By how many queues of `queue_labels` a version may lie ahead of the memory. A commit of another
-# process writes at most what its queue holds, and the log is read here within milliseconds of each
-# commit, so two queues are more than an acknowledged write can lie ahead: at the default of 10,000,
-# twenty times the lag of which the alert KeymatchLogLag warns.
+# A `min_version` may lie ahead of the memory by so many times `queue_labels`. A commit of another
+# process writes at most one full queue, and is read here within milliseconds, so an acknowledged
+# write is never further ahead. At the default of 10,000, this is twenty times the lag at which the
+# alert KeymatchLogLag fires.
 FULL_QUEUES = 2
+
+Outcome = Callable[[], None]  # completes or fails a request; called in its event loop
+Results = tuple[tuple[Prediction, ...], tuple[bytes, ...]]  # as `Answer` holds them
+
+log = logging.getLogger("keymatch")
+
+
+class ViewWaiters:
+    """Coroutines that wait for a view; the writer's thread wakes them.
+
+    asyncio.Condition and anyio's events wake only coroutines of their own thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Event] = set()  # only the event loop's thread changes it
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def notify(self) -> None:
+        """Announce a new view. Any thread may call this."""
+        if self._waiters and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake_all)
+
+    async def wait(self, reached: Callable[[], bool], *, client: Client | None = None) -> None:
+        """Return once `reached()` is true. It is checked now and after each new view.
+
+        Raises `ClientLeft` soon after `client` has left.
+        """
+        if reached():
+            return
+        wake, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._waiters.add(wake)  # before `reached` is checked again, so no view is missed
+        if client is not None:
+            client.on_leave = wake.set
+        try:
+            while not reached():
+                if client is not None and client.left:
+                    raise ClientLeft("the client disconnected before the memory was new enough")
+                await wake.wait()
+                wake.clear()
+        finally:
+            self._waiters.remove(wake)
+            if client is not None:
+                client.on_leave = None
+
+    def _wake_all(self) -> None:
+        for wake in self._waiters:
+            wake.set()
 
 
 class ReadPath:
-    """Answers queries from the newest view; belongs to the event loop."""
+    """Answers queries from the newest view.
+
+    Only the event loop calls `predict`. Threads answer the requests that it puts into the queue.
+    """
 
     def __init__(
         self,
@@ -38,60 +107,43 @@ class ReadPath:
         settings: EngineSettings,
     ) -> None:
         """Start the threads that take from `queue`; `loaded` returns the bundle that is served."""
-        self._queue, self._loaded = queue, loaded
-        self._threads = AnswerThreads(queue, telemetry, threads=settings.threads)
+        self._queue, self._telemetry, self._loaded = queue, telemetry, loaded
         self._version_waiters = settings.version_waiters
         self._most_in_flight = FULL_QUEUES * settings.queue_labels  # events
         self.waiters = ViewWaiters()
-
-    def submit(self, function: Callable[[], None]) -> Future[None]:
-        """Call `function` in the next free answering thread."""
-        return self._threads.submit(function)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"answer-{number}", daemon=True)
+            for number in range(settings.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Answer what waits, then end the threads."""
-        self._threads.close()
+        """Answer waiting requests, then end the threads."""
+        self._queue.close()
+        for thread in self._threads:
+            thread.join()
 
-    async def predict(
-        self,
-        queries: Sequence[str],
-        base: PredictOptions,
-        *,
-        deadline: float,
-        min_version: int,
-        client: Client | None,
-        serialize: Serializer | None,
-        **requested: Any,
-    ) -> tuple[str, Answer]:
-        """Answer queries, see `Engine.predict`; one whose `client` has left is not worked on.
+    async def predict(self, request: QueryRequest) -> tuple[str, Answer]:
+        """Answer a request, unless its client leaves; returns the bundle's name and the answer.
 
-        `serialize` is called in an answering thread with each prediction, in whose place the answer
-        then holds the bytes. Raises `InvalidInput` for a `min_version` that cannot come,
-        `Overloaded`, `DelayExceeded`, `DeadlineExceeded`, `ClientLeft`, or what `serialize` raises.
+        Raises `InvalidInput` for a `min_version` too far ahead, `Overloaded`, `DelayExceeded`,
+        `DeadlineExceeded`, `ClientLeft`, or what the request's `choose` or `serialize` raises.
         """
         queued = monotonic()
-        if client is not None:
-            client.arrived(len(queries))
-            # What the event loop was late counts: a request waits there, too.
-            queued = client.received
-        if self._version() < min_version:
-            await self._wait_for(min_version, deadline, client)
+        if request.client is not None:
+            request.client.arrived(len(request.queries))
+            # The wait begins here: the time that a request waits for the event loop counts.
+            queued = request.client.received
+        if self._version() < request.min_version:
+            await self._wait_for_version(request)
             queued = monotonic()
-        loaded = self._loaded()
-        request = QueryRequest(
-            queries,
-            loaded.options(base, **requested),
-            loaded=loaded,
-            queued=queued,
-            deadline=deadline,
-            client=client,
-            serialize=serialize,
-        )
+        request.join(self._loaded(), queued=queued)
         self._queue.put(request)
-        return loaded.name, await self._answer(request)
+        return request.loaded.bundle.manifest.name, await self._answer(request)
 
     async def _answer(self, request: QueryRequest) -> Answer:
-        """Wait for the answer, as long as the deadline has not passed and the client is there."""
+        """Wait for the answer until the deadline passes or the client leaves."""
         client, seconds = request.client, max(0.0, request.deadline - monotonic())
         late = DeadlineExceeded("the deadline passed before the answer was there")
         timer = request.loop.call_later(seconds, self._queue.withdraw, request, late)
@@ -105,9 +157,10 @@ class ReadPath:
             if client is not None:
                 client.on_leave = None
 
-    async def _wait_for(self, min_version: int, deadline: float, client: Client | None) -> None:
-        """Wait for a version outside the queue, where nobody waits behind this request."""
-        if min_version - self._version() > self._most_in_flight:
+    async def _wait_for_version(self, request: QueryRequest) -> None:
+        """Wait for `min_version` outside the queue, so that no other request is delayed."""
+        wanted = request.min_version
+        if wanted - self._version() > self._most_in_flight:
             raise InvalidInput(
                 f"the newest version is {self._version()} here, and writes under way reach at most"
                 f" {self._most_in_flight} further",
@@ -116,12 +169,155 @@ class ReadPath:
         if len(self.waiters) >= self._version_waiters:
             raise Overloaded(f"{len(self.waiters)} requests wait for a version", retry_after=1)
         try:
-            async with asyncio.timeout(deadline - monotonic()):
-                await self.waiters.wait(lambda: self._version() >= min_version, client=client)
+            async with asyncio.timeout(request.deadline - monotonic()):
+                await self.waiters.wait(lambda: self._version() >= wanted, client=request.client)
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"the memory did not reach version {min_version} before the deadline"
+                f"the memory did not reach version {wanted} before the deadline"
             ) from error
 
     def _version(self) -> int:
         return self._loaded().memory.view.version
+
+    # The answering threads ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        search_in_one_thread()
+        while (work := self._queue.take()) is not None:
+            if not isinstance(work, Batch):
+                work()
+                continue
+            start, outcomes = monotonic(), list[Outcome]()
+            try:
+                answer_batch(work, self._telemetry, outcomes)
+            except BaseException as error:  # every waiting client must get an error
+                outcomes += [partial(task.request.fail, error) for task in work.tasks]
+            finally:
+                self._queue.finish(work, seconds=monotonic() - start)
+                _deliver(work, outcomes)
+
+
+def _deliver(batch: Batch, outcomes: Sequence[Outcome]) -> None:
+    """Deliver all outcomes at once: waking the event loop costs more than completing a request."""
+    requests = [*(task.request for task in batch.tasks), *(request for request, _ in batch.dropped)]
+    if not requests:
+        return
+    try:
+        requests[0].loop.call_soon_threadsafe(_complete, outcomes)
+    except RuntimeError:  # the event loop has ended, and nobody waits
+        log.warning("answers came after the server had stopped", extra={"answers": len(outcomes)})
+
+
+def _complete(outcomes: Sequence[Outcome]) -> None:
+    for complete in outcomes:
+        complete()
+
+
+def answer_batch(batch: Batch, telemetry: Telemetry, outcomes: list[Outcome]) -> None:
+    """Append an outcome for every task and every dropped request of a batch."""
+    outcomes += [partial(request.fail, error) for request, error in batch.dropped]
+    if not batch.tasks:
+        return
+    taken = monotonic()
+    telemetry.batch_size.labels("predict").observe(len(batch))
+    by_bundle: dict[int, list[QueryTask]] = {}  # two bundles during a reload
+    for task in batch.tasks:
+        telemetry.observe_stages({"queue": taken - task.request.queued})
+        by_bundle.setdefault(id(task.request.loaded), []).append(task)
+    for tasks in by_bundle.values():
+        try:
+            outcomes += _encode_and_search(tasks, taken, telemetry)
+        except Exception as error:
+            if len(tasks) == 1:
+                outcomes.append(partial(tasks[0].request.fail, error))
+                continue
+            # Answer the tasks one by one, so a bad request does not fail the others in its batch.
+            for task in tasks:
+                try:
+                    outcomes += _encode_and_search([task], taken, telemetry)
+                except Exception as own_error:
+                    outcomes.append(partial(task.request.fail, own_error))
+
+
+def _encode_and_search(
+    tasks: Sequence[QueryTask], taken: float, telemetry: Telemetry
+) -> list[Outcome]:
+    """Answer tasks of one bundle. Tasks that expire during encoding are not searched."""
+    watch = Stopwatch()
+    vectors = tasks[0].request.loaded.predictor.encode(
+        [query for task in tasks for query in task.queries], watch
+    )
+    telemetry.observe_stages(watch.seconds)
+    outcomes: list[Outcome] = []
+    alike: dict[tuple[int, PredictOptions], list[tuple[QueryTask, Floats]]] = {}
+    now, start = monotonic(), 0
+    for task in tasks:
+        rows = vectors[start : start + len(task)]
+        start += len(task)
+        error = task.request.useless(now)
+        if error is not None:
+            outcomes.append(partial(task.request.fail, error))
+        else:
+            alike.setdefault((id(task.view), task.request.options), []).append((task, rows))
+    for group in alike.values():
+        own = [task for task, _ in group]
+        rows = group[0][1] if len(group) == 1 else np.concatenate([rows for _, rows in group])
+        outcomes += _search(own, rows, dict(watch.seconds), taken, telemetry)
+    return outcomes
+
+
+def _search(
+    tasks: Sequence[QueryTask],
+    vectors: Floats,
+    encoding: dict[str, float],
+    taken: float,
+    telemetry: Telemetry,
+) -> list[Outcome]:
+    """Answer tasks of one view and equal options from their vectors [B, d].
+
+    Each task gets the stage durations of its whole batch, including `encoding`.
+    """
+    watch, view, options = Stopwatch(), tasks[0].view, tasks[0].request.options
+    predictor = tasks[0].request.loaded.predictor
+    fused = predictor.fuse(view, vectors, options, watch)
+    queries = [query for task in tasks for query in task.queries]
+    with watch.stage("retrieve"):
+        searched = predictor.search(view, queries, fused.vectors, options)
+    results: list[Results | KeymatchError] = []
+    with watch.stage("score"):
+        items, start = explained_items(view, fused, options), 0
+        for task in tasks:
+            own = slice(start, start := start + len(task))
+            results.append(_results(task, searched.part(own), items[own], watch))
+    telemetry.observe_stages(watch.seconds)
+    outcomes: list[Outcome] = []
+    for task, result in zip(tasks, results, strict=True):
+        if isinstance(result, KeymatchError):
+            outcomes.append(partial(task.request.fail, result))
+            continue
+        predictions, serialized = result
+        part = Answer(
+            version=view.version,
+            predictions=predictions,
+            seconds={"queue": taken - task.request.queued, **encoding, **watch.seconds},
+            serialized=serialized,
+        )
+        outcomes.append(partial(task.request.add, task, part))
+    return outcomes
+
+
+def _results(
+    task: QueryTask, searched: Searched, items: Sequence[AttendedItems], watch: Stopwatch
+) -> Results | KeymatchError:
+    """Score a task unless it has expired; serialize the results if its request asks for that."""
+    request, predictor = task.request, task.request.loaded.predictor
+    error = request.useless(monotonic())
+    if error is not None:
+        return error
+    try:
+        predictions = predictor.predictions(task.view, searched, request.options, items, watch)
+        if request.serialize is None:
+            return predictions, ()
+        return (), tuple(map(request.serialize, predictions))
+    except KeymatchError as refusal:  # the answer would be too large
+        return refusal

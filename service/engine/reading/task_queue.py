@@ -1,28 +1,363 @@
-"""The queue between the event loop and the answering threads; counts work in plain queries."""
+"""The queue between the event loop and the answering threads. Work is counted in plain queries.
+
+A request is cut into tasks for the threads, and their answers are joined. A costly query counts as
+several plain ones (`query_cost`). A request that nobody needs any more ends after its present task.
+
+Small and large requests have a lane each, whose delay is controlled. While a lane is overloaded,
+its requests are refused by their header, before their body is read.
+
+A lane is overloaded if its minimum delay over an interval exceeds a target, as in CoDel. Sources:
+Nichols and Jacobson, "Controlling Queue Delay" (2012); Maurer, "Fail at Scale" (2015), and `Codel`
+of Facebook's Folly, which applies it to requests. A burst delays some requests and is then worked
+off. But if even the shortest wait is too long, more arrives than can be answered.
+
+Folly accepts every request into its queue. There are three differences:
+
+- The delay is the age of the oldest waiting request, not of the one that is taken next. The
+  latter says nothing in a queue that serves the newest first.
+- A single delay longer than an interval is overload at once: the queue has been full that long.
+- Overload ends after an interval without refusals. Refusals keep the queue short, so a short
+  delay does not show that the load fell. Ending earlier would let the queue fill again.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Lock
 from time import monotonic
+from typing import Protocol
 
-from service.core.errors import DelayExceeded, KeymatchError, Overloaded
-from service.engine.reading.delay_control import DelayControl
-from service.engine.reading.lane import Dropped, Lane
-from service.engine.reading.query_request import TASK_COST, QueryRequest, QueryTask
+from service.core.bundle.manifest import Manifest
+from service.core.errors import (
+    ClientLeft,
+    DeadlineExceeded,
+    DelayExceeded,
+    KeymatchError,
+    Overloaded,
+)
+from service.core.memory.view import View
+from service.core.types import Answer, Prediction, PredictOptions
+from service.engine.loaded_bundle import LoadedBundle
 from service.settings import EngineSettings
 
-BATCH_COST = 8  # at most, of several requests, that a thread takes in one go
-GPU_COST = 64  # of a task and of a batch, with a GPU, which takes little longer than for one query
-_WEIGHT = 0.05  # of the newest batch in the mean time of a plain query
+# CPU milliseconds of a query's parts, measured on one core with 126,665 keys, at several depths and
+# numbers of keywords, with and without evidence. Only their ratios matter: the queue measures this
+# machine's speed. Predicted items cost each query of a bundle the same, and do not count.
+_QUERY = 1.6
+_KEY = 0.004  # per retrieved key, with its votes
+_KEYWORD = 0.0035  # per keyword in the answer
+_EXPLAINED_KEY = 0.002
+_EXPLAINED_KEYWORD = 0.01
+_GIVEN_ITEM = 0.025  # per given item: found by its text, fused, and named in the answer
+_CANDIDATE = 0.007  # per candidate of the reranker
+_UNIT = 2.5  # a query at depth 200 with ten keywords
+
+# The most that a task of several queries costs, so that no request occupies a thread for long. A
+# thread takes several small requests up to this cost at once.
+TASK_COST = 8
+
+Serializer = Callable[[Prediction], bytes]  # called in the answering threads
+
+
+def query_cost(options: PredictOptions) -> int:
+    """Return how many plain queries one query with these options costs, at least 1."""
+    keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
+    key = _KEY + _EXPLAINED_KEY * options.explain
+    milliseconds = (
+        _QUERY
+        + key * options.depth
+        + keyword * options.top_k
+        + _CANDIDATE * options.candidates
+        + _GIVEN_ITEM * len(options.items or ())
+    )
+    return max(1, round(milliseconds / _UNIT))
+
+
+class Client(Protocol):
+    """The sender of a request, such as the HTTP server's connection."""
+
+    left: bool  # whether the connection is closed
+    received: float  # when the whole request was received, by `monotonic`
+    on_leave: Callable[[], None] | None  # called in the event loop when the connection is closed
+
+    def arrived(self, queries: int) -> None:
+        """Note that the request, with this many queries, has reached the engine."""
+
+
+class QueryRequest:
+    """One request. Threads cut and answer its tasks; the event loop does everything else.
+
+    Cutting the first task takes the newest view, from which all tasks are answered.
+    """
+
+    queued: float  # when it began to wait, by `monotonic`
+
+    def __init__(
+        self,
+        queries: Sequence[str],
+        loaded: LoadedBundle,
+        choose: Callable[[Manifest], PredictOptions],
+        *,
+        deadline: float = math.inf,
+        min_version: int = 0,
+        client: Client | None = None,
+        serialize: Serializer | None = None,
+    ) -> None:
+        """Ask for answers of at least `min_version` until `deadline`, a time of `monotonic`.
+
+        `choose` completes the options for the answering bundle, at first `loaded`. With
+        `serialize`, each prediction is serialized as soon as it is made. A large answer is then
+        never held as many objects, which would all be freed at once.
+        """
+        self.queries, self._choose = queries, choose
+        self.deadline, self.min_version = deadline, min_version
+        self.client, self.serialize = client, serialize
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Answer] = self.loop.create_future()
+        self.view: View | None = None
+        self._cut = 0  # number of queries that are already in tasks
+        self._parts: dict[int, Answer] = {}  # by the position of their first query
+        self._missing = len(queries)
+        self._answer_from(loaded)
+
+    def _answer_from(self, loaded: LoadedBundle) -> None:
+        self.loaded, self.options = loaded, self._choose(loaded.bundle.manifest)
+        self.query_cost = query_cost(self.options)
+
+    def join(self, loaded: LoadedBundle, *, queued: float) -> None:
+        """Answer from `loaded`, which is another bundle if a reload ended during the wait.
+
+        Raises as `choose` if this bundle lacks what the request asks for.
+        """
+        self.queued = queued
+        if loaded is not self.loaded:
+            self._answer_from(loaded)
+
+    @property
+    def cost(self) -> int:
+        """The cost of the whole request, in plain queries."""
+        return len(self.queries) * self.query_cost
+
+    @property
+    def uncut(self) -> int:
+        """The cost of the queries that are not in a task yet, in plain queries."""
+        return (len(self.queries) - self._cut) * self.query_cost
+
+    def cut(self, most: int = TASK_COST) -> QueryTask:
+        """Return the next task: one query, or several that together cost at most `most`."""
+        if self.view is None:
+            self.view = self.loaded.memory.view
+        queries = max(1, most // self.query_cost)
+        start, self._cut = self._cut, min(len(self.queries), self._cut + queries)
+        return QueryTask(request=self, view=self.view, start=start, stop=self._cut)
+
+    def useless(self, now: float) -> KeymatchError | None:
+        """Return why nobody needs an answer any more, or None if it is still needed."""
+        if self.client is not None and self.client.left:
+            return ClientLeft("the client disconnected before it was answered")
+        if now > self.deadline or self.future.done():
+            return DeadlineExceeded("the deadline passed while the request waited")
+        return None
+
+    def add(self, task: QueryTask, answer: Answer) -> None:
+        """Keep a task's answer. The last one completes the request."""
+        self._parts[task.start] = answer
+        self._missing -= len(task)
+        if not self._missing and not self.future.done():
+            self.future.set_result(_joined([self._parts[start] for start in sorted(self._parts)]))
+
+    def fail(self, error: BaseException) -> None:
+        """End the request with `error`, unless it has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class QueryTask:
+    """The queries from `start` up to `stop` of a request, to be answered from `view`."""
+
+    request: QueryRequest
+    view: View
+    start: int
+    stop: int
+
+    @property
+    def queries(self) -> Sequence[str]:
+        """The texts of the task."""
+        return self.request.queries[self.start : self.stop]
+
+    @property
+    def cost(self) -> int:
+        """The cost in plain queries."""
+        return len(self) * self.request.query_cost
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def _joined(parts: Sequence[Answer]) -> Answer:
+    """Join the parts to one answer. Its wait is the longest; other stages add up."""
+    if len(parts) == 1:
+        return parts[0]
+    seconds: dict[str, float] = {}
+    for part in parts:
+        for stage, value in part.seconds.items():
+            before = seconds.get(stage, 0.0)
+            seconds[stage] = max(before, value) if stage == "queue" else before + value
+    return Answer(
+        version=parts[0].version,
+        predictions=tuple(prediction for part in parts for prediction in part.predictions),
+        seconds=seconds,
+        serialized=tuple(result for part in parts for result in part.serialized),
+    )
+
+
+Dropped = tuple[QueryRequest, KeymatchError]
+GPU_COST = 64  # `TASK_COST` with a GPU, where a batch takes little longer than a query
+_WEIGHT = 0.05  # of the newest batch or body in a moving average
+MOST_ARRIVING = 64  # requests being received at once; reading them takes some 50 ms
+
+_FIRST_GUESS = 40.0  # bytes of a body per query
+
+
+class DelayControl:
+    """Decides whether a queue is overloaded, and how much may wait in it during overload.
+
+    All times are seconds of one monotonic clock. `observe` is called by one thread at a time. Any
+    thread may read `overloaded` and `limit`, and set `refused`.
+    """
+
+    def __init__(self, *, target: float, interval: float, floor: int) -> None:
+        """Keep the delay near `target` seconds; at least `floor` queries may always wait."""
+        self.overloaded = False
+        self.limit = floor  # queries that may wait during overload: those answered within `target`
+        self.refused = False  # whether anything was refused during this interval
+        self._target, self._interval, self._floor = target, interval, floor
+        self._ends = 0.0
+        self._shortest = 0.0  # seconds, of this interval
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which further waiting is useless while the queue is overloaded."""
+        return 2 * self._target
+
+    def observe(self, delay: float, *, now: float, per_second: float) -> None:
+        """Note the age of the queue's oldest request, in seconds, when a thread takes work.
+
+        The threads can answer `per_second` plain queries per second.
+        """
+        if now >= self._ends:
+            stands = self._shortest > self._target
+            idle = now - self._ends > self._interval  # the queue was empty for a whole interval
+            self.overloaded = not idle and (stands or (self.overloaded and self.refused))
+            self.refused = False
+            self._shortest, self._ends = delay, now + self._interval
+        self._shortest = min(self._shortest, delay)
+        self.overloaded = self.overloaded or delay > self._interval
+        self.limit = max(self._floor, round(per_second * self._target))
+
+
+class Lane:
+    """Waiting requests in order of their arrival; used under the queue's lock.
+
+    The order is first in, first out. If, during overload, more waits than can be answered in time,
+    the newest is taken first: its client is the likeliest to be still waiting. Requests that have
+    waited longer than the control's patience are dropped then. A request of several tasks is
+    finished before the next begins: two at once would take twice as long each.
+    """
+
+    def __init__(self, control: DelayControl) -> None:
+        """Create an empty lane."""
+        self.control = control
+        # The next counts are in plain queries:
+        self.waiting = 0  # not taken by a thread yet
+        self.running = 0  # taken by threads and not finished
+        self.arriving = 0  # still being received; counted by the event loop
+        self.served = 0  # taken so far, compared with the other lane
+        self._requests: deque[QueryRequest] = deque()
+        self._begun: QueryRequest | None = None  # the rest of a request of several tasks
+
+    def __bool__(self) -> bool:
+        return self._begun is not None or bool(self._requests)
+
+    @property
+    def full(self) -> bool:
+        """Whether the lane is overloaded and no further request can be answered in time."""
+        return self.control.overloaded and self.waiting + self.arriving >= self.control.limit
+
+    def put(self, request: QueryRequest) -> None:
+        """Append a request."""
+        self._requests.append(request)
+        self.waiting += request.cost
+
+    def remove(self, request: QueryRequest) -> None:
+        """Remove a request. If a thread has begun it, that thread will see that it ended."""
+        if request.view is None:
+            with suppress(ValueError):  # a thread has dropped it already
+                self._requests.remove(request)
+                self.waiting -= request.uncut
+
+    def take(self, most: int, *, task: int, now: float, per_second: float) -> Batch:
+        """Take tasks that together cost at most `most`, or one larger task.
+
+        A task costs at most `task`, or is one query. The threads can answer `per_second` plain
+        queries per second.
+        """
+        tasks: list[QueryTask] = []
+        delay = now - self._requests[0].queued if self._requests else 0.0
+        dropped = self._drop_old(now)
+        taken = 0
+        while self and taken < most:
+            end = -1 if self._too_many_wait else 0
+            request = self._begun or self._requests[end]
+            if tasks and taken + request.uncut > most:
+                break
+            if request is self._begun:
+                self._begun = None
+            else:
+                del self._requests[end]
+            error = request.useless(now)
+            if error is not None:
+                self.waiting -= request.uncut
+                dropped.append((request, error))
+                continue
+            tasks.append(request.cut(task))
+            taken += tasks[-1].cost
+            if request.uncut:
+                self._begun = request
+        self.waiting -= taken
+        self.running += taken
+        self.served += taken
+        self.control.observe(delay, now=now, per_second=per_second)
+        return Batch(lane=self, tasks=tasks, dropped=dropped)
+
+    @property
+    def _too_many_wait(self) -> bool:
+        return self.control.overloaded and self.waiting > self.control.limit
+
+    def _drop_old(self, now: float) -> list[Dropped]:
+        dropped: list[Dropped] = []
+        oldest = now - self.control.patience
+        while self._too_many_wait and self._requests and self._requests[0].queued < oldest:
+            request = self._requests.popleft()
+            self.waiting -= request.uncut
+            error = request.useless(now) or DelayExceeded(
+                "the service is overloaded; the request waited too long", retry_after=1
+            )
+            dropped.append((request, error))
+            self.control.refused = True
+        return dropped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What a thread takes: tasks to answer, and requests that are given up with an error."""
+    """Tasks for one thread to answer, and dropped requests with their errors."""
 
     lane: Lane
     tasks: Sequence[QueryTask]
@@ -30,48 +365,29 @@ class Batch:
 
     @property
     def cost(self) -> int:
-        """What its tasks cost, in plain queries."""
+        """The cost of its tasks, in plain queries."""
         return sum(task.cost for task in self.tasks)
-
-    @property
-    def interpreted(self) -> bool:
-        """Whether it keeps the interpreter busy."""
-        return any(task.request.interpreted for task in self.tasks)
 
     def __len__(self) -> int:
         return sum(map(len, self.tasks))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Errand:
-    """Something else for an answering thread to do."""
-
-    function: Callable[[], None]
-    future: Future[None]
-
-
 class TaskQueue:
-    """Small and large requests in a lane each; the lane that was served less is next.
+    """A lane for small and one for large requests; the lane that was served less is next.
 
-    So neither starves the other: while both wait, each gets half of the threads' work, however
-    many requests that are. Overload and the limit on what waits or runs are each lane's own: large
-    requests wait longer than small ones by nature, and must not take the places of these.
+    So neither starves the other: while both have requests, each gets half of the threads' work.
+    Each lane has its own overload state and limit: large requests always wait longer than small
+    ones, and must not take their places.
 
-    One thread at a time puts evidence and many keywords together: it is the interpreter's work, in
-    which a second thread would gain nothing, and small requests would wait until either has
-    finished. Where small ones came meanwhile, such work of large requests then rests for as long as
-    it took.
-
-    On the processor, threads share what waits evenly. A GPU computes for one thread at a time, so
-    that one takes all that has come in while the last batch ran.
+    On the CPU, threads share the waiting requests evenly. A GPU computes for one thread at a time,
+    so one thread takes all requests that came in during the last batch.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        """`settings` give the threads, the most queries that wait or run, and the delays."""
+        """Take the number of threads, the largest queue and the delays from `settings`."""
         self._threads, self._most = settings.threads, settings.queue_queries
         gpu = settings.device != "cpu"
         self._task_cost = GPU_COST if gpu else TASK_COST
-        self._batch_cost = GPU_COST if gpu else BATCH_COST
         self._sharing = 1 if gpu else settings.threads  # threads among which a batch is shared out
         self._small, self._large = (
             Lane(
@@ -83,25 +399,22 @@ class TaskQueue:
             )
             for _ in range(2)
         )
-        self._interpreting = False  # whether a thread keeps the interpreter busy
-        self._rests_until = 0.0  # by `monotonic`, such work of large requests
-        self._small_came = False  # since such work was begun
-        self._query_seconds = 0.0  # that a plain query takes one thread, in the mean
-        self._errands: deque[Errand] = deque()
+        self._query_seconds = 0.0  # average time of a plain query in one thread
+        self._errands: deque[Callable[[], None]] = deque()
         self._closed = False
         self._changed = Condition(Lock())
 
     @property
     def depth(self) -> int:
-        """What waits or runs, in plain queries."""
+        """The cost of all waiting and running requests, in plain queries."""
         return sum(lane.waiting + lane.running for lane in (self._small, self._large))
 
     def lane(self, cost: int) -> Lane:
-        """The lane of a request that costs so many plain queries."""
+        """Return the lane of a request that costs `cost` plain queries."""
         return self._small if cost <= self._task_cost else self._large
 
     def refusal(self, lane: Lane, cost: int) -> KeymatchError | None:
-        """Why a request cannot join now, None if it can; called by any thread."""
+        """Return why a request cannot join now, or None. Any thread may call this."""
         held = lane.waiting + lane.running
         if held and held + lane.arriving + cost > self._most:
             return Overloaded("too many queries are waiting", retry_after=1)
@@ -111,7 +424,7 @@ class TaskQueue:
         return None
 
     def put(self, request: QueryRequest) -> None:
-        """Append a request; raises `Overloaded` or `DelayExceeded` where it would wait in vain.
+        """Append a request. Raises `Overloaded` or `DelayExceeded` if it would wait too long.
 
         A request that costs more than its lane may hold is accepted when the lane is empty.
         """
@@ -126,83 +439,118 @@ class TaskQueue:
                 if not other:
                     other.served = 0
             lane.put(request)
-            self._small_came |= lane is self._small
             self._changed.notify(-(-request.cost // self._task_cost))
 
     def withdraw(self, request: QueryRequest, error: KeymatchError) -> None:
-        """End a request with `error`; in the event loop. It no longer takes the place of others."""
+        """End a request with `error`, and free its place. Only the event loop calls this."""
         with self._changed:
             self.lane(request.cost).remove(request)
         request.fail(error)
 
     def send(self, function: Callable[[], None]) -> Future[None]:
-        """Let the next free thread call `function`, before it takes tasks again."""
-        errand = Errand(function=function, future=Future())
+        """Make the next free thread call `function` before it takes tasks again."""
+        future: Future[None] = Future()
+
+        def errand() -> None:
+            try:
+                function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
         with self._changed:
             self._errands.append(errand)
             self._changed.notify()
-        return errand.future
+        return future
 
-    def take(self) -> Batch | Errand | None:
-        """Wait for something to do; None when the queue is closed and empty."""
+    def take(self) -> Batch | Callable[[], None] | None:
+        """Wait for tasks or a function to call; None when the queue is closed and empty."""
         with self._changed:
             while True:
                 if self._errands:
                     return self._errands.popleft()
-                lane = self._next_lane()
-                if lane is not None:
-                    return self._take(lane)
-                if self._closed and not self._small and not self._large:
+                lanes = [lane for lane in (self._small, self._large) if lane]
+                if lanes:
+                    return self._take(min(lanes, key=lambda lane: lane.served))
+                if self._closed:
                     return None
-                self._changed.wait(self._rest_left())
+                self._changed.wait()
 
     def finish(self, batch: Batch, *, seconds: float) -> None:
-        """Note that a batch, which took so many seconds, runs no longer."""
+        """Note that a batch has ended, and how many seconds it took."""
         with self._changed:
             batch.lane.running -= batch.cost
-            if batch.interpreted:
-                self._interpreting = False
-                if batch.lane is self._large and self._small_came:
-                    self._rests_until = monotonic() + seconds
-                self._changed.notify()
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
                 self._query_seconds = mean + _WEIGHT * (each - mean) if mean else each
 
     def close(self) -> None:
-        """Let the threads end once everything that waits is answered."""
+        """Let the threads end once all waiting requests are answered."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def _next_lane(self) -> Lane | None:
-        lanes = [lane for lane in (self._small, self._large) if lane and not self._waits(lane)]
-        return min(lanes, key=lambda lane: lane.served, default=None)
-
-    def _waits(self, lane: Lane) -> bool:
-        """Whether a lane's next task must wait until the interpreter is free, or has rested."""
-        if not lane.interpreted_next:
-            return False
-        return self._interpreting or (lane is self._large and self._rest_left() is not None)
-
-    def _rest_left(self) -> float | None:
-        """For how many seconds the interpreter still rests from large requests, None where not."""
-        left = self._rests_until - monotonic()
-        return left if left > 0 else None
-
     def _take(self, lane: Lane) -> Batch:
-        # What waits is shared among the threads: one that took all of it would let the others idle.
+        # A thread takes its share of the waiting requests: with all of them, others would be idle.
         share = self._task_cost if lane is self._large else -(-lane.waiting // self._sharing)
-        if lane.interpreted_next:
-            share = 1  # one task, which is one query
-        per_second = self._threads / self._query_seconds if self._query_seconds else 0.0
-        tasks, dropped = lane.take(
-            min(share, self._batch_cost),
+        return lane.take(
+            min(share, self._task_cost),
             task=self._task_cost,
             now=monotonic(),
-            per_second=per_second,
+            per_second=self._threads / self._query_seconds if self._query_seconds else 0.0,
         )
-        batch = Batch(lane=lane, tasks=tasks, dropped=dropped)
-        if batch.interpreted:
-            self._interpreting, self._small_came = True, False
-        return batch
+
+
+class Arrivals:
+    """Decides by a request's header whether it may join the queue; belongs to the event loop.
+
+    Many requests can arrive before the first one is read and queued, so requests being received
+    count as waiting. The number of queries in a body is estimated from its length.
+    """
+
+    def __init__(self, queue: TaskQueue) -> None:
+        """Decide about requests for `queue`."""
+        self._queue = queue
+        self._bytes_per_query = _FIRST_GUESS
+        self._requests = 0  # being received
+
+    def refusal(self, body_bytes: int) -> KeymatchError | None:
+        """Return why a request with a body of this size is refused, or None if it is accepted."""
+        if self._requests >= MOST_ARRIVING:
+            return DelayExceeded("too many requests come in at once", retry_after=1)
+        queries = self._guess(body_bytes)
+        return self._queue.refusal(self._queue.lane(queries), queries)
+
+    def begin(self, body_bytes: int) -> Arrival:
+        """Count a request until its `Arrival` ends."""
+        queries = self._guess(body_bytes)
+        self._requests += 1
+        return Arrival(self, self._queue.lane(queries), queries, body_bytes)
+
+    def end(self, body_bytes: int, queries: int) -> None:
+        """Note that a request was received, and how many queries it held, if known."""
+        self._requests -= 1
+        if queries:
+            self._bytes_per_query += _WEIGHT * (body_bytes / queries - self._bytes_per_query)
+
+    def _guess(self, body_bytes: int) -> int:
+        return max(1, round(body_bytes / self._bytes_per_query))
+
+
+class Arrival:
+    """One request that is being received, counted in its lane until `end`."""
+
+    __slots__ = ("_arrivals", "_body_bytes", "_counted", "_lane", "_queries")
+
+    def __init__(self, arrivals: Arrivals, lane: Lane, queries: int, body_bytes: int) -> None:
+        self._arrivals, self._lane = arrivals, lane
+        self._queries, self._body_bytes, self._counted = queries, body_bytes, True
+        lane.arriving += queries
+
+    def end(self, queries: int = 0) -> None:
+        """Stop counting the request; it held `queries`, 0 if unknown."""
+        if self._counted:
+            self._counted = False
+            self._lane.arriving -= self._queries
+            self._arrivals.end(self._body_bytes, queries)

@@ -1,1 +1,1 @@
-"""The way of a write: encoding, one queue, one writer thread, label log, memory."""
+"""A write's way through the engine: encoding, one queue, one writer thread, label log, memory."""

@@ -1,8 +1,8 @@
 """PATCH of a label: the given fields are merged into the newest state of the label.
 
-The merged label is written as a whole, as if it had been posted, so log, replay and snapshots know
-of no merging. It is made, and its texts are encoded, from the newest view; the writer, who holds
-the log's lock, writes it only if the label is still the same, and else it is made again.
+The merged label is written as a whole, like a posted one, so log, replay and snapshots need no
+merging. It is merged and encoded from the newest view. The writer, which holds the log's lock,
+writes it only if the label is still the same. Otherwise the merge is repeated.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from service.core.changes import Item
+from service.core.changes import Posted
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import InvalidInput, KeymatchError, Overloaded
 from service.core.types import NewLabel
-from service.engine.writing.commit import Commit
-from service.engine.writing.operations import Operation, PutLabels
-from service.engine.writing.written import Written
+from service.engine.writing.operations import Commit, Operation, PostLabels, Written
 from service.settings import Limits
 
-ATTEMPTS = 10  # each fails only where another write to the same label has succeeded
+ATTEMPTS = 10  # each fails only if another write to the same label has succeeded
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMerge:
-    """What changes of the label `id`.
+    """A change of the label `id`.
 
-    `text` replaces the label's own unless it is None, `queries` are added, and `metadata` replaces
+    `text` replaces the label's text unless it is None. `queries` are added. `metadata` replaces
     single entries; None removes an entry.
     """
 
@@ -38,7 +36,7 @@ class LabelMerge:
     metadata: Mapping[str, str | None] = field(default_factory=dict)
 
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
-        """The merged label; raises `InvalidInput` where it grows beyond `limits`."""
+        """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
         entries = {**label.metadata, **self.metadata}
         merged = NewLabel(
             id=label.id,
@@ -52,23 +50,23 @@ class LabelMerge:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeIntoLabel:
-    """Merge into a label that is `base`; None where no label has the id."""
+    """Merge into the label `base`; it is None if no label has the id."""
 
     merge: LabelMerge
     base: NewLabel | None
     limits: Limits
 
     @cached_property
-    def items(self) -> Sequence[Item]:
-        """The merged label, where there is one."""
-        with suppress(InvalidInput):  # `plan` says so, unless the request was answered before
+    def items(self) -> Sequence[Posted]:
+        """The merged label, if there is one."""
+        with suppress(InvalidInput):  # `plan` raises it, unless the request was answered before
             return () if self.base is None else (self.merge.into(self.base, self.limits),)
         return ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the merged label unless nothing changes.
 
-        Raises `UnknownLabel`, `LabelChanged` where the label is no longer `base`, `InvalidInput` or
+        Raises `UnknownLabel`, `LabelChanged` if the label is no longer `base`, `InvalidInput` or
         `MemoryFull`.
         """
         commit.draft.labels.require(self.merge.id)
@@ -76,7 +74,7 @@ class MergeIntoLabel:
         if label is None or label != self.base:
             raise LabelChanged("the label has changed since it was read")
         merged = self.merge.into(label, self.limits)
-        return PutLabels(labels=(merged,)).plan(commit, encoded_items)
+        return PostLabels(items=(merged,)).plan(commit, encoded_items)
 
 
 class LabelChanged(KeymatchError):
@@ -90,10 +88,10 @@ async def merge_label(
     write: Callable[[Operation], Awaitable[Written]],
     limits: Limits,
 ) -> Written:
-    """Merge into the newest state of a label, which `label` returns from the newest view.
+    """Merge into the newest state of a label; `label` returns it from the newest view.
 
-    Raises as `write` and `MergeIntoLabel.plan`, and `Overloaded` where other writes to the label
-    come between all the time.
+    Raises as `write` and `MergeIntoLabel.plan`, and `Overloaded` if other writes changed the label
+    before each attempt.
     """
     for _ in range(ATTEMPTS):
         with suppress(LabelChanged):
@@ -102,30 +100,26 @@ async def merge_label(
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
-    """The bytes of names and values in UTF-8."""
+    """Count the bytes of names and values in UTF-8."""
     return sum(len(text.encode()) for pair in metadata.items() for text in pair)
 
 
 def _require_allowed(before: NewLabel, merged: NewLabel, limits: Limits) -> None:
-    """Raise `InvalidInput` for what has grown beyond its limit; limits may have been lowered."""
-    for what, size, size_before, most in (
-        ("queries", len(merged.queries), len(before.queries), limits.label_queries),
-        (
-            "metadata entries",
-            len(merged.metadata),
-            len(before.metadata),
-            limits.metadata_entries,
-        ),
-        (
-            "metadata bytes",
-            metadata_bytes(merged.metadata),
-            metadata_bytes(before.metadata),
-            limits.metadata_bytes,
-        ),
+    """Raise `InvalidInput` if a size grows beyond its limit; an earlier excess is allowed."""
+    most = (limits.label_queries, limits.metadata_entries, limits.metadata_bytes)
+    for (what, size), old, allowed in zip(
+        _sizes(merged).items(), _sizes(before).values(), most, strict=True
     ):
-        if size > max(size_before, most):
+        if size > max(old, allowed):
             raise InvalidInput(
-                f"the label has {size_before} {what} and would have {size}; at most {most} are"
-                " allowed",
+                f"the label has {old} {what} and would have {size}; at most {allowed} are allowed",
                 field=what.partition(" ")[0],
             )
+
+
+def _sizes(label: NewLabel) -> dict[str, int]:
+    return {
+        "queries": len(label.queries),
+        "metadata entries": len(label.metadata),
+        "metadata bytes": metadata_bytes(label.metadata),
+    }

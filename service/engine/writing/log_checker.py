@@ -1,7 +1,7 @@
-"""Walks the whole label log from time to time, so that damage is met before the next start.
+"""Verifies the whole label log from time to time, to find damage before the next start.
 
-Each walk opens the log anew, as a start does: pages that this process has in memory say nothing
-about the file. Where another program seems to have written to the file, a walk begins at once.
+Each walk opens the log again, as a start does: pages cached in this process may differ from the
+file. If another program seems to have written to the file, a walk begins at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from time import monotonic, thread_time
 from service.core.errors import LogCut, LogError
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.database import means_damage
-from service.core.processes.heaps import give_back_free_pages
+from service.core.processes.resources import give_back_free_pages
 
-EVENTS_AT_ONCE = 200  # verified without a pause, some milliseconds
-SHARE = 0.02  # of one core, at most
-HURRIED_SHARE = 0.25  # where another program has written to the file
-LOOK_SECONDS = 0.1  # between two looks whether one has
+EVENTS_AT_ONCE = 200  # verified without a pause, in some milliseconds
+SHARE = 0.02  # most CPU time of a walk, as a share of one core
+HURRIED_SHARE = 0.25  # the same if another program has written to the file
+LOOK_SECONDS = 0.1  # between two checks for such a write
 
 log = logging.getLogger("keymatch")
 
@@ -29,9 +29,9 @@ class LogChecker:
     """A thread that verifies every event, then waits for `pause` seconds, and begins again."""
 
     def __init__(self, label_log: LabelLog, *, pause: float, found: Callable[[str], None]) -> None:
-        """Start the thread; a `pause` of 0 starts none, so that nobody looks at the file either.
+        """Start the thread; a `pause` of 0 starts none.
 
-        After each complete walk `found` is called with the error that was met, empty for none.
+        After each complete walk `found` is called with the error found, or with an empty string.
         """
         self._log, self._pause, self._found = label_log, pause, found
         self._closing = threading.Event()
@@ -60,7 +60,7 @@ class LogChecker:
             except Exception:  # a defect here must not stop the service
                 log.exception("defect in the check of the label log")
                 self._closing.wait(self._pause)
-            give_back_free_pages()  # rows and pages of the walk, some megabytes
+            give_back_free_pages()  # the walk's rows and pages, some megabytes
 
     def _wait(self) -> float:
         """Wait until a walk is due; returns its share of a core."""
@@ -79,9 +79,9 @@ class LogChecker:
         return touched
 
     def _walk(self, share: float) -> bool:
-        """Verify all events; returns false if that was ended early.
+        """Verify all events; returns false if `close` ended the walk early.
 
-        Raises `LogCorrupt`, `LogReplaced`, or `LogError` where the log cannot be read.
+        Raises `LogCorrupt`, `LogReplaced`, or `LogError` if the log cannot be read.
         """
         if self._closing.is_set():
             return False

@@ -1,54 +1,216 @@
-"""The writes that clients can ask for; each plans its changes on the draft of the next view."""
+"""The writes that clients can ask for, and how they reach the writer and return results.
+
+An `Operation` plans its changes on the draft of the next view (`Commit`). A `WriteJob` carries it
+to the writer; `Written` is its result, which the label log keeps with an idempotency key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
-from typing import Protocol
+from time import monotonic
+from typing import Any, Protocol
 
-from service.core.changes import Item
-from service.core.encoding.representer import EncodedItem
-from service.core.errors import KeymatchError, UnknownLabels, echoed
+from service.core.changes import (
+    Change,
+    DeleteItem,
+    DeleteLabel,
+    Posted,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    rows_of,
+)
+from service.core.encoding.representer import EncodedItem, Neighbour
+from service.core.errors import KeymatchError, NotInBundle, UnknownItem, UnknownLabels, echoed
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.draft import Draft
 from service.core.memory.label_table import LabelTable
-from service.core.types import NewInstance, NewLabel
-from service.engine.writing.commit import Commit
-from service.engine.writing.written import Written, WrittenLabel
+from service.core.replay import texts_of
+from service.core.types import NewInstance, NewItem, NewLabel
+from service.engine.loaded_bundle import LoadedBundle
 
-# Unknown ids that are looked for: one more than an answer names. To look up 100,000 takes seconds.
+# The most unknown ids looked for, one more than an answer names: 100,000 would take seconds.
 NAMED_LABELS = 101
 
 
-class Operation(Protocol):
-    """One request's write; applied as a whole, or not at all where `plan` raises."""
+@dataclass(frozen=True, kw_only=True)
+class WrittenLabel:
+    """A label's id, its status (created, updated or unchanged), and the neighbours in its key."""
+
+    id: str
+    status: str
+    neighbours: tuple[Neighbour, ...] = ()
+
+
+LeftOut = tuple[int, int]  # positions of an instance in its request, and of a label in the instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The memory version that holds a request's writes, and each item's result."""
+
+    version: int
+    labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory
+    accepted: int = 0  # number of accepted instances
+    left_out: tuple[LeftOut, ...] = ()  # unknown labels of instances
+
+
+def to_document(written: Written) -> Mapping[str, Any]:
+    """Return the result, without its version, as JSON."""
+    return {
+        "labels": [
+            [label.id, label.status, [astuple(neighbour) for neighbour in label.neighbours]]
+            for label in written.labels
+        ],
+        "accepted": written.accepted,
+        **({"left_out": written.left_out} if written.left_out else {}),
+    }
+
+
+def from_document(version: int, document: Mapping[str, Any]) -> Written:
+    """Return the result from the document that `to_document` made of it."""
+
+    def neighbour(id: str, text: str, similarity: float) -> Neighbour:
+        return Neighbour(id=id, text=text, similarity=similarity)
+
+    return Written(
+        version=version,
+        labels=tuple(
+            WrittenLabel(
+                id=label_id,
+                status=status,
+                neighbours=tuple(neighbour(*each) for each in neighbours),
+            )
+            for label_id, status, neighbours in document["labels"]
+        ),
+        accepted=document["accepted"],
+        left_out=tuple((place, position) for place, position in document.get("left_out", ())),
+    )
+
+
+class Commit:
+    """Collects changes, and applies each one at once to a draft of the next view."""
+
+    def __init__(self, loaded: LoadedBundle) -> None:
+        """Start from the newest view of a bundle's memory."""
+        self.draft = loaded.memory.draft()
+        self.changes: list[Change] = []
+        self._representer, self._memory = loaded.representer, loaded.memory
 
     @property
-    def items(self) -> Sequence[Item]:
+    def version(self) -> int:
+        """The memory version after all changes so far."""
+        return self.draft.version
+
+    @property
+    def next(self) -> int:
+        """The sequence number of the next change."""
+        return self.draft.version + 1
+
+    def require_room(self, items: Sequence[Posted]) -> None:
+        """Raise `MemoryFull` unless `items` fit."""
+        self._memory.require_room(self.draft, items)
+
+    def put_label(self, label: NewLabel, encoded: EncodedItem | None) -> tuple[Neighbour, ...]:
+        """Create or replace a label, and encode it here if `encoded` is None.
+
+        Returns the neighbours that enriched it and still exist. A deleted label's classifier still
+        enriches others, but is not named to clients.
+        """
+        encoded = self.encoded(label, encoded)
+        self.add(PutLabel(sequence=self.next, label=label, vectors=encoded.rows))
+        labels = self.draft.labels
+        return tuple(
+            neighbour for neighbour in encoded.neighbours if labels.column(neighbour.id) is not None
+        )
+
+    def encoded(self, item: Posted, encoded: EncodedItem | None) -> EncodedItem:
+        """Return `encoded`, or encode the item here if that is None."""
+        if encoded is None:
+            [encoded] = self._representer.encode([texts_of(item)])
+        return encoded
+
+    def add(self, change: Change) -> None:
+        """Apply a change to the draft, and keep it for the log."""
+        self.draft.apply([change])
+        self.changes.append(change)
+
+
+class Operation(Protocol):
+    """One request's write; applied as a whole, or not at all if `plan` raises."""
+
+    @property
+    def items(self) -> Sequence[Posted]:
         """The labels or instances whose texts must be encoded."""
         ...
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Add changes to the commit; `encoded_items` match `items`, None where not encoded yet."""
+        """Add changes to the commit. `encoded_items` match `items`; None is not encoded yet."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class PutLabels:
-    """Create or replace labels, in order."""
+class RequestKey:
+    """An idempotency key and the digest of the request that came with it."""
 
-    labels: tuple[NewLabel, ...]
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteJob:
+    """One client's operation, its encoded items, and the future that gets its result.
+
+    `encoded_items` are empty or match the operation's; the writer encodes those that are None.
+    `encoder_fingerprint` identifies the encoder and combiner of the others. `submitted` is a time
+    of `monotonic`. Cancelling the future before the writer takes the job prevents the write.
+    """
+
+    operation: Operation
+    encoded_items: Sequence[EncodedItem | None] = ()
+    encoder_fingerprint: str = ""
+    request: RequestKey | None = None
+    submitted: float = field(default_factory=monotonic)
+    future: Future[Written] = field(default_factory=Future)
 
     @property
-    def items(self) -> Sequence[Item]:
-        """The labels."""
-        return self.labels
+    def unencoded_texts(self) -> int:
+        """Count the texts that the writer may have to encode."""
+        encoded_items = self.encoded_by(self.encoder_fingerprint)
+        return sum(
+            rows_of(item)
+            for item, encoded in zip(self.operation.items, encoded_items, strict=True)
+            if encoded is None
+        )
+
+    def encoded_by(self, encoder_fingerprint: str) -> Sequence[EncodedItem | None]:
+        """Return the encoded items if this encoder encoded them, otherwise None for each.
+
+        A reload between encoding and writing may have replaced the encoder.
+        """
+        if self.encoded_items and self.encoder_fingerprint == encoder_fingerprint:
+            return self.encoded_items
+        return [None] * len(self.operation.items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostLabels:
+    """Create or replace labels, in order."""
+
+    items: tuple[NewLabel, ...]
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Add the labels that the memory does not hold as posted; raises `MemoryFull`."""
-        commit.require_room(changed(self.labels, commit.draft.labels))
+        """Add the labels that the memory does not hold as posted; raises `MemoryFull`.
+
+        A label without an id gets its id here (`LabelTable.identified`).
+        """
+        commit.require_room(changed(self.items, commit.draft.labels))
         written = []
-        for label, encoded in zip(self.labels, encoded_items, strict=True):
+        for new_label, encoded in zip(self.items, encoded_items, strict=True):
+            label = commit.draft.labels.identified(new_label)
             known = commit.draft.labels.as_posted(label.id)
             if known == label:
                 written.append(WrittenLabel(id=label.id, status="unchanged"))
@@ -60,70 +222,61 @@ class PutLabels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoveLabel:
-    """Delete a label."""
+class PostInstances:
+    """Add queries with the labels that they were clicked for.
 
-    id: str
-    items: Sequence[Item] = ()
+    An unknown label refuses the whole request, or is left out if `skip_unknown`.
+    """
 
-    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Delete the label; raises `UnknownLabel`."""
-        commit.draft.labels.require(self.id)
-        commit.delete_label(self.id)
-        return Written(version=commit.version)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PutInstances:
-    """Add queries with the labels that they were clicked for."""
-
-    instances: tuple[NewInstance, ...]
-
-    @property
-    def items(self) -> Sequence[Item]:
-        """The instances."""
-        return self.instances
+    items: tuple[NewInstance, ...]
+    skip_unknown: bool = False
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Add the instances that say something new.
+        """Add the instances that change something. One without a known label is not accepted.
 
-        Raises `UnknownLabels`, naming the labels that do not exist, or `MemoryFull`.
+        Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
-        require_labels(self.instances, commit.draft.labels)
-        commit.require_room(self.instances)
-        for instance, encoded in zip(self.instances, encoded_items, strict=True):
-            if not self._known(commit.draft, instance):
-                commit.put_instance(instance, encoded)
-        return Written(version=commit.version, accepted=len(self.instances))
+        instances, left_out = self.items, tuple[LeftOut, ...]()
+        if self.skip_unknown:
+            instances, left_out = without_unknown(instances, commit.draft.labels)
+        else:
+            require_labels(instances, commit.draft.labels)
+        accepted = [instance for instance in instances if instance.labels]
+        commit.require_room(accepted)
+        for instance, encoded in zip(instances, encoded_items, strict=True):
+            if instance.labels and not self._known(commit.draft, instance):
+                vectors = commit.encoded(instance, encoded).rows
+                commit.add(PutInstance(sequence=commit.next, instance=instance, vectors=vectors))
+        return Written(version=commit.version, accepted=len(accepted), left_out=left_out)
 
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
-        """Whether the query votes for all these labels already, with the weight of the click."""
+        """Return whether the query already votes for all these labels with this click's weight."""
         voted, weights = draft.votes_of(instance.query), draft.weights_of(instance.query)
         weight = instance.vote_weight
         columns = map(draft.labels.column, instance.labels)
         return all(
             column in voted and weights.get(column, 1.0) == weight
             for column in columns
-            if column is not None  # a known label: the others were refused
+            if column is not None  # only known labels: others were refused or left out
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequireLabels:
-    """Refuse instances of unknown labels without having encoded them; writes nothing."""
+    """Refuse instances of unknown labels before they are encoded; writes nothing."""
 
     instances: tuple[NewInstance, ...]
-    items: Sequence[Item] = ()
+    items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Raise `UnknownLabels`, or `LabelsKnown`: no answer, which would be remembered."""
+        """Raise `UnknownLabels` or `LabelsKnown`, since a returned answer would be stored."""
         require_labels(self.instances, commit.draft.labels)
         raise LabelsKnown("all labels exist")
 
 
 class LabelsKnown(KeymatchError):
-    """`RequireLabels` has nothing to refuse."""
+    """All labels of a `RequireLabels` are known."""
 
 
 def require_labels(instances: Sequence[NewInstance], table: LabelTable) -> None:
@@ -139,8 +292,95 @@ def require_labels(instances: Sequence[NewInstance], table: LabelTable) -> None:
         raise UnknownLabels(named)
 
 
-def changed(items: Sequence[Item], table: LabelTable) -> list[Item]:
-    """The instances, and the labels that `table` does not hold as posted."""
-    return [
-        item for item in items if isinstance(item, NewInstance) or table.as_posted(item.id) != item
-    ]
+def without_unknown(
+    instances: Sequence[NewInstance], table: LabelTable
+) -> tuple[tuple[NewInstance, ...], tuple[LeftOut, ...]]:
+    """Return the instances without unknown labels, and the positions of those labels."""
+    known: list[NewInstance] = []
+    left_out: list[LeftOut] = []
+    for place, instance in enumerate(instances):
+        unknown = [
+            position
+            for position, label_id in enumerate(instance.labels)
+            if table.column(label_id) is None
+        ]
+        left_out += [(place, position) for position in unknown]
+        if unknown:
+            labels = enumerate(instance.labels)
+            left = tuple(label_id for position, label_id in labels if position not in unknown)
+            instance = replace(instance, labels=left)
+        known.append(instance)
+    return tuple(known), tuple(left_out)
+
+
+def changed(items: Sequence[Posted], table: LabelTable) -> list[Posted]:
+    """Return the items without labels that `table` already holds as posted."""
+
+    def is_held(label: NewLabel) -> bool:
+        identified = table.identified(label)
+        return table.as_posted(identified.id) == identified
+
+    return [item for item in items if not (isinstance(item, NewLabel) and is_held(item))]
+
+
+def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
+    """Return the items whose texts must be encoded, judging by `table`."""
+    if isinstance(operation, PostInstances) and operation.skip_unknown:
+        return [
+            instance
+            for instance in operation.items
+            if any(table.column(label_id) is not None for label_id in instance.labels)
+        ]
+    return changed(operation.items, table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostItems:
+    """Create or replace items, in order."""
+
+    items: tuple[NewItem, ...]
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add the items that change something. Raises `NotInBundle` or `MemoryFull`.
+
+        An item without an id gets its id here (`ItemMemory.identified`).
+        """
+        _required(commit.draft)
+        commit.require_room(self.items)
+        written = []
+        for new_item, encoded in zip(self.items, encoded_items, strict=True):
+            memory = _required(commit.draft)
+            item = memory.identified(new_item)
+            place = memory.find(item.id)
+            if place is not None and memory.text_at(place) == item.text:
+                written.append(WrittenLabel(id=item.id, status="unchanged"))
+                continue
+            vectors = commit.encoded(item, encoded).rows
+            commit.add(PutItem(sequence=commit.next, item=item, vectors=vectors))
+            status = "created" if place is None else "updated"
+            written.append(WrittenLabel(id=item.id, status=status))
+        return Written(version=commit.version, labels=tuple(written))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOne:
+    """Delete the label or item with this id; `change` is the class of the change."""
+
+    change: type[DeleteLabel | DeleteItem]
+    id: str
+    items: Sequence[Posted] = ()
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Delete it. Raises `UnknownLabel`, or `NotInBundle` or `UnknownItem`."""
+        if self.change is DeleteLabel:
+            commit.draft.labels.require(self.id)
+        elif _required(commit.draft).find(self.id) is None:
+            raise UnknownItem(f"no item has the id {echoed(self.id)}", field="id")
+        commit.add(self.change(sequence=commit.next, id=self.id))
+        return Written(version=commit.version)
+
+
+def _required(draft: Draft) -> ItemMemory:
+    if draft.items is None:
+        raise NotInBundle("item memory", field="items")
+    return draft.items

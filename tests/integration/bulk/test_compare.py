@@ -1,4 +1,4 @@
-"""`python -m service compare`: two real bundles, a page and a summary."""
+"""`keymatch compare` on two real bundles writes a page and a summary."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,21 +16,21 @@ Arguments = list[object]
 def arguments(
     tiny_bundle_folder: Path, make_bundle: Callable[..., Path], tmp_path: Path
 ) -> Arguments:
-    """The command over the tiny bundle and one that has learned nothing from clicks."""
+    """Arguments that compare the tiny bundle with one that has learned nothing from clicks."""
     forgetful = Catalogue(instances=dict.fromkeys(INSTANCES, ()))
     other = make_bundle(forgetful, name="forgetful", tau=0.5)
     table = tmp_path / "queries.csv"
     rows = [f"{query},{label}" for query, labels in INSTANCES.items() for label in labels]
     table.write_text("query,label\n" + "\n".join(rows) + "\n")
     bundles = ("--bundle", tiny_bundle_folder, "--bundle", other)
-    return ["compare", *bundles, "--queries", table, "--query", "query"]
+    return ["compare", *bundles, "--input", table, "--query", "query"]
 
 
 def test_a_page_and_a_summary(
     arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "page.html"
-    assert status_of(app, *arguments, "--labels", "label", "--out", out) == 0
+    assert status_of(app, *arguments, "--label", "label", "--out", out) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(": 7 queries")
     assert said[1].startswith("overlap @1 ")
@@ -49,7 +49,7 @@ def test_wrong_arguments_are_named(refused: Refused, arguments: Arguments, tmp_p
         app, *bundle, *arguments[5:], *out
     )
     assert "--top-k must be between 5 and 1,000" in refused(app, *arguments, *out, "--top-k", 4)
-    assert "tag: there is no such column" in refused(app, *arguments, *out, "--labels", "tag")
+    assert "tag: there is no such column" in refused(app, *arguments, *out, "--label", "tag")
     table = tmp_path / "queries.csv"
     assert "exists already" in refused(app, *arguments, "--out", table)
-    assert "cannot be written: File exists" in refused(app, *arguments, "--out", table / "p")
+    assert "is not a folder" in refused(app, *arguments, "--out", table / "p")

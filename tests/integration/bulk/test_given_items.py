@@ -1,4 +1,4 @@
-"""`python -m service predict --items-column`: the answers of a server to the same given items."""
+"""`keymatch predict --items-column` answers like a server that is given the same items."""
 
 import csv
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`python -m service predict`: the answers of a server, for a whole file, also in two attempts."""
+"""`keymatch predict` answers a whole file like a server, even if it is interrupted once."""
 
 import csv
 import signal
@@ -15,12 +15,12 @@ from pyarrow import parquet
 
 from service.__main__ import app
 from tests.support.commands import Refused, run, status_of
-from tests.support.serving import ServerProcess
+from tests.support.serving import ServerProcess, local_service
 from tests.support.waiting import wait_for
 
 WORDS = ("boots", "tent", "warm", "trail", "lamp", "gas", "ice", "axe", "for", "two", "water")
 QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS] + ["boots boots", "axe"]
-SMALL_PARTS = {"top_k": 1000}  # with --explain of six rows each
+SMALL_PARTS = {"top_k": 1000}  # with --explain, a part then has six rows
 
 Command = Callable[..., list[object]]
 
@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def predict(tiny_bundle_folder: Path, table: Path, tmp_path: Path) -> Command:
-    """`predict(out=FILE, query=COLUMN, ...)` is the command with some options changed or added."""
+    """`predict(out=FILE, query=COLUMN, ...)` is the command with these options changed or added."""
     places = {"bundle": tiny_bundle_folder, "input": table, "out": tmp_path / "out.jsonl"}
 
     def command(*flags: str, **options: object) -> list[object]:
@@ -74,13 +74,11 @@ def test_answers_are_those_of_a_server_on_the_same_state(
 
 
 def test_every_format_and_explanations(
-    start: Callable[..., ServerProcess],
-    app_status: Callable[..., int],
-    predict: Command,
-    tmp_path: Path,
+    tiny_bundle_folder: Path, app_status: Callable[..., int], predict: Command, tmp_path: Path
 ) -> None:
     asked = {"queries": QUERIES, "top_k": 100, "explain": True, "deadline_ms": 60_000}
-    results = start().client.post("/predict", json=asked).json()["results"]
+    with local_service(tiny_bundle_folder, tmp_path / "state") as service:
+        results = service.post("/predict", asked).json()["results"]
     assert app_status(*predict("--explain", top_k=100)) == 0
     assert lines_of(tmp_path / "out.jsonl") == results
     shown = [
@@ -95,6 +93,7 @@ def test_every_format_and_explanations(
         rows = list(csv.DictReader(file))
     assert [(row["id"], float(row["score"])) for row in rows] == [k for ks in shown for k in ks]
     assert {int(row["row"]) for row in rows} == set(range(1, len(QUERIES) + 1))
+    assert {row["score_kind"] for row in (*rows, *table, *results)} == {"votes"}
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
@@ -108,7 +107,7 @@ def test_an_interrupted_run_goes_on(
     stop: signal.Signals,
 ) -> None:
     with table.open("a", newline="") as file:
-        csv.writer(file).writerows((n, f"{QUERIES[n % 100]} {n}") for n in range(2_000))
+        csv.writer(file).writerows((n, f"{QUERIES[n % 100]} {n}") for n in range(1_000))
     whole = tmp_path / "whole.jsonl"
     assert app_status(*predict("--explain", **SMALL_PARTS, out=whole)) == 0
     command = [sys.executable, "-m", "service", *predict("--explain", **SMALL_PARTS)]
@@ -122,13 +121,18 @@ def test_an_interrupted_run_goes_on(
     assert first.returncode == (143 if stop == signal.SIGTERM else -stop)
     assert not (tmp_path / "out.jsonl").exists()
 
+    part = min(folder.glob("*.part"))
+    part.write_bytes(part.read_bytes()[:-2])  # as after a power failure
+
     other = refused(app, *predict("--explain", top_k=999))
     assert "this one has top_k = 999 in place of 1000" in other
     assert app_status(*predict("--explain", **SMALL_PARTS)) == 0
-    assert "goes on after" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 kept parts are damaged, and are answered again" in said
+    assert "goes on after" in said
     assert not folder.exists()
     assert (tmp_path / "out.jsonl").read_bytes() == whole.read_bytes()
-    assert len(lines_of(whole)) == len(QUERIES) + 2_000
+    assert len(lines_of(whole)) == len(QUERIES) + 1_000
 
 
 def test_bad_rows_stop_it_or_are_skipped(
@@ -170,6 +174,6 @@ def test_wrong_arguments_are_named(
 
 @pytest.fixture
 def app_status(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run a command in this process."""
+    """`app_status(*arguments)` runs a command in this process and returns its exit status."""
     monkeypatch.setenv("COLUMNS", "300")
     return lambda *arguments: status_of(app, *arguments)

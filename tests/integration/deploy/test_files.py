@@ -1,10 +1,11 @@
-"""The files of a deployment: image, compose file, dashboard and Kubernetes manifests."""
+"""The deployment files: image, compose file, dashboard and Kubernetes manifests."""
 
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from service import settings as settings_module
 from service.settings import load_settings
 from service.telemetry import REJECTIONS, Telemetry
 
@@ -30,7 +32,7 @@ DEPLOYMENT = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Dep
 
 
 def exported_names() -> dict[str, str]:
-    """Name of every sample that /metrics can contain -> name of its metric."""
+    """Map the name of every sample that /metrics can contain to the name of its metric."""
     suffixes = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
     return {
         family.name + suffix: family.name
@@ -115,25 +117,16 @@ def test_the_dashboard_is_mounted_where_grafana_looks() -> None:
 # Compose --------------------------------------------------------------------------------------
 
 
-def test_every_port_is_published_on_loopback_only() -> None:
+def test_ports_images_and_mounts_of_the_compose_file() -> None:
+    """Ports are published on loopback only, images are pinned, and mounted files exist."""
     ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
-
-
-def test_every_image_is_pinned() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
     for service in COMPOSE["services"].values():
         _, _, tag = service["image"].rpartition(":")
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
-
-
-def test_the_compose_file_uses_the_image_of_the_project_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
-
-
-def test_every_mounted_path_and_named_volume_exists() -> None:
-    for service in COMPOSE["services"].values():
         for mount in service["volumes"]:
             if isinstance(mount, dict):
                 continue
@@ -149,6 +142,24 @@ def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
     name, port = target.split(":")
     assert name in COMPOSE["services"]
     assert f"--port={port}" in COMPOSE["services"][name]["command"]
+
+
+def test_snapshots_have_a_folder_that_the_service_may_write_to() -> None:
+    """Compose, Kubernetes and the image name the same folder, and the image's user owns it."""
+    command = COMPOSE["services"]["service"]["command"]
+    mounts = [
+        mount for mount in COMPOSE["services"]["service"]["volumes"] if isinstance(mount, str)
+    ]
+    assert "bundles:/bundles" in mounts
+    assert "bundles" in COMPOSE["volumes"]
+    pod = {mount["mountPath"]: mount for mount in CONTAINER["volumeMounts"]}
+    assert not pod["/bundles"].get("readOnly")
+    final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1].replace("\\\n", "")
+    image = json.loads(re.search(r"^CMD (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
+    assert "/bundles" in json.loads(re.search(r"^VOLUME (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
+    assert re.search(r"install -d -o (\d+) -g \1 /bundles /state", final)
+    for arguments in (command, CONTAINER["args"], [f"{a}={b}" for a, b in pairwise(image)]):
+        assert {"--bundle=/bundle", "--bundles=/bundles"} <= set(arguments)
 
 
 # Image ----------------------------------------------------------------------------------------
@@ -171,7 +182,8 @@ def test_the_builder_gets_every_file_that_the_dockerfile_copies() -> None:
 def test_the_image_has_a_numeric_user_and_requires_api_keys_by_default() -> None:
     final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
-    command = json.loads(re.search(r"^CMD (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
+    text = final.replace("\\\n", "")
+    command = json.loads(re.search(r"^CMD (.*)$", text, re.MULTILINE)[1])  # type: ignore[index]
     assert command[0] == "serve"
     assert "0.0.0.0" in command
     assert "--allow-anonymous" not in command
@@ -237,13 +249,16 @@ def test_every_volume_mount_claim_and_selector_has_its_counterpart() -> None:
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_the_settings_of_the_pod_can_be_loaded(tmp_path: Path) -> None:
+def test_the_settings_of_the_pod_can_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = next(manifest for manifest in MANIFESTS if manifest["kind"] == "ConfigMap")
     path = tmp_path / "keymatch.toml"
     path.write_text(config["data"]["keymatch.toml"])
+    cores = int(CONTAINER["resources"]["limits"]["cpu"])
+    monkeypatch.setattr(settings_module, "available_cores", lambda: cores)
     settings = load_settings(path, {})
-    limit = CONTAINER["resources"]["limits"]["cpu"]
-    assert settings.engine.threads == int(limit)
+    assert (settings.server.workers, settings.engine.threads) == (cores, 1)
     assert settings.server.port == CONTAINER["ports"][0]["containerPort"]
     grace = DEPLOYMENT["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace > settings.server.shutdown_seconds

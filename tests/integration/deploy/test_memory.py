@@ -1,4 +1,4 @@
-"""The limits of memory in the files of a deployment hold all that the service may take there."""
+"""The memory limits in the deployment files cover all memory that the service may use."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from service.settings import EngineSettings, ServerSettings, Settings, load_sett
 
 ROOT = Path(__file__).parents[3]
 KUBERNETES = "deploy/kubernetes"
-# Of the demo's bundle: its graph, and everything else.
+# Sizes of the demo's bundle: its encoder graph, and everything else.
 FILES = {"encoder.onnx": 23_000_000, "keys and segments": 245_000_000}
 
 
@@ -49,18 +49,18 @@ def test_the_demo_holds_all_that_the_defaults_allow() -> None:
     service = document("docker-compose.yml")["services"]["service"]
     limit = bytes_of(service["mem_limit"].upper() + "i")
     [tmp] = [bytes_of(mount.split("=")[1].upper() + "i") for mount in service["tmpfs"]]
-    engine = EngineSettings(threads=2)  # whatever machine this is
+    engine = EngineSettings(threads=2)  # independent of the machine
     _, used = budget(Settings(engine=engine, server=ServerSettings(memory_bytes=limit - tmp)))
     assert used + tmp <= limit
 
 
 def bytes_of(quantity: str) -> int:
-    """The bytes of Kubernetes' notation, such as 2Gi."""
+    """Convert a Kubernetes quantity, such as 2Gi, to bytes."""
     return int(quantity[:-2]) * {"Mi": 1024**2, "Gi": 1024**3}[quantity[-2:]]
 
 
 def budget(settings: Settings) -> tuple[Settings, int]:
-    """The settings with live memory, and the bytes of all shares, with a bundle as the demo's."""
+    """Return the demo bundle's settings with a live-memory limit, and the bytes of all parts."""
     encoder = SimpleNamespace(dimension=384)
     files = {name: SimpleNamespace(bytes=size) for name, size in FILES.items()}
     bundle = cast(Manifest, SimpleNamespace(files=files, encoder=encoder))

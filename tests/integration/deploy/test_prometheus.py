@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from loadtests.clients.connection import Connection, get, predict, put_label, require
-from training.experiments.service_process import HOST, Server, free_port, running_server
+from service.child_server import HOST, Server, free_port, running_server
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "deploy/prometheus"
@@ -34,7 +34,7 @@ RULES = 10
 
 
 def tool(name: str) -> str:
-    """Path of a program of Debian's package prometheus; if it is missing, CI fails, others skip."""
+    """The path of a program in Debian's package prometheus; if missing, fail in CI, else skip."""
     path = shutil.which(name)
     if path is None:
         message = f"{name} is not installed: apt-get install prometheus"
@@ -88,7 +88,7 @@ class Prometheus:
         return result
 
     def value(self, expression: str) -> float:
-        """The value of the only sample; NaN where there is none or more than one."""
+        """Return the value of the only sample; NaN if there is none or more than one."""
         samples = self.query(expression)
         return float(samples[0]["value"][1]) if len(samples) == 1 else float("nan")
 
@@ -104,7 +104,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """Start Prometheus with our configuration but this target, scraped every second."""
+    """Start Prometheus with our configuration, but scrape this target, every second."""
     config = yaml.safe_load((FILES / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
@@ -144,7 +144,7 @@ def eventually(condition: Any, *, seconds: float = 30) -> None:
 @pytest.fixture(scope="module")
 def server(tiny_bundle_folder: Path) -> Iterator[Server]:
     tool("prometheus")
-    with running_server(tiny_bundle_folder) as server:
+    with running_server(tiny_bundle_folder, options=("--workers", "1")) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""The example of a proxy: nginx accepts it, and it has the bounds of the service."""
+"""nginx accepts the example proxy configuration, and its limits are those of the service."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ TEXT = re.sub(r"#.*", "", CONFIGURATION.read_text())
 
 
 def directive(name: str) -> str:
-    """The value of the first directive of this name."""
+    """Return the value of the first nginx directive with this name."""
     found = re.search(rf"^\s*{name} ([^;]+);", TEXT, re.MULTILINE)
     assert found is not None, name
     return found[1]

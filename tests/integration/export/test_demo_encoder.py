@@ -1,4 +1,4 @@
-"""The encoder that `make serve` stands on: committed, whole, and worth its place."""
+"""The encoder that `make serve` uses is committed, complete, and good enough."""
 
 import tomllib
 from dataclasses import replace
@@ -21,7 +21,7 @@ from training.evaluation.evaluation import open_evaluation
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/demo/encoder"
 FLOORS = {"P@1": 41.0, "P@5": 30.0}  # percent
-LABELS, TRAINING_ROWS, TEST_ROWS = 1_500, 1_500, 300  # of the sample that is scored here
+LABELS, TRAINING_ROWS, TEST_ROWS = 1_500, 1_500, 300  # size of the sample
 
 
 def test_it_is_small_and_its_card_says_what_it_scores() -> None:
@@ -37,9 +37,9 @@ def test_it_is_small_and_its_card_says_what_it_scores() -> None:
 
 
 def test_it_finds_the_synonyms_of_unseen_words(tmp_path: Path) -> None:
-    """A sample of the thesaurus, indexed and evaluated by the parts that `make serve` uses.
+    """Index and evaluate a sample of the thesaurus with the code that `make serve` uses.
 
-    Measured: P@1 46.0, P@5 33.8. The floors leave room for another processor's int8 arithmetic.
+    Measured: P@1 46.0, P@5 33.8. The floors leave room for another CPU's int8 arithmetic.
     """
     dataset, exported = sample(moby.load()), open_exported(FOLDER)
     defaults = exported.description.predictor
@@ -62,7 +62,7 @@ def test_it_finds_the_synonyms_of_unseen_words(tmp_path: Path) -> None:
 
 
 def sample(dataset: Dataset, *, seed: int = 0) -> Dataset:
-    """The most frequent labels, and rows drawn from those that have at least one of them."""
+    """Keep the most frequent labels, and draw rows that have at least one of them."""
     frequency = dataset.train.labels_of.getnnz(axis=0)
     columns = np.sort(np.argsort(-frequency, kind="stable")[:LABELS])
     generator = np.random.default_rng(seed)

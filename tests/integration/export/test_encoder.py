@@ -1,4 +1,4 @@
-"""Checkpoint -> exported encoder -> bundle by the command line; the second step without torch."""
+"""On the command line: checkpoint -> exported encoder -> bundle, the last step without torch."""
 
 import shutil
 import subprocess
@@ -93,6 +93,8 @@ def test_what_stands_already_cannot_be_changed(
     for option in (("--quantize", "int8"), ("--max-tokens", "8"), ("--query-prompt", "q: ")):
         said = refused(export, "bundle", *places, *option)
         assert said.startswith(f"{option[0].removeprefix('--')}: the encoder is exported already")
+    said = refused(export, "encoder", *places)
+    assert "it is an exported encoder" in said and "name the checkpoint" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""Requests as bytes on a socket: too large, in chunks, incomplete, or not HTTP."""
+"""Raw requests on a socket: too large, in chunks, incomplete, or not HTTP."""
 
 import json
 import socket
@@ -10,19 +10,19 @@ import pytest
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, wait_for
 
-LIMIT = 100_000  # see the fixture `server`
+LIMIT = 100_000  # set by the fixture `server`
 JSON = {"content-type": "application/json"}
 ANSWERS = (b"200", b"400", b"404", b"405", b"413", b"421", b"422", b"431", b"closed")
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def body_of(size: int) -> bytes:
-    """A valid request, padded with spaces to `size` bytes."""
+    """Return the body of a valid request, padded with spaces to `size` bytes."""
     return json.dumps({"queries": ["tent"]}).encode().ljust(size)
 
 
 def exchange(server: ServerProcess, *sent: bytes) -> bytes:
-    """Send raw bytes, close the sending side, and return everything that is received."""
+    """Send raw bytes, close the sending side, and return everything received."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         for part in sent:
             connection.sendall(part)
@@ -39,7 +39,7 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 @pytest.fixture(autouse=True)
 def still_serving(server: ServerProcess) -> Iterator[None]:
-    """After each test: the server answers (once its queue is empty) and has logged no defect."""
+    """After each test, the server answers once its queue is empty, and has logged no defect."""
     yield
 
     def status() -> int:
@@ -88,7 +88,7 @@ def test_a_client_that_does_not_wait_for_its_answer_is_no_defect(server: ServerP
 def test_a_client_that_leaves_between_two_requests_at_once_is_no_defect(
     server: ServerProcess,
 ) -> None:
-    """uvicorn tells the second request alone that the client has left; the first is answered on."""
+    """uvicorn reports the disconnect to the second request only, and still answers the first."""
     queries = [f"tent {number}" for number in range(256)]
     body = json.dumps({"queries": queries, "top_k": 100}).encode()
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body

@@ -1,4 +1,4 @@
-"""What a web page of another site can do with a service that its visitor can reach: nothing."""
+"""A page of another web site cannot use a service that the page's visitor can reach."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.http.browser.headers import STRICT
+from service.http.middleware import STRICT
 from service.settings import ServerSettings
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService

@@ -1,4 +1,4 @@
-"""Bodies that are short in bytes and long in values leave probes their time."""
+"""Short bodies that hold very many values do not delay probes."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from tests.support.http.server import post, read_answer
 from tests.support.serving import ServerProcess, server_process
 
 AT_ONCE = 16
-LIVE_SECONDS = 0.5  # laxer than what is promised: other tests may keep the processors busy
+LIVE_SECONDS = 0.5  # looser than documented, because other tests may use the CPU
 BODIES = {
     "unknown fields": ("/predict", {f"u{number}": 0 for number in range(300_000)}),
     "numbers": ("/labels", {"labels": [0] * 2_000_000}),

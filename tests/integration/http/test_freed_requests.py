@@ -1,6 +1,6 @@
-"""What a refused request held is free as soon as it is answered, without the garbage collector.
+"""A refused request's memory is freed with its answer, without the garbage collector.
 
-The collector stops all threads, and many large requests at once take it a tenth of a second.
+The collector stops all threads; for many large requests it takes a tenth of a second.
 """
 
 import gc
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from service.core.types import NewInstance
-from service.engine.writing.write_queue import WriteJob
-from service.http.request_models.instances import InstanceBody
+from service.engine.writing.operations import WriteJob
+from service.http.request_models import InstanceBody
 from tests.support.serving import LocalService
 from tests.support.waiting import wait_for
 
@@ -29,15 +29,15 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("clicks", [1, 200], ids=["small", "large"])
 def test_refused_clicks_are_freed(service: LocalService, clicks: int) -> None:
-    before = held()  # what other tests of this process keep
+    before = held()  # objects that other tests keep
     known = {id(thing) for thing in before}
     instances = [{"query": f"query {number}", "labels": LABELS} for number in range(clicks)]
     answer = service.request("POST", "/instances", json={"instances": instances})
     assert answer.status_code == 422
-    # threads still return from their last call
+    # Other threads may not have returned from their last call yet.
     wait_for(lambda: not [thing for thing in held() if id(thing) not in known])
 
 
 def held() -> list[object]:
-    """Requests in memory; `isinstance` would load modules that others load lazily."""
+    """Return all requests in memory; `isinstance` would trigger lazy imports."""
     return [thing for thing in gc.get_objects() if issubclass(type(thing), KINDS)]

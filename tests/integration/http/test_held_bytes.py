@@ -1,4 +1,4 @@
-"""What bodies, streams and unread answers hold together is bounded, whoever never reads."""
+"""Bodies, streams and unread answers share one memory limit, even if clients never read."""
 
 import socket
 import time
@@ -28,7 +28,7 @@ HELD = 'keymatch_rejected_total{reason="held_bytes"}'
 
 @pytest.fixture
 def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., HttpService]]:
-    """`serve(held_bytes=1)` serves with these limits."""
+    """`serve(held_bytes=1)` starts a service with these limits."""
     with ExitStack() as running:
         yield lambda **limits: running.enter_context(
             http_service(
@@ -57,7 +57,7 @@ def held(service: HttpService) -> float:
 
 
 def quiet(service: HttpService) -> bool:
-    """Whether nothing more is worked on: what is held does not change."""
+    """Return whether the service is idle: its reserved bytes do not change."""
     before = held(service)
     time.sleep(0.3)
     return held(service) == before
@@ -130,7 +130,7 @@ def test_answers_of_streams_that_are_not_read_stop_the_stream_and_nothing_else(
     serve: Callable[..., HttpService], connections: list[socket.socket]
 ) -> None:
     service = serve(held_bytes=3_500_000)
-    lines = chunk(b'{"text": 0}\n' * 20_000)  # each is answered by 300 bytes
+    lines = chunk(b'{"text": 0}\n' * 20_000)  # each line gets an answer of 300 bytes
     for _ in range(3):
         connection = service.connect()
         connection.settimeout(0.2)

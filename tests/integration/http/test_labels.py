@@ -1,11 +1,13 @@
-"""/labels: posted labels are predicted at once, and can be listed and shown."""
+"""The routes under /labels: posted labels are predicted at once, listed and shown."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import orjson
 import pytest
 
 from service.http.answers import LabelPage, LabelsAnswer, ShownLabelAnswer
+from service.http.request_body import NDJSON
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
@@ -60,24 +62,15 @@ def test_a_label_is_predicted_from_the_answer_on(service: LocalService) -> None:
     version = put(service, AXE)["version"]
     answer = service.post("/predict", {"queries": ["ice axe"], "memorization": 0})
     assert answer.json()["version"] == version
-    best = answer.json()["results"][0]["keywords"][0]
-    assert (best["id"], best["text"], best["novel"]) == ("axe", "ice axe", True)
-
-
-def test_known_queries_become_instance_evidence(service: LocalService) -> None:
-    put(service, AXE)
-    found = keywords(service, "glacier tool", memorization=1)
-    [row] = found["axe"]["evidence"]
+    found = answer.json()["results"][0]["keywords"]
+    assert (found[0]["id"], found[0]["text"], found[0]["novel"]) == ("axe", "ice axe", True)
+    assert not any({"metadata", "evidence"} & keyword.keys() for keyword in found)
+    assert keywords(service, "ice axe")["axe"]["metadata"] == {"shop": "acme"}
+    by_query = keywords(service, "glacier tool", memorization=1)
+    [row] = by_query["axe"]["evidence"]
     assert (row["kind"], row["text"]) == ("instance", "glacier tool")
     assert row["similarity"] == pytest.approx(1, abs=1e-3)
-    assert next(iter(found)) == "axe"
-
-
-def test_metadata_comes_with_explain_only(service: LocalService) -> None:
-    put(service, AXE)
-    assert keywords(service, "ice axe")["axe"]["metadata"] == {"shop": "acme"}
-    plain = service.post("/predict", {"queries": ["ice axe"]}).json()["results"][0]["keywords"]
-    assert not any({"metadata", "evidence"} & keyword.keys() for keyword in plain)
+    assert next(iter(by_query)) == "axe"
 
 
 def test_an_update_replaces_text_and_queries_everywhere(service: LocalService) -> None:
@@ -118,15 +111,12 @@ def test_a_label_without_id_gets_its_normalised_text(
     assert (shown["id"], shown["text"]) == (label_id, text.strip())
 
 
-def test_repeated_known_queries_count_once(service: LocalService) -> None:
-    put(service, {**AXE, "queries": ["dig", "dig ", "pick"]})
-    assert service.get("/labels/axe").json()["queries"] == ["dig", "pick"]
-
-
-def test_a_request_with_a_repeated_id_is_refused(service: LocalService) -> None:
+def test_repeated_queries_count_once_and_repeated_ids_are_refused(service: LocalService) -> None:
     twice = {"labels": [AXE, {"id": "axe", "text": "another"}]}
     assert_problem(service.post("/labels", twice), 422, field="labels")
     assert_problem(service.get("/labels/axe"), 404)
+    put(service, {**AXE, "queries": ["dig", "dig ", "pick"]})
+    assert service.get("/labels/axe").json()["queries"] == ["dig", "pick"]
 
 
 def test_labels_are_shown_by_any_id(service: LocalService) -> None:
@@ -183,10 +173,7 @@ def test_all_pages_together_hold_every_live_label_once(service: LocalService) ->
             cursor, pages = page["next"], pages + 1
         assert found == ids
         assert pages == -(-25 // limit)
-
-
-def test_the_default_page_holds_100_labels(service: LocalService) -> None:
-    put(service, *({"text": f"label {number}"} for number in range(101)))
+    put(service, *({"text": f"label {number:03}"} for number in range(101)))
     assert len(service.get("/labels").json()["labels"]) == 100
     assert len(service.get("/labels?limit=1000").json()["labels"]) == 101
 
@@ -201,6 +188,7 @@ def test_the_default_page_holds_100_labels(service: LocalService) -> None:
         ("limit=1.5", "limit"),
         ("limit=" + "9" * 5000, "limit"),
         ("after=a&before=b", "before"),
+        *((f"after={wrong}", "after") for wrong in ("tent", "after.x", "%00")),
     ],
 )
 def test_a_wrong_page_is_a_422(reader: LocalService, query: str, field: str) -> None:
@@ -219,7 +207,7 @@ def test_labels_from_many_threads_get_gapless_versions(service: LocalService) ->
         answered = dict(threads.map(write, texts))
     stored = {text: service.get(f"/labels/{text}").json()["version"] for text in texts}
     assert sorted(stored.values()) == list(range(1, 81))
-    # A commit may hold the labels of several requests; all are answered its last version.
+    # One commit may hold the labels of several requests; each answer has its last version.
     assert all(stored[text] <= answered[text] <= 80 for text in texts)
 
 
@@ -229,3 +217,51 @@ def test_the_same_label_from_many_threads_is_created_once(service: LocalService)
     found = [status for answer in answers for status in statuses(answer)]
     assert sorted(found) == ["created"] + ["unchanged"] * 39
     assert {answer["version"] for answer in answers} == {1}
+
+
+def test_a_text_that_is_known_updates_the_label_that_has_it(service: LocalService) -> None:
+    """A text belongs to one label, which keeps the id of the bundle or of the first post."""
+    before = len(keywords(service, "camping tent"))
+    [known] = put(service, {"text": " Camping  TENT", "queries": ["biwak"]})["labels"]
+    assert (known["id"], known["status"]) == ("tent", "updated")
+    assert service.get("/labels/tent").json()["text"] == "Camping  TENT"
+    assert len(keywords(service, "camping tent")) == before
+    again = put(service, {"text": " Camping  TENT", "queries": ["biwak"]})
+    assert (again["version"], statuses(again)) == (1, ["unchanged"])
+    put(service, AXE)
+    assert put(service, {"text": "ICE AXE"})["labels"][0]["id"] == "axe"
+    assert_problem(service.get("/labels/ice%20axe"), 404)
+    shared = [{"id": f"sku-{number}", "text": "t-shirt"} for number in range(3)]
+    assert statuses(put(service, *shared)) == ["created"] * 3
+    assert put(service, {"text": "T-Shirt"})["labels"][0]["id"] == "sku-0"
+
+
+def test_a_stream_updates_the_label_that_has_the_text(service: LocalService) -> None:
+    lines = b'{"text": "CAMPING tent"}\n{"text": "Ice Axe"}\n{"text": "ice  axe"}\n'
+    answer = service.post("/labels", content=lines, headers={"content-type": NDJSON})
+    written = [orjson.loads(line) for line in answer.content.splitlines()]
+    assert [(line["id"], line["status"]) for line in written] == [
+        ("tent", "updated"),
+        ("ice axe", "created"),
+        ("ice axe", "updated"),
+    ]
+
+
+def test_a_text_of_any_length_makes_an_id_that_every_route_takes(service: LocalService) -> None:
+    """NFKC turns the first text into 36,864 characters, and the second into more than 2,048."""
+    texts = ["\ufdfa" * 2048, "a… " * 600 + "é" * 240, "ﬃ" * 2048, "\U0001f97e" * 2048]
+    put(service, *({"text": text} for text in texts))
+    found, cursor = [], ""
+    while cursor is not None:
+        page = service.get("/labels", params={"after": cursor, "limit": 1})
+        assert page.status_code == 200
+        found += page.json()["labels"]
+        cursor = page.json()["next"]
+        assert len(cursor or "") < 300
+    assert {label["text"] for label in found} == set(texts)
+    for label in found:
+        click = {"instances": [{"query": "q", "labels": [label["id"]]}]}
+        assert service.post("/instances", click).status_code == 200
+        path = f"/labels/{percent_encoded(label['id'])}"
+        assert service.get(path).status_code == 200
+        assert service.request("DELETE", path).status_code == 200

@@ -1,4 +1,4 @@
-"""PATCH /labels/{id}: what is given is merged into the label, the rest stays as it is."""
+"""PATCH /labels/{id} merges the given fields into the label; other fields stay unchanged."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,7 +31,7 @@ def shown(service: LocalService, label_id: str = "axe") -> dict[str, Any]:
 
 
 def rows(service: LocalService, query: str, label_id: str) -> set[tuple[str, str]]:
-    """The rows that vote for a label, by kind and text."""
+    """Return (kind, text) of each row that votes for a label."""
     asked = {"queries": [query], "top_k": 100, "depth": 100, "explain": True}
     [result] = service.post("/predict", asked).json()["results"]
     [label] = [one for one in result["keywords"] if one["id"] == label_id]

@@ -1,4 +1,4 @@
-"""POST /predict: the answer, its order, and the effect of each option."""
+"""POST /predict: the answer, the order of its keywords, and the effect of each option."""
 
 import threading
 import time
@@ -36,7 +36,8 @@ def test_the_answer_has_the_documented_shape(reader: LocalService) -> None:
     assert (answer["bundle"], answer["version"]) == ("tiny", 0)
     assert answer["timing_ms"].keys() == {"queue", "encode", "retrieve", "score"}
     [result] = answer["results"]
-    assert result.keys() == {"query", "keywords"}
+    assert result.keys() == {"query", "score_kind", "keywords"}
+    assert result["score_kind"] == "votes"
     for keyword in result["keywords"]:
         assert keyword.keys() == {"id", "text", "score", "novel"}
         assert keyword["text"] == LABELS[keyword["id"]]
@@ -75,7 +76,7 @@ def test_depth_is_the_number_of_keys_that_may_vote(reader: LocalService) -> None
         [result] = results(reader, "tent", depth=depth, explain=True)
         voters = {(row["kind"], row["text"]) for row in evidence(result)}
         assert len(voters) <= depth
-    assert len(voters) == 13  # all rows but the instance without labels
+    assert len(voters) == 13  # all rows except the instance without labels
 
 
 @pytest.mark.parametrize(("top_k", "found"), [(1, 1), (3, 3), (1000, 6)])
@@ -127,12 +128,9 @@ def test_256_queries_are_answered_in_their_order(reader: LocalService) -> None:
         assert answer["keywords"][0]["id"] == alone["keywords"][0]["id"]
 
 
-def test_equal_queries_of_one_request_are_each_answered(reader: LocalService) -> None:
+def test_queries_are_trimmed_and_equal_ones_each_answered(reader: LocalService) -> None:
     first, second = results(reader, "tent", "tent")
     assert first == second
-
-
-def test_queries_are_trimmed(reader: LocalService) -> None:
     assert results(reader, "  warm boots \t\r\n") == results(reader, "warm boots")
     [longest] = results(reader, " " * 5000 + "x" * 2048 + " " * 5000)
     assert longest["query"] == "x" * 2048
@@ -153,13 +151,6 @@ def test_the_last_of_two_equal_keys_counts(reader: LocalService) -> None:
     assert [result["query"] for result in answer.json()["results"]] == ["b"]
 
 
-def test_min_version_reads_what_was_just_written(service: LocalService) -> None:
-    version = service.post("/labels", {"labels": [{"text": "ice axe"}]}).json()["version"]
-    answer = predict(service, "ice axe", min_version=version)
-    assert answer["version"] == version == 1
-    assert answer["results"][0]["keywords"][0]["id"] == "ice axe"
-
-
 def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None:
     waiting: list[dict[str, Any]] = []
     reading = threading.Thread(
@@ -170,10 +161,11 @@ def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None
     reading.start()
     wait_for(lambda: "keymatch_version_waiters 1.0" in service.get("/metrics").text)
     assert not waiting
-    service.post("/labels", {"labels": [{"text": "ice axe"}]})
+    version = service.post("/labels", {"labels": [{"text": "ice axe"}]}).json()["version"]
     reading.join()
-    assert waiting[0]["version"] == 1
-    assert waiting[0]["results"][0]["keywords"][0]["id"] == "ice axe"
+    for answer in (waiting[0], predict(service, "ice axe", min_version=version)):
+        assert answer["version"] == version == 1
+        assert answer["results"][0]["keywords"][0]["id"] == "ice axe"
 
 
 def test_a_version_beyond_all_that_can_be_under_way_is_a_422_at_once(

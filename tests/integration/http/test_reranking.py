@@ -1,4 +1,4 @@
-"""The second ranking over HTTP: by default where the bundle has one, on request, and live."""
+"""The reranker over HTTP: by default, on request, and with labels that are posted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,15 +8,15 @@ import pytest
 
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
-from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.bundles import LABELS, make_bundle
 
 ASKED = {"queries": ["warm boots for the trail", "a tent for two"], "top_k": 6}
 KAYAK = {"id": "kayak", "text": "kayak for a trail of water", "queries": ["paddle"]}
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    return make_bundle(tmp_path / "reranked", reranked=4)
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bundle(tmp_path_factory.mktemp("shelf") / "reranked", reranked=4)
 
 
 @pytest.fixture
@@ -50,6 +50,43 @@ def test_explained_keywords_have_their_votes(reranked: LocalService) -> None:
             assert weights == pytest.approx(keyword["votes"]) == votes[keyword["id"]]
     for how in ({}, {"rerank": False, "explain": True}):
         assert all("votes" not in keyword for one in keywords(reranked, **how) for keyword in one)
+
+
+def test_each_result_says_what_its_scores_are(reranked: LocalService) -> None:
+    """Each result names the kind of its scores, even if it has no keyword."""
+    for how, kind in (
+        ({}, "probability"),
+        ({"rerank": True}, "probability"),
+        ({"rerank": False}, "votes"),
+        ({"rerank": False, "explain": True}, "votes"),
+        ({"explain": True}, "probability"),
+        ({"queries": ["tent"] * 200, "top_k": 10}, "probability"),
+        ({"queries": ["tent"] * 200, "top_k": 10, "rerank": False}, "votes"),
+    ):
+        results = reranked.post("/predict", {**ASKED, **how}).json()["results"]
+        assert {result["score_kind"] for result in results} == {kind}, how
+    for label in LABELS:
+        assert reranked.request("DELETE", f"/labels/{label}").status_code == 200
+    [result] = reranked.post("/predict", {"queries": ["tent"]}).json()["results"]
+    assert (result["score_kind"], result["keywords"]) == ("probability", [])
+
+
+def test_a_reload_says_that_scores_change_their_meaning(bundle: Path, tmp_path: Path) -> None:
+    make_bundle(bundle.parent / "plain")
+    make_bundle(bundle.parent / "plain-too")
+    with local_service(bundle, tmp_path / "state") as service:
+        changes = []
+        for name in ("plain", "plain-too", "reranked"):
+            answer = service.post("/admin/reload", {"bundle": name}).json()
+            assert (answer.pop("bundle"), answer.pop("version")) == (name, len(changes) + 1)
+            [result] = service.post("/predict", {"queries": ["tent"]}).json()["results"]
+            assert service.get("/info").json()["score_kind"] == result["score_kind"]
+            changes.append((answer, result["score_kind"]))
+    assert changes == [
+        ({"score_kind": "votes", "score_kind_before": "probability"}, "votes"),
+        ({}, "votes"),
+        ({"score_kind": "probability", "score_kind_before": "votes"}, "probability"),
+    ]
 
 
 def test_a_bundle_without_trees_says_so(service: LocalService) -> None:

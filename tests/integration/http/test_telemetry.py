@@ -1,7 +1,6 @@
 """Metrics, request ids and log lines."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ TENT = {"queries": ["tent"]}
 
 
 def samples(service: LocalService | httpx.Client) -> dict[tuple[str, ...], float]:
-    """Every sample: (name, label values in order of label names) -> value."""
+    """Map (name, label values in order of label names) of every sample to its value."""
     answer = service.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {
@@ -105,7 +104,7 @@ def test_refusals_are_counted_by_reason(service: LocalService) -> None:
     assert after["keymatch_rejected_total", "refused"] == 1
 
 
-def test_paths_never_become_label_values(service: LocalService) -> None:
+def test_paths_and_unusual_methods_never_become_label_values(service: LocalService) -> None:
     service.get("/labels/tent")
     service.get("/labels/nope")
     known = {key[1] for key in samples(service) if key[0] == "keymatch_requests_total"}
@@ -114,9 +113,6 @@ def test_paths_never_become_label_values(service: LocalService) -> None:
     routes = {key[1] for key in samples(service) if key[0] == "keymatch_requests_total"}
     assert routes <= known | {"unmatched", "/metrics"}
     assert not any("tent" in route or "nope" in route for route in routes)
-
-
-def test_unusual_methods_never_become_label_values(service: LocalService) -> None:
     for method in ("BREW", "PROPFIND", "HEAD"):
         service.request(method, "/predict")
     assert samples(service)["keymatch_requests_total", "/predict", "405"] == 3
@@ -141,12 +137,9 @@ def test_another_request_id_is_replaced(reader: LocalService, given: str) -> Non
     assert answer.headers["x-request-id"] not in ("", given)
 
 
-def test_request_ids_differ(reader: LocalService) -> None:
+def test_request_ids_differ_and_errors_carry_them_too(reader: LocalService) -> None:
     made = {reader.get("/health/live").headers["x-request-id"] for _ in range(20)}
     assert len(made) == 20
-
-
-def test_errors_carry_the_request_id_too(reader: LocalService) -> None:
     for answer in (
         reader.get("/nope", headers={"x-request-id": "mine"}),
         reader.post("/predict", {}, headers={"x-request-id": "mine"}),
@@ -154,17 +147,16 @@ def test_errors_carry_the_request_id_too(reader: LocalService) -> None:
         assert answer.headers["x-request-id"] == "mine"
 
 
-def test_a_server_logs_json_lines(start: Callable[..., ServerProcess]) -> None:
-    server = start()
+def test_a_server_logs_json_lines(server: ServerProcess) -> None:
     server.client.post("/predict", json=TENT, headers={"x-request-id": "mine"})
-    # The line is written after the answer was sent.
+    # The service logs the line only after it has sent the answer.
     [line] = wait_for(
         lambda: [line for line in server.logged("request") if line["request_id"] == "mine"]
     )
     assert line["level"] == "info"
     assert (line["method"], line["route"], line["status"]) == ("POST", "/predict", 200)
     assert line["milliseconds"] > 0
-    assert "tent" not in str(line)  # queries are the users' own words
+    assert "tent" not in str(line)  # queries are private and must not be logged
     [ready] = server.logged("ready")
     assert ready["seconds"] > 0
 
@@ -178,10 +170,3 @@ def test_a_server_shows_what_its_limits_of_memory_are(server: ServerProcess) -> 
     [budget] = server.logged("memory budget")
     assert budget["allowed"] == shown["memory_bytes"]
     assert budget["live memory"] == MEMORIES * shown["live_bytes"]
-
-
-def test_the_access_log_can_be_turned_off(start: Callable[..., ServerProcess]) -> None:
-    server = start("--no-access-log")
-    server.client.post("/predict", json=TENT)
-    assert server.logged("ready")
-    assert not server.logged("request")

@@ -1,4 +1,4 @@
-"""Wrong input: every mistake has its own status, and the answer names the field."""
+"""Wrong input: each kind of mistake has its own status, and the answer names the field."""
 
 import json
 from typing import Any
@@ -165,11 +165,11 @@ def test_json_may_be_announced_in_many_ways(reader: LocalService, content_type: 
     [
         ("GET", "/predict", {"POST"}),
         ("PUT", "/predict", {"POST"}),
-        ("PUT", "/labels", {"GET", "POST"}),
-        ("POST", "/labels/tent", {"DELETE", "GET", "PATCH"}),
-        ("DELETE", "/info", {"GET"}),
-        ("POST", "/metrics", {"GET"}),
-        ("POST", "/health/live", {"GET"}),
+        ("PUT", "/labels", {"GET", "HEAD", "POST"}),
+        ("POST", "/labels/tent", {"DELETE", "GET", "HEAD", "PATCH"}),
+        ("DELETE", "/info", {"GET", "HEAD"}),
+        ("POST", "/metrics", {"GET", "HEAD"}),
+        ("POST", "/health/live", {"GET", "HEAD"}),
     ],
 )
 def test_a_wrong_method_is_a_405(

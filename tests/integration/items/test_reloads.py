@@ -1,4 +1,4 @@
-"""Reloads between bundles with and without an item memory: what was put live stays in the log."""
+"""Posted items stay in the log when bundles with and without an item memory are reloaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def ids(service: LocalService) -> list[str]:
 
 
 def seen(service: LocalService) -> Any:
-    """Answers with predicted items, with a given one, and with none."""
+    """Return answers with predicted items, with one given item, and without items."""
     asked = {"queries": ["somewhere to sleep", "tent"], "top_k": 6}
     return [
         service.post("/predict", {**asked, "items": items}).json()["results"]
@@ -94,7 +94,7 @@ def test_a_snapshot_of_the_bundle_without_items_does_not_take_them_from_the_log(
     assert seen(service) == before
     service.engine.close()
     with local_service(shelf / "plain", tmp_path / "state") as restarted:
-        # The log's reloads are void: the service was started with another bundle.
+        # Reloads in the log are ignored if the service starts with another bundle.
         assert_problem(restarted.get("/items"), 422, field="items")
 
 
@@ -118,7 +118,7 @@ def test_a_log_is_not_cut_by_a_snapshot_that_holds_no_items(
     reload(service, "with-items")
     assert seen(service) == before
 
-    # The remedy that the message names: a snapshot that holds labels and items both.
+    # The error message recommends a snapshot that holds both labels and items.
     written = run(
         "service", "snapshot", "--bundle", shelf / "with-items", "--state", state, "--out",
         shelf / "held",

@@ -13,7 +13,7 @@ from tests.support.serving import LocalService, local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
 
-POSTED = 19  # with blocks of two: a merged segment of eight blocks, one of one, and one item
+POSTED = 19  # in blocks of 2: segments of 16 and 2 items, and 1 live item
 SETTINGS = {"seal_items": 2}
 QUERIES = ["somewhere to sleep", "item 7", "lamp"]
 
@@ -36,7 +36,7 @@ def put(service: LocalService, first: int, stop: int) -> None:
 
 
 def kinds(service: LocalService) -> dict[str, int]:
-    """The items by kind, as the metrics count them."""
+    """Return the number of items of each kind from the metrics."""
     text = service.get("/metrics").text
     return {
         kind: int(float(count))
@@ -63,7 +63,7 @@ def test_posted_items_are_sealed_and_kept(
     all_sealed(service)
     assert kinds(service) == {"base": 4, "sealed": 18, "live": 1, "tombstone": 0}
     assert service.request("DELETE", "/items/n7").status_code == 200
-    put(service, 3, 4)  # unchanged
+    put(service, 3, 4)  # the same item again
     service.post("/items", {"items": [{"id": "n4", "text": "somewhere to sleep"}]})
     all_sealed(service)
     assert kinds(service) == {"base": 4, "sealed": 20, "live": 0, "tombstone": 2}
@@ -98,4 +98,4 @@ def test_answers_for_a_file_come_from_the_same_indexes(
     place = find_log(str(tmp_path / "state"), bundle)
     items = open_memory(bundle, place, settings, until=place.newest).memory.view.items
     assert items is not None
-    assert [(part.first, part.stop) for part in items.posted.segments.sealed] == [(0, 2), (2, 4)]
+    assert [(part.first, part.stop) for part in items.posted.sealed] == [(0, 2), (2, 4)]

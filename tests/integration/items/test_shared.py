@@ -1,4 +1,4 @@
-"""Items that were put through one process are attended to in every other, from their version on."""
+"""Items posted to one process are used by all others, from the version of the post on."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,9 +12,9 @@ from tests.support.serving import ServerProcess, server_process, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
 
-FRESH = {"connection": "close"}  # a kept connection would stay with one worker
+FRESH = {"connection": "close"}  # one connection always reaches the same worker
 SLEEP = {"id": "sleep", "text": "somewhere to sleep"}
-TRIES = 12  # so that each of two workers answers some
+TRIES = 12  # enough that both workers answer some
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def predict(server: ServerProcess, version: int, items: list[str] | None) -> Any
 
 
 def memory(server: ServerProcess, version: int) -> Any:
-    """What `/info` says of the memory once it has reached a version."""
+    """Wait until the server has reached a version; return the memory in its `/info`."""
 
     def reached() -> Any:
         info = server.client.get("/info", headers=FRESH).json()

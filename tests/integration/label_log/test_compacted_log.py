@@ -1,22 +1,33 @@
-"""A log is cut under a running service, and a restart needs the snapshot that holds the rest."""
+"""A log is compacted under a running service; a restart needs the snapshot with the old events."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cyclopts import App
 
+from service.cli.log import log
 from service.core.errors import LogCut
-from tests.support.commands import complaint, run
-from tests.support.label_logs import Place
+from service.core.label_log import open_log
+from tests.support.commands import Refused, run, status_of
+from tests.support.label_logs import Place, append
 from tests.support.serving import LocalService, local_service, wait_for
 
 
 @pytest.fixture
 def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
-    """A folder of bundles with one bundle."""
+    """A folder for bundles that holds one bundle."""
     shutil.copytree(tiny_bundle_folder, tmp_path / "shelf" / "tiny")
     return tmp_path / "shelf"
+
+
+@pytest.fixture
+def app() -> App:
+    """The command-line app, to be called in this process."""
+    command = App(name="service")
+    command.command(log)
+    return command
 
 
 def put(service: LocalService, name: str) -> int:
@@ -29,11 +40,9 @@ def ids(service: LocalService) -> set[str]:
     return {label["id"] for label in service.get("/labels").json()["labels"]}
 
 
-def compact(state: Path, bundle: Path) -> Any:
-    return run("service", "log", "--state", state, "--compact", bundle)
-
-
-def test_a_log_is_cut_while_its_service_writes(shelf: Path, tmp_path: Path) -> None:
+def test_a_log_is_cut_while_its_service_writes(
+    shelf: Path, tmp_path: Path, app: App, capsys: pytest.CaptureFixture[str]
+) -> None:
     state = tmp_path / "state"
     with local_service(shelf / "tiny", state) as service:
         put(service, "axe")
@@ -42,7 +51,7 @@ def test_a_log_is_cut_while_its_service_writes(shelf: Path, tmp_path: Path) -> N
         put(service, "late")
         assert service.post("/admin/reload", {"bundle": "held"}).status_code == 200
 
-        ended = compact(state, shelf / "held")
+        ended = run("service", "log", "--state", state, "--compact", shelf / "held")
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout == f"{state}/labels.sqlite: 2 events were cut, 2 are kept\n"
 
@@ -50,10 +59,10 @@ def test_a_log_is_cut_while_its_service_writes(shelf: Path, tmp_path: Path) -> N
         assert ids(service) == {"late", "saw"}
         for name in ("axe", "rope", "late", "saw"):
             assert service.get(f"/labels/{name}").status_code == 200
-    checked = run("service", "log", "--state", state, "--check")
-    assert "intact, 3 events, 3 to 5," in checked.stdout
+    assert status_of(app, "log", "--state", state, "--check") == 0
+    assert "intact, 3 events, 3 to 5," in capsys.readouterr().out
 
-    with local_service(shelf / "tiny", state) as service:  # the log names the reloaded bundle
+    with local_service(shelf / "tiny", state) as service:  # the log switches to the reloaded bundle
         assert service.get("/info").json()["bundle"]["name"] == "held"
         for name in ("axe", "rope", "late", "saw"):
             assert service.get(f"/labels/{name}").status_code == 200
@@ -65,18 +74,25 @@ def test_a_log_is_cut_while_its_service_writes(shelf: Path, tmp_path: Path) -> N
         assert "serve a snapshot of version 2 or later" in str(service.engine.failure)
 
 
-def test_only_a_snapshot_of_this_log_cuts_it(shelf: Path, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with local_service(shelf / "tiny", state) as service:
-        put(service, "axe")
-    assert "tiny is no snapshot of" in complaint(compact(state, shelf / "tiny"))
-    assert "holds no label log" in complaint(compact(tmp_path / "nowhere", shelf / "tiny"))
-    assert "is not a bundle" in complaint(compact(state, shelf))
+def test_only_a_snapshot_of_this_log_cuts_it(
+    shelf: Path, tmp_path: Path, app: App, refused: Refused
+) -> None:
+    state, nowhere = tmp_path / "state", tmp_path / "nowhere"
+    with closing(open_log(state)) as opened:
+        append(opened, "axe")
+    for folder, bundle, said in (
+        (state, shelf / "tiny", "tiny is no snapshot of"),
+        (nowhere, shelf / "tiny", "holds no label log"),
+        (state, shelf, "is not a bundle"),
+    ):
+        assert said in refused(app, "log", "--state", folder, "--compact", bundle)
     assert Place(state).tamper("SELECT count(*) FROM events") == [(1,)]
-    assert not (tmp_path / "nowhere").exists()
+    assert not nowhere.exists()
 
 
-def test_what_comes_after_the_last_reload_is_kept(shelf: Path, tmp_path: Path) -> None:
+def test_what_comes_after_the_last_reload_is_kept(
+    shelf: Path, tmp_path: Path, app: App, capsys: pytest.CaptureFixture[str]
+) -> None:
     state = tmp_path / "state"
     with local_service(shelf / "tiny", state) as service:
         put(service, "axe")
@@ -84,9 +100,10 @@ def test_what_comes_after_the_last_reload_is_kept(shelf: Path, tmp_path: Path) -
         put(service, "rope")
         put(service, "saw")
         assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 4
-    ended = compact(state, shelf / "held")
-    assert "1 events were cut, 3 are kept\nevents 2 to 4 are in " in ended.stdout
-    assert "they can be cut once the snapshot has been reloaded" in ended.stdout
+    assert status_of(app, "log", "--state", state, "--compact", shelf / "held") == 0
+    said = capsys.readouterr().out
+    assert "1 events were cut, 3 are kept\nevents 2 to 4 are in " in said
+    assert "they can be cut once the snapshot has been reloaded" in said
 
 
 def test_a_snapshot_does_not_serve_with_a_log_that_went_on_from_an_older_copy(
@@ -102,8 +119,6 @@ def test_a_snapshot_does_not_serve_with_a_log_that_went_on_from_an_older_copy(
     with local_service(shelf / "tiny", tmp_path / "older") as service:
         put(service, "saw")
         put(service, "lamp oil")
-    said = complaint(
-        run("service", "serve", "--bundle", shelf / "held", "--state", tmp_path / "older",
-            "--port", 0)
-    )  # fmt: skip
-    assert "has another event 2 than the bundle held holds" in said
+    with local_service(shelf / "held", tmp_path / "older", wait=False) as service:
+        failure = wait_for(lambda: service.engine.failure)
+    assert "has another event 2 than the bundle held holds" in str(failure)

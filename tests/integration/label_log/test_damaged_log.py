@@ -1,4 +1,4 @@
-"""A start on a damaged log is refused, and what is whole of it is served after its recovery."""
+"""A service does not start on a damaged log; after the log's recovery, it serves intact events."""
 
 import subprocess
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 from service.core.label_log import open_log
 from tests.support.commands import complaint, run
 from tests.support.label_logs import Place
-from tests.support.serving import ServerProcess, server_process, wait_for
+from tests.support.serving import ServerProcess, local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
 
@@ -23,41 +23,37 @@ def tiny_bundle_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_bundle(tmp_path_factory.mktemp("damaged") / "tiny", items=ITEMS)
 
 
-@pytest.mark.slow  # four starts of a process
-def test_a_damaged_log_is_recovered(
-    start: Callable[..., ServerProcess], tiny_bundle_folder: Path, tmp_path: Path
-) -> None:
-    server, state, new = start(), tmp_path / "state", tmp_path / "new"
-    for name in ("axe", "rope", "saw"):
-        labels = {"labels": [{"id": name, "text": f"a good {name}"}]}
-        assert server.client.post("/labels", json=labels).status_code == 200
-    clicked = {"instances": [{"query": "grainger", "labels": ["rope"]}]}
-    assert server.client.post("/instances", json=clicked).status_code == 200
-    assert server.client.request("DELETE", "/labels/rope").status_code == 200
-    for name in ("web", "shop"):
-        items = {"items": [{"id": name, "text": f"for the {name}"}]}
-        assert server.client.post("/items", json=items).status_code == 200
-    assert server.client.request("DELETE", "/items/feet").status_code == 200
-    server.stop()
-    Place(state).tamper("UPDATE events SET body = '{}' WHERE sequence = 6")  # web
-    Place(state).tamper("UPDATE events SET body = '{}' WHERE sequence = 2")  # rope
+@pytest.mark.slow  # two starts of a process
+def test_a_damaged_log_is_recovered(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    state, new = tmp_path / "state", tmp_path / "new"
+    with local_service(tiny_bundle_folder, state) as service:
+        labels = [{"id": name, "text": f"a good {name}"} for name in ("axe", "rope", "saw")]
+        assert service.post("/labels", {"labels": labels}).status_code == 200
+        clicked = {"instances": [{"query": "grainger", "labels": ["rope"]}]}
+        assert service.post("/instances", clicked).status_code == 200
+        assert service.request("DELETE", "/labels/rope").status_code == 200
+        items = [{"id": name, "text": f"for the {name}"} for name in ("web", "shop")]
+        assert service.post("/items", {"items": items}).status_code == 200
+        assert service.request("DELETE", "/items/feet").status_code == 200
+    for damaged in (2, 6):  # the events of rope and web
+        Place(state).tamper("UPDATE events SET body = '{}' WHERE sequence = :it", it=damaged)
 
     said = complaint(
         run("service", "serve", "--bundle", tiny_bundle_folder, "--state", state, "--port", 0)
     )
     assert "whole are the events 1, 3-5, 7-8; lost are 2, 6" in said
-    assert "python -m service log --recover NEW" in said
+    assert "keymatch log --recover NEW" in said
 
     ended = run("service", "log", "--state", state, "--recover", new)
     assert ended.returncode == 1
     assert "whole are the events 1, 3-5, 7-8; lost are 2, 6" in ended.stdout
-    with server_process(tiny_bundle_folder, new, tmp_path / "stderr-new") as recovered:
-        page = recovered.client.get("/labels").json()
+    with local_service(tiny_bundle_folder, new) as recovered:
+        page = recovered.get("/labels").json()
         assert {label["id"] for label in page["labels"]} == {"axe", "saw"}
-        assert recovered.client.get("/info").json()["version"] == 6
-        items = recovered.client.get("/items").json()["items"]
+        assert recovered.get("/info").json()["version"] == 6
+        items = recovered.get("/items").json()["items"]
         assert [item["id"] for item in items] == ["camp", "light", "shop", "water"]
-        assert recovered.client.get("/labels/rope").status_code == 404
+        assert recovered.get("/labels/rope").status_code == 404
 
 
 def put(server: ServerProcess, *names: str) -> int:
@@ -66,14 +62,14 @@ def put(server: ServerProcess, *names: str) -> int:
 
 
 def damage(file: Path, *, holding: bytes) -> None:
-    """Overwrite the page that holds these bytes, in a process of its own."""
+    """Overwrite the page that holds these bytes, in a separate process."""
     seek = f"seek={file.read_bytes().index(holding) // PAGE}"
     command = ["dd", f"of={file}", seek, f"bs={PAGE}", "conv=notrunc", "status=none"]
     subprocess.run(command, input=b"\xff" * PAGE, check=True)
 
 
 def lost_of(said: str) -> set[int]:
-    """The numbers of "... lost are 18, 20-22"."""
+    """Read the numbers in "... lost are 18, 20-22"."""
     listed = said.partition("lost are ")[2].partition(".")[0].split(", ")
     runs = [tuple(map(int, run.split("-"))) for run in listed]
     return {number for run in runs for number in range(run[0], run[-1] + 1)}
@@ -86,7 +82,7 @@ def test_what_is_written_after_a_page_was_damaged_is_recovered(
     server, state, new = start(), tmp_path / "state", tmp_path / "new"
     names = [f"label-{number}" for number in range(200)]
     assert put(server, *names) == 200
-    assert server.stop() == 0  # which brings all events into the main file
+    assert server.stop() == 0  # moves all events into the main file
     server = start()
 
     damage(state / "labels.sqlite", holding=b"a good label-100")
@@ -99,7 +95,7 @@ def test_what_is_written_after_a_page_was_damaged_is_recovered(
     said = complaint(
         run("service", "serve", "--bundle", tiny_bundle_folder, "--state", state, "--port", 0)
     )
-    assert "python -m service log --recover NEW" in said
+    assert "keymatch log --recover NEW" in said
     ended = run("service", "log", "--state", state, "--recover", new)
     assert ended.returncode == 1, ended.stderr
     lost = lost_of(ended.stdout.splitlines()[0])

@@ -1,4 +1,4 @@
-"""Several processes with one label log: they agree on one order, and see what others append."""
+"""Processes that share a label log agree on one order and see each other's events."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ PROCESSES, EVENTS = 4, 100
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """The place of a log that does not exist yet."""
+    """A place for a log that does not exist yet."""
     return Place(tmp_path if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
 
 
 def appender(place: Place, name: str, count: int) -> subprocess.Popen[str]:
-    """Start a process that appends `count` events once it reads a line of input."""
+    """Start a process that appends `count` events after it reads a line of input."""
     command = [sys.executable, "-m", "tests.support.label_logs", str(place.state), name, str(count)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -40,10 +40,10 @@ def run_at_once(appenders: list[subprocess.Popen[str]]) -> None:
 
 
 def test_processes_that_append_at_once_agree_on_one_gapless_order(place: Place) -> None:
-    """They also create the log at once."""
+    """The processes also create the log at the same moment."""
     run_at_once([appender(place, f"p{number}", EVENTS) for number in range(PROCESSES)])
     with closing(place.open()) as log:
-        events = list(log.read())  # raises at a gap
+        events = list(log.read())  # raises if a number is missing
     assert [event.sequence for event in events] == list(range(1, PROCESSES * EVENTS + 1))
     orders = defaultdict(list)
     for event in events:

@@ -1,4 +1,4 @@
-"""Child processes of low priority: output, errors that are quoted, and stopping."""
+"""Child processes of low priority: their output, quoted errors, and how they are stopped."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,5 +62,5 @@ def test_a_child_that_is_not_done_in_time_is_killed() -> None:
 
 @pytest.mark.parametrize(("share", "niceness"), [(0.5, 0), (0.15, 8), (0.1, 10), (0.001, 19)])
 def test_the_niceness_of_a_share(share: float, niceness: int) -> None:
-    """Weights are 1.25^-niceness: at 10 it is 0.107, so that 0.107 / 1.107 = 10 %."""
+    """Linux weighs a process by 1.25^-niceness: at 10 it is 0.107, and 0.107 / 1.107 = 10 %."""
     assert niceness_of(share) == niceness

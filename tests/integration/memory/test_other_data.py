@@ -1,4 +1,4 @@
-"""A state of other data is refused in one sentence, unless it is allowed."""
+"""A label log that belongs to other data is refused in one sentence, unless it is allowed."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SAID = "the label log was begun for other data: 3 of the 4 labels that its click
 
 @pytest.fixture(scope="module")
 def shelf(tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two bundles, `goods` and `tools`."""
+    """A folder with two bundles of different data, `goods` and `tools`."""
     folder = tmp_path_factory.mktemp("shelf")
     (folder / "goods").symlink_to(tiny_bundle_folder)
     make_bundle(folder / "tools", TOOLS)
@@ -29,7 +29,7 @@ def shelf(tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def goods(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
-    """A service over `goods` that has learned a label and clicks."""
+    """A service of the bundle `goods` that has learned a label and clicks."""
     with local_service(shelf / "goods", tmp_path / "state") as service:
         learn(service)
         yield service

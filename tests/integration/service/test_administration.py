@@ -1,9 +1,9 @@
-"""Snapshots and reloads, and all that can be wrong with them: what is served goes on."""
+"""Snapshots and reloads: they succeed, or fail without a change to what is served."""
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +28,8 @@ FAILED = 'keymatch_reloads_total{outcome="failed"}'
 OK = 'keymatch_reloads_total{outcome="ok"}'
 
 
-@pytest.fixture
-def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
-    """A folder of bundles: `tiny`, which is served, and `other`, its equal."""
-    for name in ("tiny", "other"):
-        shutil.copytree(tiny_bundle_folder, tmp_path / "shelf" / name)
-    return tmp_path / "shelf"
-
-
-@pytest.fixture
-def served(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
-    with local_service(shelf / "tiny", tmp_path / "state") as service:
-        yield service
-
-
-@pytest.fixture
-def aside() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`aside(function, ...)` calls in another thread."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads.submit
-
-
 def seen(service: LocalService, version: int) -> Any:
-    """All that a client can see of the memory, but for the bundle's name."""
+    """Return all that a client can see of the memory except the bundle's name."""
     asked = {"queries": ["ice axe", "tent"], "explain": True, "depth": 100, "min_version": version}
     return service.post("/predict", asked).json()["results"]
 
@@ -137,13 +116,13 @@ def test_a_taken_name_is_refused(served: LocalService) -> None:
 def test_one_snapshot_at_a_time(
     served: LocalService,
     monkeypatch: pytest.MonkeyPatch,
-    aside: Callable[..., "Future[httpx.Response]"],
+    aside: Callable[..., Future[httpx.Response]],
 ) -> None:
     held = hold(monkeypatch, served.engine._admin._child, "run")
     first = aside(served.post, SNAPSHOT, {"bundle": "first"})
     assert held.entered.wait(60)
     assert_problem(served.post(SNAPSHOT, {"bundle": "second"}), 409)
-    assert served.post("/labels", AXE).json()["version"] == 1  # nothing else waits for it
+    assert served.post("/labels", AXE).json()["version"] == 1  # writes do not wait for the snapshot
     held.released.set()
     assert first.result().json() == {"bundle": "first", "version": 0}
 
@@ -162,7 +141,10 @@ def test_a_killed_snapshot_leaves_nothing(
     assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
 
 
-@pytest.mark.parametrize("condition", ["full", "readonly"])
+REASONS = {"full": "No space left on device", "readonly": "Read-only file system"}
+
+
+@pytest.mark.parametrize("condition", REASONS)
 def test_a_snapshot_that_cannot_be_written(
     tiny_bundle_folder: Path,
     tmp_path: Path,
@@ -177,14 +159,37 @@ def test_a_snapshot_that_cannot_be_written(
             answer = service.post(SNAPSHOT, {"bundle": "next"})
             problem = assert_problem(answer, 503)
             assert problem["title"] == "The snapshot cannot be written"
+            cause = f"the folder of bundles cannot be written: {REASONS[condition]}; "
+            assert problem["detail"].startswith(cause)
+            assert "--bundles" in problem["detail"]
             assert_no_internals(answer)
             assert service.post("/predict", {"queries": ["tent"]}).status_code == 200
             assert service.post("/labels", AXE).status_code == 200
             assert {path.name for path in small_disk.folder.iterdir()} <= {"tiny", "filler"}
         [said] = [r for r in caplog.records if r.message == "The snapshot cannot be written"]
-        reason = {"full": "No space left on device", "readonly": "Read-only file system"}
-        assert reason[condition] in said.__dict__["cause"]
+        assert REASONS[condition] in said.__dict__["cause"]
         assert service.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
+
+
+def test_a_bundle_on_a_read_only_disk_is_saved_elsewhere_and_returned_to(
+    tiny_bundle_folder: Path, tmp_path: Path, small_disk: SmallDisk
+) -> None:
+    """In a container, `/bundle` is read-only, and `/bundles` is a volume."""
+    bundle = Path(shutil.copytree(tiny_bundle_folder, small_disk.folder / "bundle"))
+    bundles = tmp_path / "bundles"
+    with (
+        small_disk.readonly(),
+        local_service(bundle, tmp_path / "state", bundles=bundles) as service,
+    ):
+        assert service.post("/labels", AXE).status_code == 200
+        assert service.post(SNAPSHOT, {}).json() == {"bundle": "bundle-v1", "version": 1}
+        assert (bundles / "bundle-v1").is_dir()
+        assert service.post(RELOAD, {"bundle": "bundle-v1"}).status_code == 200
+        assert service.post(RELOAD, {"bundle": "bundle"}).status_code == 200
+        assert service.get("/info").json()["bundle"]["name"] == "tiny"
+        assert service.get("/labels/axe").status_code == 200
+        unknown = assert_problem(service.post(RELOAD, {"bundle": "none"}), 422)
+        assert unknown["detail"].endswith("there are: bundle, bundle-v1")
 
 
 # Reloads ---------------------------------------------------------------------------------
@@ -230,7 +235,7 @@ def test_a_bundle_that_must_not_be_served(
     assert str(shelf / "other") in said.__dict__["cause"]
     assert counted(served, FAILED) == 1
     assert (name_of(served), seen(served, 0)) == ("tiny", before)
-    assert served.post("/labels", AXE).json()["version"] == 1  # and no event of a reload
+    assert served.post("/labels", AXE).json()["version"] == 1  # the reload left no event
 
 
 def test_an_unknown_bundle_is_named_with_those_that_there_are(
@@ -247,13 +252,13 @@ def test_an_unknown_bundle_is_named_with_those_that_there_are(
 def test_one_reload_at_a_time(
     served: LocalService,
     monkeypatch: pytest.MonkeyPatch,
-    aside: Callable[..., "Future[httpx.Response]"],
+    aside: Callable[..., Future[httpx.Response]],
 ) -> None:
     held = hold(monkeypatch, bundle_admin, "load_bundle")
     first = aside(served.post, RELOAD, {"bundle": "other"})
     assert held.entered.wait(60)
     assert_problem(served.post(RELOAD, {"bundle": "other"}), 409)
-    assert served.post("/labels", AXE).json()["version"] == 1  # written meanwhile
+    assert served.post("/labels", AXE).json()["version"] == 1  # during the reload
     held.released.set()
     assert first.result().json() == {"bundle": "tiny", "version": 2}
     assert served.get("/labels/axe").json()["text"] == "ice axe"

@@ -1,15 +1,17 @@
 """`python -m service`: every mistake is a non-zero exit and one clear line on stderr."""
 
 import shutil
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from service.__main__ import app
-from tests.support.commands import Refused, complaint, run
+from service.server import launcher
+from tests.support.commands import Refused, complaint, run, status_of
 from tests.support.serving import ServerProcess, server_process
 
 PORT = ("--port", "0")
@@ -17,14 +19,26 @@ PORT = ("--port", "0")
 
 @pytest.fixture
 def places(tiny_bundle_folder: Path, tmp_path: Path) -> tuple[object, ...]:
-    """What `serve` must be told."""
+    """The required options of `serve`."""
     return ("--bundle", tiny_bundle_folder, "--state", tmp_path / "state")
 
 
+@pytest.fixture
+def refused_here(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refused]:
+    """`refused` for `serve`, without its changes to this process's logs and signal handlers."""
+    for name in ("configure_logs", "write_logs_at_once"):
+        monkeypatch.setattr(launcher, name, lambda **_how: None)
+    hangup = signal.getsignal(signal.SIGHUP)
+    yield refused
+    signal.signal(signal.SIGHUP, hangup)
+
+
 @pytest.mark.parametrize("command", [(), ("serve",), ("check",)])
-def test_help_names_every_option(command: tuple[str, ...]) -> None:
-    ended = run("service", *command, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
+def test_help_names_every_option(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(app, *command, "--help") == 0
+    said = capsys.readouterr().out
     options = {
         (): ["serve", "predict", "compare", "check", "log", "snapshot", "key"],
         ("serve",): ["--bundle", "--state", "--bundles", "--host", "--port", "--workers",
@@ -32,47 +46,55 @@ def test_help_names_every_option(command: tuple[str, ...]) -> None:
         ("check",): ["--bundle"],
     }  # fmt: skip
     for option in options[command]:
-        assert option in ended.stdout
+        assert option in said
 
 
 def test_version_is_the_distributions() -> None:
     assert run("service", "--version").stdout.strip() == version("keymatch")
 
 
-def test_check_answers_from_a_whole_bundle(tiny_bundle_folder: Path) -> None:
-    ended = run("service", "check", "--bundle", tiny_bundle_folder)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "8 instances and 6 labels of outdoor goods" in ended.stdout
-    assert "'hiking boots' -> 'hiking boots'" in ended.stdout
+def test_check_answers_from_a_whole_bundle(
+    tiny_bundle_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(app, "check", "--bundle", tiny_bundle_folder) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "8 instances and 6 labels of outdoor goods" in said.out
+    assert "'hiking boots' -> 'hiking boots'" in said.out
 
 
-def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_named(refused_here: Refused, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    state = ("--state", tmp_path / "state")
-    for command in (("check",), ("serve", *state, *PORT)):
-        said = complaint(run("service", *command, "--bundle", nowhere))
+    for command in (("check",), ("serve", "--state", tmp_path / "state", *PORT)):
+        said = refused_here(app, *command, "--bundle", nowhere)
         assert said == f"{nowhere}/manifest.json is missing: {nowhere} is not a bundle"
 
 
 @pytest.mark.parametrize("name", ["keys.npy", "labels/texts.bin", "manifest.json"])
-def test_an_altered_file_is_named(tiny_bundle_folder: Path, tmp_path: Path, name: str) -> None:
+def test_an_altered_file_is_named(
+    refused: Refused, tiny_bundle_folder: Path, tmp_path: Path, name: str
+) -> None:
     altered = tmp_path / "altered"
     shutil.copytree(tiny_bundle_folder, altered)
     content = bytearray((altered / name).read_bytes())
     content[len(content) // 2] ^= 1
     (altered / name).write_bytes(content)
+    assert str(altered / name) in refused(app, "check", "--bundle", altered)
+    if name != "keys.npy":
+        return
     ended = run("service", "serve", "--bundle", altered, "--state", tmp_path / "state", *PORT)
     assert str(altered / name) in complaint(ended)
     assert "startup" not in ended.stderr
     assert '"ready"' not in ended.stderr
 
 
-def test_a_missing_file_is_named(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(
+    refused: Refused, tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
     lacking = tmp_path / "lacking"
     shutil.copytree(tiny_bundle_folder, lacking)
     (lacking / "keys.npy").unlink()
-    said = complaint(run("service", "check", "--bundle", lacking))
-    assert said == f"{lacking / 'keys.npy'} is missing"
+    assert refused(app, "check", "--bundle", lacking) == f"{lacking / 'keys.npy'} is missing"
 
 
 def test_wrong_arguments_are_named(refused: Refused, places: tuple[object, ...]) -> None:
@@ -80,35 +102,30 @@ def test_wrong_arguments_are_named(refused: Refused, places: tuple[object, ...])
     assert "many" in refused(app, "serve", *places, "--workers", "many")
     assert "--bundle" in refused(app, "serve")
     assert "sreve" in refused(app, "sreve")
-
-
-def test_no_workers_are_refused(refused: Refused, places: tuple[object, ...]) -> None:
     assert "workers" in refused(app, "serve", *places, "--workers", "0")
-
-
-def test_a_port_out_of_range_is_refused(refused: Refused, places: tuple[object, ...]) -> None:
     assert "server.port" in refused(app, "serve", *places, "--port", "65536")
 
 
-def test_a_taken_port_is_named(places: tuple[object, ...]) -> None:
+def test_an_address_that_cannot_be_listened_on_is_named(
+    refused_here: Refused, places: tuple[object, ...]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = complaint(run("service", "serve", *places, "--port", port))
+        said = refused_here(app, "serve", *places, "--workers", "1", "--port", port)
     assert said.startswith(f"cannot listen on 127.0.0.1 port {port}: Address already in use")
-
-
-def test_an_address_of_another_machine_is_refused(places: tuple[object, ...]) -> None:
-    elsewhere = ("--host", "192.0.2.1", "--allow-anonymous")
-    said = complaint(run("service", "serve", *places, *PORT, *elsewhere))
+    elsewhere = ("--workers", "1", "--host", "192.0.2.1", "--allow-anonymous")
+    said = refused_here(app, "serve", *places, *PORT, *elsewhere)
     assert said.startswith("cannot listen on 192.0.2.1 port 0: ")
 
 
-def test_limits_beyond_the_memory_are_refused(places: tuple[object, ...], tmp_path: Path) -> None:
+def test_limits_beyond_the_memory_are_refused(
+    refused_here: Refused, places: tuple[object, ...], tmp_path: Path
+) -> None:
     config = tmp_path / "keymatch.toml"
     config.write_text(
         "[server]\nmemory_bytes = 3_000_000_000\n[engine]\nlive_bytes = 2_000_000_000"
     )
-    said = complaint(run("service", "serve", *places, *PORT, "--config", config))
+    said = refused_here(app, "serve", *places, *PORT, "--config", config)
     assert said.startswith("the memory that the settings allow adds up to ")
     assert "lower engine.live_bytes to at most" in said
 

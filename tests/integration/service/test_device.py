@@ -1,4 +1,4 @@
-"""`device = "cuda"` in the service: with a stand-in for the GPU, and refused where none is."""
+"""`device = "cuda"` in the service: answers with a simulated GPU, and a refusal without a GPU."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +9,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from service.core.encoding.bucketed_graph import BucketedGraph
-from service.core.encoding.graph_inputs import Tokens
+from service.core.encoding.onnx_session import BucketedGraph, Tokens
 from service.core.errors import BundleUnsupported
 from service.core.types import Floats
 from tests.support.commands import complaint, run
@@ -18,7 +17,7 @@ from tests.support.device.scan_device import use_stand_in
 from tests.support.serving import LocalService, local_service, wait_for
 from tests.support.waiting import READY_WITHIN
 
-TOLERANCE = 1e-3  # of scores, as service/README.md states it
+TOLERANCE = 1e-3  # of scores; documented in service/how-it-works.md
 QUERIES = ["tent", "boots for the trail", "light", "something else entirely"]
 
 Keywords = list[dict[str, Any]]
@@ -60,7 +59,7 @@ def assert_equal_answers(first: LocalService, second: LocalService) -> None:
 
 
 def write(service: LocalService) -> None:
-    """New labels with queries, enough for several seals; a replacement, a deletion, a click."""
+    """Post enough new labels for several segments; replace one, delete one, and post a click."""
     labels = [
         {"id": f"new-{number}", "text": f"new {text}", "queries": [f"{text} {number}"]}
         for number, text in enumerate(["tent", "red lamp", "blue boots", "sled", "map"] * 2)

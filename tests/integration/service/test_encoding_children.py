@@ -1,4 +1,4 @@
-"""Child processes that encode posted texts: the same vectors, and replacement when they die."""
+"""Child processes that encode posted texts return the same vectors and are replaced if they die."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from service.core.encoding.representer import EncodedItem, Representer
 from service.core.errors import NotReady
 from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
-from service.engine.encoder_pool import EncoderPool
-from service.engine.encoding_chunk import MOST_DEATHS
+from service.engine.encoder_pool import MOST_DEATHS, EncoderPool
 from tests.support.children import child_processes
 from tests.support.http.problems import assert_problem
 from tests.support.serving import local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.encoder import DIMENSION
+from tests.support.waiting import READY_WITHIN
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
@@ -32,7 +32,7 @@ ITEMS = [
     NewInstance(query="grainger", labels=("axe",)),
     NewLabel(id="rope", text="rope"),
 ]
-# More texts than the service encodes itself.
+# With this many texts, the service uses a child process.
 MANY = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
 
 
@@ -80,7 +80,7 @@ def test_a_child_encodes_as_the_service_does(bundle: Path, pool: EncoderPool) ->
 def test_a_child_has_the_niceness_that_was_asked_for(pool: EncoderPool) -> None:
     [child] = children()
     assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, 0) + 5
-    assert os.sched_getscheduler(child) == os.SCHED_OTHER  # the idle class would starve
+    assert os.sched_getscheduler(child) == os.SCHED_OTHER  # with SCHED_IDLE it would starve
 
 
 def test_further_children_start_when_all_are_busy(pool: EncoderPool) -> None:
@@ -104,7 +104,7 @@ def test_a_killed_child_is_replaced_without_an_error(pool: EncoderPool) -> None:
 def test_chunks_do_not_wait_for_a_replacement(pool: EncoderPool, bundle: Path) -> None:
     wait([submit(pool, *ITEMS) for _ in range(40)])
     first, second = wait_for(lambda: len(children()) == 2 and pool._warm == 2 and children())
-    # From now on no child can be started.
+    # Without the encoder file no child can start.
     (bundle / "encoder.onnx").rename(bundle / "gone")
     os.kill(first, signal.SIGKILL)
 
@@ -129,7 +129,7 @@ def test_items_over_which_children_keep_dying_are_refused(pool: EncoderPool, mon
         raise BrokenPipeError("the encoding child ended with -11")
 
     with monkeypatch.context() as broken:
-        broken.setattr("service.engine.encoder_process.EncoderProcess.encode", deadly)
+        broken.setattr("service.engine.encoder_pool.EncoderProcess.encode", deadly)
         with pytest.raises(NotReady, match="cannot be encoded at the moment"):
             submit(pool, *ITEMS).result(60)
     assert MOST_DEATHS == 2
@@ -160,7 +160,7 @@ def test_a_start_that_fails_refuses_only_what_it_was_begun_for(
 ) -> None:
     (bundle / "encoder.onnx").rename(bundle / "gone")
     begun = monotonic()
-    with pool._changed:  # no child can take a chunk, as while all have died
+    with pool._changed:  # as if all children had died
         pool._warm = 0
         late = pool.submit(ITEMS, dimension=DIMENSION)
         pool._note_failure("the child ended", begun)
@@ -175,7 +175,7 @@ def test_closing_encodes_what_was_taken_and_ends_the_children(bundle: Path) -> N
     pool = EncoderPool(bundle, most=2, niceness=5, patience=30)
     taken = submit(pool, *ITEMS)
 
-    pool.close()
+    pool.close(seconds=READY_WITHIN)
 
     assert len(taken.result(0)) == 3
     assert not children()
@@ -183,13 +183,15 @@ def test_closing_encodes_what_was_taken_and_ends_the_children(bundle: Path) -> N
 
 
 def test_a_ready_service_has_a_warm_child(bundle: Path, tmp_path: Path) -> None:
-    with local_service(bundle, tmp_path / "state") as service:
+    with local_service(bundle, tmp_path / "state", children=True) as service:
         assert len(children()) == 1
         assert service.engine._encoding.warm
 
 
 def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path: Path) -> None:
-    with local_service(bundle, tmp_path / "state", write_deadline_ms=60_000) as service:
+    with local_service(
+        bundle, tmp_path / "state", children=True, write_deadline_ms=60_000
+    ) as service:
         assert service.post("/labels", MANY).status_code == 200
         kill_children()
         assert service.post("/labels", _named("axe")).status_code == 200
@@ -199,7 +201,7 @@ def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path
         assert_problem(service.post("/labels", _named("saw")), 503)
         assert service.post("/predict", {"queries": ["rope"]}).status_code == 200
         assert service.get("/labels/saw 3").status_code == 404
-        # Few texts need no child.
+        # The service encodes few texts without a child.
         assert service.post("/labels", {"labels": [{"text": "ice axe"}]}).status_code == 200
 
         (bundle / "gone").rename(bundle / "encoder.onnx")
@@ -208,7 +210,7 @@ def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path
 
 def test_a_reload_starts_new_children(tmp_path: Path) -> None:
     first, second = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
-    with local_service(first, tmp_path / "state") as service:
+    with local_service(first, tmp_path / "state", children=True) as service:
         [former] = children()
         assert service.post("/admin/reload", {"bundle": "second"}).status_code == 200
         assert service.engine._encoding._pool.folder == second
@@ -219,7 +221,7 @@ def test_a_reload_starts_new_children(tmp_path: Path) -> None:
 
 def test_a_reload_that_fails_keeps_the_children(tmp_path: Path, monkeypatch) -> None:
     first, _ = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
-    with local_service(first, tmp_path / "state") as service:
+    with local_service(first, tmp_path / "state", children=True) as service:
         before = children()
         with monkeypatch.context() as broken:
             broken.setattr(service.engine._writer, "switch_to", _refused)
@@ -230,10 +232,10 @@ def test_a_reload_that_fails_keeps_the_children(tmp_path: Path, monkeypatch) -> 
 
 def test_what_was_admitted_before_a_reload_is_written(tmp_path: Path) -> None:
     first, _ = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
-    with local_service(first, tmp_path / "state") as service:
+    with local_service(first, tmp_path / "state", children=True) as service:
         former = service.engine.loaded
         assert service.post("/admin/reload", {"bundle": "second"}).status_code == 200
-        service.engine._writes._loaded = lambda: former  # as a request that had just begun
+        service.engine._writes._loaded = lambda: former  # as for a request begun earlier
         assert service.post("/labels", MANY).status_code == 200
         assert service.get("/labels/rope of 7 metres").status_code == 200
 

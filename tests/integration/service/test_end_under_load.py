@@ -1,4 +1,4 @@
-"""The end comes in time beside the costliest queries, and each of them is answered or refused."""
+"""A service under the costliest queries stops in time, and answers or refuses each of them."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.support.http.server import post, read_answer
 from tests.support.serving import server_process, wait_for
 from tests.support.tiny.bundles import Catalogue, make_bundle
 
-# Work for many seconds of one thread on any machine; `held_bytes` lets all of it in.
+# One thread needs many seconds for this on any machine; `held_bytes` admits all of it.
 REQUESTS = 60
 COSTLY = {"top_k": 1_000, "depth": 2_000, "explain": True, "memorization": 1.0}
 SETTINGS = """
@@ -30,7 +30,7 @@ queue_interval_ms = 60_000
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle with so many keys that the costliest query is costly."""
+    """A bundle with so many keys that the costliest query takes long."""
     words = [f"{a}{b}{c}" for a in "abcdefghijklm" for b in "aeiou" for c in "nopqrstuvwxyzbcdfgh"]
     labels = {word: f"{word} goods" for word in words}
     instances = {f"{word} wanted": (word, words[0]) for word in words}

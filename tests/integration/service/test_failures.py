@@ -1,13 +1,10 @@
-"""Overload, deadlines and defects: every request gets an answer and the service goes on."""
+"""Under overload, deadlines and defects, every request gets an answer and the service goes on."""
 
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 from service.core.errors import LogError
@@ -22,15 +19,8 @@ AXE = {"labels": [{"text": "ice axe"}]}
 ROPE = {"labels": [{"text": "rope"}]}
 
 
-@pytest.fixture
-def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`in_thread(function, ...)` calls a function in another thread."""
-    with ThreadPoolExecutor(8) as threads:
-        yield threads.submit
-
-
 class _NeverSet:
-    """Stands for an event of which nobody learns that it was set."""
+    """Replaces an event, and never reports that it was set."""
 
     def is_set(self) -> bool:
         return False
@@ -46,12 +36,10 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseE
     monkeypatch.setattr(owner, name, broken)
 
 
-def test_a_full_queue_is_a_429_and_passes(serve, in_thread, monkeypatch) -> None:
+def test_a_full_queue_is_a_429_and_passes(serve, aside, monkeypatch) -> None:
     service = serve(threads=1, queue_queries=3)
     held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
-    first = in_thread(
-        service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000}
-    )
+    first = aside(service.post, "/predict", {"queries": ["tent", "lamp"], "deadline_ms": 60_000})
     assert held.entered.wait(60)
     refused = service.post("/predict", {"queries": ["a", "b"]})
     assert_problem(refused, 429)
@@ -67,10 +55,10 @@ def test_a_request_larger_than_the_queue_is_answered_when_it_is_alone(serve) -> 
     assert service.post("/predict", {"queries": ["tent"] * 256}).status_code == 200
 
 
-def test_too_many_waiting_labels_are_a_429(serve, in_thread, monkeypatch) -> None:
+def test_too_many_waiting_labels_are_a_429(serve, aside, monkeypatch) -> None:
     service = serve(queue_labels=1)
     held = hold(monkeypatch, service.engine._log, "exclusive")
-    first = in_thread(service.post, "/labels", AXE)
+    first = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     refused = service.post("/labels", {"labels": [{"text": "crampon"}]})
     assert_problem(refused, 429)
@@ -82,25 +70,25 @@ def test_too_many_waiting_labels_are_a_429(serve, in_thread, monkeypatch) -> Non
 
 
 def test_a_write_that_waits_too_long_is_refused_and_never_written(
-    serve, in_thread, monkeypatch
+    serve, aside, monkeypatch
 ) -> None:
     service = serve(write_deadline_ms=200)
     held = hold(monkeypatch, service.engine._log, "exclusive")
-    begun = in_thread(service.post, "/labels", AXE)
+    begun = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
     key = {"Idempotency-Key": "rope"}
-    waiting = in_thread(service.post, "/labels", ROPE, headers=key)
+    waiting = aside(service.post, "/labels", ROPE, headers=key)
 
-    assert_problem(waiting.result(60), 504)  # although the writer is still stuck
+    assert_problem(waiting.result(60), 504)  # answered although the writer is stuck
 
     late = service.post("/labels", {"labels": [{"text": "crampon"}]})
-    assert_problem(late, 429)  # the queue's delay is known: nobody else needs to wait for it
+    assert_problem(late, 429)  # the delay of the queue is known now, so it is refused at once
     assert int(late.headers["retry-after"]) >= 1
     held.released.set()
-    assert begun.result(60).json()["version"] == 1  # what was begun is not refused any more
+    assert begun.result(60).json()["version"] == 1  # a write that was begun is completed
     assert_problem(service.get("/labels/rope"), 404)
     assert [event.body["id"] for event in service.engine._log.read()] == ["ice axe"]
-    again = service.post("/labels", ROPE, headers=key)  # the refused request left no answer
+    again = service.post("/labels", ROPE, headers=key)  # the refusal was not stored for this key
     assert (again.status_code, again.json()["version"]) == (200, 2)
     assert service.post("/labels", ROPE, headers=key).json() == again.json()
     assert 'keymatch_rejected_total{reason="deadline"} 1.0' in service.get("/metrics").text
@@ -108,13 +96,13 @@ def test_a_write_that_waits_too_long_is_refused_and_never_written(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_labels_whose_encoding_is_starved_are_refused(serve) -> None:
-    service = serve(write_deadline_ms=200, threads=1)
+    service = serve(children=True, write_deadline_ms=200, threads=1)
     many = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
     [child] = child_processes(os.getpid(), "service.core.encoding.child")
     os.kill(child, signal.SIGSTOP)
     try:
         assert_problem(service.post("/labels", many), 504)
-        # Few texts are encoded without a child.
+        # The service encodes few texts without a child.
         assert service.post("/labels", AXE).json()["version"] == 1
         assert_problem(service.get("/labels/rope of 7 metres"), 404)
     finally:
@@ -127,7 +115,7 @@ def test_labels_whose_encoding_is_starved_are_refused(serve) -> None:
     [(1, {}, 100), (3, {}, 120), (3, {"depth": 1000}, 150), (3, {"deadline_ms": 40}, 40)],
 )
 def test_the_default_deadline_grows_with_what_a_request_costs(
-    serve, in_thread, monkeypatch, queries: int, options: dict[str, int], deadline_ms: int
+    serve, aside, monkeypatch, queries: int, options: dict[str, int], deadline_ms: int
 ) -> None:
     limits = Limits(default_deadline_ms=100, default_deadline_query_ms=10, deadline_ms=30_000)
     service = serve(threads=1, limits=limits)
@@ -141,10 +129,10 @@ def test_the_default_deadline_grows_with_what_a_request_costs(
     )
 
 
-def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, in_thread, monkeypatch) -> None:
+def test_a_deadline_of_one_millisecond_under_load_is_a_504(serve, aside, monkeypatch) -> None:
     service = serve(threads=1)
     held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
-    first = in_thread(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
+    first = aside(service.post, "/predict", {**TENT, "deadline_ms": 60_000})
     assert held.entered.wait(60)
     assert_problem(service.post("/predict", {"queries": ["a"], "deadline_ms": 1}), 504)
     held.released.set()
@@ -196,27 +184,27 @@ def test_a_failing_log_is_a_503_and_reads_go_on(service, monkeypatch, error) -> 
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_writer_that_dies_leaves_nobody_waiting(service, in_thread, monkeypatch) -> None:
+def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -> None:
     held = hold(monkeypatch, service.engine._writer, "_write")
     held._function = lambda _jobs: (_ for _ in ()).throw(SystemExit)
-    first = in_thread(service.post, "/labels", AXE)
+    first = aside(service.post, "/labels", AXE)
     assert held.entered.wait(60)
-    behind = [in_thread(service.post, "/labels", AXE) for _ in range(3)]
+    behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
     wait_for(lambda: service.engine._writer._queue._waiting == 4)
     held.released.set()
     for answer in (first, *behind):
         assert_problem(answer.result(60), 503)
     assert_problem(service.post("/labels", AXE), 503)
     assert_problem(service.get("/health/ready"), 503)
-    assert_problem(service.get("/health/live"), 503)  # only a restart can help
+    assert_problem(service.get("/health/live"), 503)  # so that the service is restarted
     assert service.post("/predict", TENT).status_code == 200
 
 
 def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkeypatch) -> None:
     with monkeypatch.context() as broken:
         fail(broken, service.engine.loaded.memory, "publish", MemoryError("no page left"))
-        # Neither the writer nor the thread that watches the log lets the writer read.
-        broken.setattr(service.engine._writer._follower, "log_changed", _NeverSet())
+        # The writer does not learn that the log has changed.
+        broken.setattr(service.engine._writer, "log_changed", _NeverSet())
         assert_problem(service.post("/labels", AXE), 503)
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
     assert service.get("/labels/ice%20axe").json()["version"] == 1
@@ -227,7 +215,7 @@ def test_a_log_ahead_of_the_memory_stops_the_writer_until_a_restart(serve, monke
     with monkeypatch.context() as broken:
         fail(broken, service.engine.loaded.memory, "publish", MemoryError("no page left"))
         assert_problem(service.post("/labels", AXE), 503)
-        # Another write would make a version that lacks what the log holds.
+        # Another write would make a version without the event in the log.
         wait_for(lambda: not service.engine.ready())
     assert_problem(service.post("/labels", {"labels": [{"text": "crampon"}]}), 503)
     assert_problem(service.get("/health/ready"), 503)

@@ -1,11 +1,12 @@
-"""A disk or a log that fails: the error names it, reads go on, and afterwards nothing is lost."""
+"""If the disk or the log fails, the error names it, reads go on, and nothing is lost."""
 
 import logging
 import os
 import resource
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.errors import LogError
 from service.core.label_log import open_log, sqlite
 from service.core.label_log.maintenance.check import verify
+from service.engine.engine import Engine
+from service.settings import EngineSettings
+from service.telemetry import Telemetry
 from tests.support.commands import complaint, run
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
 from tests.support.http.problems import assert_no_internals, assert_problem
+from tests.support.no_children import no_children
 from tests.support.serving import LocalService, ServerProcess, local_service, wait_for
 
 FILE = "labels.sqlite"
@@ -34,7 +41,7 @@ def post(service: LocalService | ServerProcess, number: int) -> httpx.Response:
 
 
 def assert_writes_fail(service: LocalService | ServerProcess, number: int, version: int) -> None:
-    """A write is a 503 that names the label log, reads go on, and the readiness probe says so."""
+    """A write gets a 503 that names the label log, reads go on, and the readiness probe fails."""
     client = service if isinstance(service, LocalService) else service.client
     answer = post(service, number)
     problem = assert_problem(answer, 503)
@@ -55,7 +62,7 @@ def assert_writes_succeed(service: LocalService | ServerProcess, number: int, ve
 
 
 def assert_log_holds(state: Path, *numbers: int) -> None:
-    """These labels once each, in this order, and nothing else."""
+    """The log holds each of these labels once, in this order, and nothing else."""
     with closing(open_log(state, create=False)) as log:
         assert verify(log).events == len(numbers)
         assert [event.body["id"] for event in log.read()] == [f"n{number}" for number in numbers]
@@ -63,13 +70,6 @@ def assert_log_holds(state: Path, *numbers: int) -> None:
 
 def causes(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
     return [record.__dict__["cause"] for record in caplog.records if record.message == message]
-
-
-@pytest.fixture
-def in_thread() -> Iterator[Callable[..., "Future[httpx.Response]"]]:
-    """`in_thread(function, ...)` calls a function in another thread."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads.submit
 
 
 # The disk --------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_a_disk_too_full_for_segments(
 
 
 def test_a_disk_that_fails_for_a_while(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
-    """Every write into a file fails, as on a device that is gone: SQLite's "disk I/O error"."""
+    """Every write to a file fails with SQLite's "disk I/O error", as if the device were gone."""
     server = start()
     assert_writes_succeed(server, 0, 1)
     unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
@@ -130,7 +130,7 @@ def test_a_readonly_disk_at_the_start(tiny_bundle_folder: Path, small_disk: Smal
     open_log(state).close()
     with small_disk.readonly():
         for place in (state, small_disk.folder / "new"):
-            said = refused_start(tiny_bundle_folder, place)
+            said = refused_open(tiny_bundle_folder, place)
             assert str(place) in said
             assert "cannot be" in said
 
@@ -140,7 +140,7 @@ def test_a_readonly_disk_at_the_start(tiny_bundle_folder: Path, small_disk: Smal
 
 @contextmanager
 def locked(state: Path) -> Iterator[sqlite3.Connection]:
-    """Another connection holds the file's write lock, until it rolls back or the block ends."""
+    """Another connection holds the file's write lock until it rolls back or the block ends."""
     with closing(sqlite3.connect(state / FILE, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         yield other
@@ -152,7 +152,7 @@ def test_a_log_that_another_process_locks(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.5)  # of five
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.5)  # instead of 5
     service = serve()
     with locked(tmp_path / "state"):
         assert_writes_fail(service, 0, 0)
@@ -164,11 +164,11 @@ def test_a_log_that_another_process_locks(
 
 
 def test_a_write_waits_for_a_lock_that_is_let_go(
-    service: LocalService, tmp_path: Path, in_thread: Callable[..., "Future[httpx.Response]"]
+    service: LocalService, tmp_path: Path, aside: Callable[..., Future[httpx.Response]]
 ) -> None:
     with locked(tmp_path / "state") as other:
-        waiting = in_thread(post, service, 0)
-        # The writer has taken the job from its queue and tries to begin.
+        waiting = aside(post, service, 0)
+        # The writer has taken the job from its queue and tries to begin the transaction.
         wait_for(lambda: service.engine._writer._queue._waiting == 1)
         assert service.post("/predict", {"queries": ["tent"]}).json()["version"] == 0
         assert not waiting.done()
@@ -179,9 +179,13 @@ def test_a_write_waits_for_a_lock_that_is_let_go(
 # The file --------------------------------------------------------------------------------
 
 
-def refused_start(bundle: Path, state: Path) -> str:
-    """The error of a service that refuses to start on this state."""
-    return complaint(run("service", "serve", "--bundle", bundle, "--state", state, "--port", "0"))
+def refused_open(bundle: Path, state: Path) -> str:
+    """Return the error of an engine that cannot open this state, which ends the service."""
+    engine = Engine(bundle, state, settings=EngineSettings(threads=1), telemetry=Telemetry())
+    with no_children(), pytest.raises(LogError) as refused:
+        engine.open()
+    engine.kill_children()
+    return str(refused.value)
 
 
 def overwrite(file: Path, at: int, content: bytes) -> None:
@@ -208,26 +212,35 @@ def cut(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("damage", [not_a_database, flipped, torn, cut])
-def test_a_damaged_log_is_named_at_the_start(
-    tiny_bundle_folder: Path, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    state = tmp_path / "state"
+@pytest.fixture(scope="module")
+def hundred_labels(tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A label log with a hundred labels."""
+    state = tmp_path_factory.mktemp("hundred") / "state"
     with local_service(tiny_bundle_folder, state) as service:
         for number in range(100):
             assert_writes_succeed(service, number, number + 1)
-    assert not (state / f"{FILE}-wal").exists()  # all is in the one file
+    assert not (state / f"{FILE}-wal").exists()  # the main file holds all events
+    return state
+
+
+@pytest.mark.parametrize("damage", [not_a_database, flipped, torn, cut])
+def test_a_damaged_log_is_named_at_the_start(
+    tiny_bundle_folder: Path, hundred_labels: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    state = Path(shutil.copytree(hundred_labels, tmp_path / "state"))
     damage(state / FILE)
-    said = refused_start(tiny_bundle_folder, state)
+    said = refused_open(tiny_bundle_folder, state)
     assert str(state / FILE) in said
     if damage is flipped:
         assert "event 8 was altered: its checksum is wrong" in said
+        places = ("--bundle", tiny_bundle_folder, "--state", state, "--port", "0")
+        assert complaint(run("service", "serve", *places, "--workers", "1")) == said
 
 
 def test_a_log_that_is_damaged_under_the_service(
     tiny_bundle_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged event of another process stops the writer, and the probes say so."""
+    """A damaged event from another process stops the writer, and the probes fail."""
     state = tmp_path / "state"
     with local_service(tiny_bundle_folder, state) as service:
         assert_writes_succeed(service, 0, 1)
@@ -242,3 +255,19 @@ def test_a_log_that_is_damaged_under_the_service(
         assert_problem(post(service, 1), 503)
         predicted = service.post("/predict", {"queries": ["tent"]})
         assert predicted.json()["version"] == 1
+
+
+def test_a_defect_of_the_encoder_is_not_reported_as_the_logs(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object, **_how: object) -> None:
+        raise RuntimeError("positions are out of range")
+
+    with monkeypatch.context() as defect:
+        defect.setattr(OnnxEncoder, "embed", broken)
+        answer = service.post("/labels", {"labels": [{"id": "n1", "text": "label 1"}]})
+        problem = assert_problem(answer, 500)
+        assert problem["title"] == "Internal error"
+        assert_no_internals(answer)
+        assert service.get("/health/ready").json()["writes"] == "accepted"
+    assert_writes_succeed(service, 1, 1)

@@ -1,6 +1,5 @@
 """Start and stop: probes while the bundle opens, and requests in flight at SIGTERM."""
 
-import json
 import socket
 import threading
 from collections.abc import Callable
@@ -11,22 +10,8 @@ import pytest
 
 from service.engine import loaded_bundle
 from tests.support.http.problems import assert_problem
+from tests.support.http.server import TENT, post, read_answer
 from tests.support.serving import LocalService, ServerProcess, wait_for
-
-TENT = {"queries": ["tent"]}
-
-
-def post(path: str, document: object) -> bytes:
-    body = json.dumps(document).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def read_answer(connection: socket.socket) -> tuple[int, dict]:
-    """Status and body of the one answer that comes before the server closes."""
-    with connection.makefile("rb") as stream:
-        head, _, body = stream.read().partition(b"\r\n\r\n")
-    return int(head.split(b" ")[1]), json.loads(body)
 
 
 def test_the_probes_follow_the_opening(
@@ -48,7 +33,7 @@ def test_the_probes_follow_the_opening(
             assert problem["detail"] == "the service is starting"
         assert_problem(service.post("/predict", TENT), 503)
         assert_problem(service.post("/labels", {"labels": [{"text": "a"}]}), 503)
-        assert_problem(service.post("/predict", {}), 422)  # wrong at any time
+        assert_problem(service.post("/predict", {}), 422)  # an invalid request at any time
     finally:
         proceed.set()
     service.wait_ready()
@@ -73,8 +58,8 @@ def test_a_failed_opening_is_never_ready_and_needs_a_restart(
 
 def test_info_tells_what_is_served(reader: LocalService) -> None:
     info = reader.get("/info").json()
-    names = {"version", "device", "bundle", "novel_labels", "memory", "snapshot", "limits"}
-    assert info.keys() == names
+    names = {"version", "device", "bundle", "score_kind", "novel_labels", "memory", "snapshot"}
+    assert info.keys() == names | {"limits"}
     assert info["snapshot"] is None
     assert info["device"] == "cpu"
     assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
@@ -87,38 +72,32 @@ def test_info_tells_what_is_served(reader: LocalService) -> None:
     assert info["limits"]["body_bytes"] == 4_194_304
 
 
-def test_the_root_leads_to_the_documentation(reader: LocalService) -> None:
-    assert reader.get("/").headers["location"] == "/docs"
-    assert reader.get("/docs").status_code == 200
-
-
 def test_sigterm_answers_what_was_accepted(
     start: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
-    # Encoding children get only idle processor time, which a busy machine has little of.
+    # Encoding children only get idle CPU time, and a busy machine has little of it.
     config = tmp_path / "keymatch.toml"
     config.write_text("[server]\nshutdown_seconds = 60\n")
     server = start("--config", str(config))
     with ExitStack() as open_sockets:
 
         def send(path: str, document: object) -> socket.socket:
-            address = ("127.0.0.1", server.port)
-            connection = open_sockets.enter_context(socket.create_connection(address, timeout=60))
+            connection = open_sockets.enter_context(server.connect())
             connection.sendall(post(path, document))
             return connection
 
-        # A long write, and readers that wait for it: all are in flight when the signal comes.
+        # When the signal comes, a long write and reads that wait for it are in flight.
         texts = [f"{number} words of {number % 7}" for number in range(100)]
         labels = [{"text": f"label {number}", "queries": texts} for number in range(40)]
         writing = send("/labels", {"labels": labels})
-        wait = {**TENT, "min_version": 40, "deadline_ms": 60_000}
+        wait = {**TENT, "min_version": 40}
         reading = [send("/predict", wait) for _ in range(5)]
         wait_for(lambda: "keymatch_version_waiters 5.0" in server.client.get("/metrics").text)
         assert "keymatch_memory_version 0.0" in server.client.get("/metrics").text
         assert server.stop() == 0
         answers = [read_answer(connection) for connection in (writing, *reading)]
-    assert [status for status, _ in answers] == [200] * 6
-    assert {body["version"] for _, body in answers} == {40}
+    assert [status for status, _, _ in answers] == [200] * 6
+    assert {body["version"] for _, _, body in answers} == {40}
     assert not server.logged("defect")
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", server.port)).close()

@@ -1,4 +1,4 @@
-"""A bundle with a combiner: posted labels are enriched, before and after a restart or a reload."""
+"""A bundle's combiner enriches posted labels, before and after a restart or a reload."""
 
 import shutil
 from collections.abc import Iterator

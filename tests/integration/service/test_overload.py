@@ -1,4 +1,4 @@
-"""Overload over real HTTP: cheap refusals of the documented shape, and nothing is lost."""
+"""Overload over real HTTP: refusals are cheap and as documented, and nothing is lost."""
 
 import re
 import socket
@@ -51,9 +51,7 @@ def test_a_refusal_is_the_documented_problem(refusing: HttpService) -> None:
 
 def test_the_connection_refuses_as_the_application_does(refusing: HttpService) -> None:
     early = refusing.client.post("/predict", json=TENT)
-    late = refusing.client.post(
-        "/predict?early=no", json=TENT
-    )  # only the plain path is refused early
+    late = refusing.client.post("/predict?early=no", json=TENT)  # with a query string, refused late
     for answer in (early, late):
         answer.headers.pop("x-request-id")
     assert early.json() == late.json()
@@ -68,7 +66,7 @@ def test_the_connection_stays_open_and_the_body_is_skipped(
 ) -> None:
     request = post("/predict", {"queries": ["x" * 1_000] * 100})
     connection.sendall(request[:5_000])
-    assert read_answer(connection)[0] == 429  # before the body is there
+    assert read_answer(connection)[0] == 429  # before the whole body has arrived
     connection.sendall(request[5_000:])
     connection.sendall(GET_READY)
     assert read_answer(connection)[0] == 200
@@ -134,7 +132,7 @@ def test_clients_that_left_are_not_worked_for(serve, monkeypatch: pytest.MonkeyP
         assert read_answer(first)[0] == 200
     wait_for(lambda: service.metric('keymatch_rejected_total{reason="disconnected"} 1.0'))
     assert service.metric('keymatch_requests_total{route="/predict",status="499"} 1.0')
-    assert service.metric("keymatch_encode_cache_misses_total 2.0")  # the warm-up and the first
+    assert service.metric("keymatch_encode_cache_misses_total 2.0")  # warm-up and first query
 
 
 def test_who_waits_for_a_version_takes_no_slot(serve) -> None:
@@ -150,7 +148,7 @@ def test_who_waits_for_a_version_takes_no_slot(serve) -> None:
         service.client.post("/labels", json={"labels": [{"text": "ice axe"}]})
         for connection in waiting:
             status, _, answer = read_answer(connection)
-            # Both come back at once, and the queue holds one of them.
+            # Both return to the queue at once, which has room for one.
             assert status in (200, 429)
             assert status == 429 or answer["version"] == 1
 
@@ -166,7 +164,7 @@ def test_who_waits_for_a_version_and_leaves_frees_the_place(serve) -> None:
     assert service.metric('keymatch_rejected_total{reason="disconnected"} 1.0')
     assert service.metric('keymatch_requests_total{route="/predict",status="499"} 1.0')
     late = service.client.post("/predict", json={**far, "deadline_ms": 50})
-    assert_problem(late, 504)  # it could wait
+    assert_problem(late, 504)  # it was admitted, and waited
 
 
 def test_stopping_answers_everything_that_was_accepted(
@@ -182,7 +180,7 @@ def test_stopping_answers_everything_that_was_accepted(
         service.server.should_exit = True
         held.released.set()
         answers = [read_answer(connection) for connection in accepted]
-    # What waited so long was dropped where the queue saw that it stands; nobody is left without.
+    # The queue may refuse requests that have waited too long, but every request gets an answer.
     assert {status for status, _, _ in answers} <= {200, 429}
     assert answers[0][0] == 200
     service.thread.join(60)

@@ -1,7 +1,6 @@
-"""The child that writes a snapshot: its share, its time, its progress, and how it is given up."""
+"""The child that writes a snapshot: its CPU share, time limit, progress and cancellation."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,19 +23,6 @@ SOON = {"bundle": "soon"}
 
 
 @pytest.fixture
-def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
-    """A folder of bundles with the one that is served."""
-    shutil.copytree(tiny_bundle_folder, tmp_path / "shelf" / "tiny")
-    return tmp_path / "shelf"
-
-
-@pytest.fixture
-def served(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
-    with local_service(shelf / "tiny", tmp_path / "state") as service:
-        yield service
-
-
-@pytest.fixture
 def aside() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as threads:
         yield threads
@@ -46,8 +32,8 @@ def aside() -> Iterator[ThreadPoolExecutor]:
 
 def stopped_snapshot(
     service: LocalService, aside: ThreadPoolExecutor
-) -> tuple[int, "Future[httpx.Response]"]:
-    """A snapshot whose child is stopped: its process id and the future of its answer."""
+) -> tuple[int, Future[httpx.Response]]:
+    """Request a snapshot and stop its child; return the child's id and the future of the answer."""
     answer = aside.submit(service.post, SNAPSHOT, SOON)
     [child] = wait_for(lambda: child_processes(os.getpid(), "snapshot"))
     os.kill(child, signal.SIGSTOP)
@@ -76,9 +62,9 @@ def test_a_snapshot_is_seen_and_given_up(
     problem = assert_problem(answer.result(30), 409)
     assert problem["title"] == "Cancelled"
     assert state_of(served) is None
-    assert names(shelf) == {"tiny"}
+    assert names(shelf) == {"tiny", "other"}
     assert served.post(SNAPSHOT, SOON).status_code == 200
-    assert names(shelf) == {"tiny", "soon"}
+    assert names(shelf) == {"tiny", "other", "soon"}
 
 
 def test_a_snapshot_keeps_a_share_of_a_busy_processor(
@@ -86,7 +72,7 @@ def test_a_snapshot_keeps_a_share_of_a_busy_processor(
 ) -> None:
     child, answer = stopped_snapshot(served, aside)
     os.kill(child, signal.SIGCONT)
-    niceness = os.getpriority(os.PRIO_PROCESS, 0) + 8  # for a share of 0.15
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + 8  # 8 is a CPU share of 0.15
     wait_for(lambda: os.getpriority(os.PRIO_PROCESS, child) == niceness)
     assert os.sched_getscheduler(child) == os.SCHED_OTHER
     assert answer.result(60).status_code == 200
@@ -99,7 +85,7 @@ def test_a_snapshot_that_takes_too_long_is_given_up(
         _, answer = stopped_snapshot(service, aside)
         assert_problem(answer.result(30), 503)
         assert state_of(service) is None
-        assert names(shelf) == {"tiny"}
+        assert names(shelf) == {"tiny", "other"}
 
 
 def test_another_process_sees_it_writes_none_and_gives_it_up(
@@ -116,7 +102,7 @@ def test_another_process_sees_it_writes_none_and_gives_it_up(
         assert other.request("DELETE", SNAPSHOT).json() == {"bundle": "soon"}
         os.kill(child, signal.SIGCONT)
         assert_problem(answer.result(60), 409)
-    assert names(shelf) == {"tiny"}
+    assert names(shelf) == {"tiny", "other"}
 
 
 def test_what_a_killed_service_left_behind_is_no_snapshot(shelf: Path) -> None:
@@ -128,4 +114,4 @@ def test_what_a_killed_service_left_behind_is_no_snapshot(shelf: Path) -> None:
         assert seen is not None and (seen.bundle, seen.version) == ("next", 7)
         with pytest.raises(Busy), SnapshotFile(shelf).only_one():
             pass
-    assert names(shelf) == {"tiny"}
+    assert names(shelf) == {"tiny", "other"}

@@ -1,17 +1,21 @@
-"""Child processes that do not answer (SIGSTOP): replaced in time, and no obstacle to an end."""
+"""Stopped child processes (SIGSTOP) are replaced in time and do not delay the service's end."""
 
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from service.core.errors import NotReady, SealError
@@ -30,7 +34,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 CHILD = "service.core.encoding.child"
 LABELS = [NewLabel(id=str(number), text=f"label {number}") for number in range(4)]
-# More texts than the service encodes itself.
+# With this many texts, the service uses a child process.
 MANY = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
 
 
@@ -132,14 +136,18 @@ def test_closing_ends_a_stopped_child_and_refuses_its_work(bundle: Path) -> None
 
 
 def test_labels_are_written_though_a_child_stops(bundle: Path, tmp_path: Path) -> None:
-    with local_service(bundle, tmp_path / "state", write_deadline_ms=8_000) as service:
+    with local_service(
+        bundle, tmp_path / "state", children=True, write_deadline_ms=8_000
+    ) as service:
         stop_children()
         assert service.post("/labels", MANY).status_code == 200
         assert service.get("/health/ready").json()["writes"] == "accepted"
 
 
 def test_readiness_says_that_no_child_can_encode(bundle: Path, tmp_path: Path) -> None:
-    with local_service(bundle, tmp_path / "state", write_deadline_ms=4_000) as service:
+    with local_service(
+        bundle, tmp_path / "state", children=True, write_deadline_ms=4_000
+    ) as service:
         (bundle / "encoder.onnx").rename(bundle / "gone")
         stop_children()
         assert_problem(service.post("/labels", MANY), 503)
@@ -155,7 +163,7 @@ def test_the_end_comes_in_time_though_a_child_stops(
     start: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     config = tmp_path / "keymatch.toml"
-    # So patient that nobody replaces the child before the end.
+    # The deadline is so long that the child is not replaced before the end.
     config.write_text("[server]\nshutdown_seconds = 1\n[engine]\nwrite_deadline_ms = 600000\n")
     server = start("--config", str(config))
     stopped = stop_children(server.process.pid)
@@ -192,7 +200,48 @@ def test_the_end_comes_in_time_though_the_first_child_never_starts(
     wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
+def test_a_stopped_child_does_not_outlive_a_killed_service(
+    start: Callable[..., ServerProcess],
+) -> None:
+    server = start()
+    [child] = stop_children(server.process.pid)
+    server.kill()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_does_not_outlive_a_killed_supervisor(
+    start: Callable[..., ServerProcess],
+) -> None:
+    server = start("--workers", "2")
+    workers = wait_for(lambda: server.workers if len(server.workers) == 2 else [])
+    stopped = [*workers, *(child for worker in workers for child in stop_children(worker))]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    server.kill()
+    for process in stopped:
+        wait_for(lambda process=process: not Path(f"/proc/{process}").exists())
+
+
 # Segments --------------------------------------------------------------------------------
+
+
+def test_a_stopped_build_does_not_outlive_a_killed_service(tmp_path: Path) -> None:
+    """A process that only builds a segment stands for the service."""
+    vectors = np.random.default_rng(0).standard_normal((400_000, 4)).astype(np.float16)
+    np.save(tmp_path / "vectors.npy", vectors)
+    (tmp_path / "parameters.json").write_bytes(orjson.dumps(asdict(IndexParameters())))
+    command = [sys.executable, "-m", "service.core.memory.build_segment", str(tmp_path)]
+    service = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({command})"]
+    )
+    building = "service.core.memory.build_segment"
+    [child] = wait_for(lambda: child_processes(service.pid, building))
+    wait_for(lambda: os.sched_getscheduler(child) == os.SCHED_IDLE)  # it has lowered its priority
+    os.kill(child, signal.SIGSTOP)
+    service.kill()
+    service.wait()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_a_lock_that_another_process_keeps_does_not_keep_the_sealer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several workers as real processes, which are paused, killed, drained and scraped."""
+"""Several workers, as real processes, are paused, killed, drained and scraped."""
 
 import os
 import signal
@@ -11,17 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.commands import complaint, run
-from tests.support.serving import (
-    READY_WITHIN,
-    ServerProcess,
-    local_service,
-    server_process,
-    wait_for,
-)
+from tests.support.http.server import TENT, post
+from tests.support.serving import ServerProcess, local_service, server_process, wait_for
 from tests.support.tiny.bundles import make_bundle, sign_again
+from tests.support.waiting import READY_WITHIN
 
 TWO = ("--workers", "2")
-FRESH = {"connection": "close"}  # a kept connection would stay with one worker
+FRESH = {"connection": "close"}  # one connection always reaches the same worker
 Start = Callable[..., ServerProcess]
 
 
@@ -44,7 +40,7 @@ def best(server: ServerProcess, query: str, *, min_version: int) -> str:
 
 
 def scrape(server: ServerProcess) -> dict[tuple[str, ...], float]:
-    """Every sample: (name, label values in order of label names) -> value."""
+    """Map (name, label values in order of label names) of every sample to its value."""
     text = server.client.get("/metrics", headers=FRESH).text
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -77,7 +73,7 @@ def paused(worker: int) -> Iterator[None]:
 
 
 def ended(process: int) -> bool:
-    """Whether a process has ended; its parent may not have read its status yet."""
+    """Return whether a process has ended, even if its parent has not read its status yet."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -87,10 +83,8 @@ def ended(process: int) -> bool:
 
 def wait_for_a_write(server: ServerProcess) -> socket.socket:
     """Send a query that waits for the first write; returns the connection with its answer."""
-    body = '{"queries": ["tent"], "min_version": 1, "deadline_ms": 60000}'
-    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    connection = server.connect()
+    connection.sendall(post("/predict", {**TENT, "min_version": 1}))
     return connection
 
 
@@ -166,7 +160,7 @@ def test_a_killed_worker_is_replaced_and_its_counts_stay(start: Start, tmp_path:
     wait_for(lambda: predicted(server) == 6)
     hanging.close()
     wait_for(lambda: len(server.workers) == 3)
-    wait_for(lambda: version_waiters(server) == 0)  # what a dead worker counted is gone
+    wait_for(lambda: version_waiters(server) == 0)  # the dead worker's waiters no longer count
     newcomer = server.workers[-1]
     assert not ended(survivor)
     with paused(survivor):

@@ -1,4 +1,4 @@
-"""The circle: serve, learn, write the log as a data set, export it, and serve that instead."""
+"""Serve, learn, write the log as a data set, export it, and serve the new bundle."""
 
 from collections.abc import Iterator
 from pathlib import Path

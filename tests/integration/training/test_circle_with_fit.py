@@ -1,8 +1,8 @@
-"""The whole circle: serve, learn a thousand clicks, train on them, compare, serve what is better.
+"""Serve, learn a thousand clicks, train on them, compare, and serve the better bundle.
 
-The vocabulary is made of syllables. Each keyword has four words that no other keyword has; its text
-has two of them, a query two of them and a random word. So most queries share one word with their
-keyword's text: a trained encoder sees that, one that was hardly trained does not.
+Words are made of syllables. Each keyword has four words of its own: its text contains two of them,
+a query two of them and a random word. So most queries share one word with their keyword's text. A
+trained encoder recognizes it; a hardly trained one does not.
 """
 
 import random
@@ -22,7 +22,7 @@ from tests.support.serving import ServerProcess, server_process
 from tests.support.tiny.training import write_recipe, write_tiny_checkpoint
 from training.__main__ import app as training
 
-OLD, NEW = 100, 200  # keywords of the table, and those that are posted
+OLD, NEW = 100, 200  # number of keywords in the table, and of posted ones
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 P_AT_1 = re.compile(r"^P@1: A ([\d.]+)%, B ([\d.]+)%.*: B is better$", re.MULTILINE)
 
@@ -31,7 +31,7 @@ Click = tuple[str, str]  # a query, and the id of a keyword
 
 @dataclass
 class Vocabulary:
-    """Words, keywords and queries; a query is drawn once."""
+    """Words, keywords and queries; no query is drawn twice."""
 
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     drawn: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Vocabulary:
         return text
 
     def clicks(self, keywords: range, each: int) -> list[Click]:
-        """So many queries of each keyword, in random order."""
+        """Draw `each` queries of each keyword, in random order."""
         clicks = [
             (self.query(keyword), self.id(keyword)) for keyword in keywords for _ in range(each)
         ]
@@ -82,7 +82,7 @@ def folder(vocabulary: Vocabulary, tmp_path: Path) -> Path:
     data, run = tmp_path / "data", tmp_path / "runs/first"
     done(training, "data", "pairs", *table, "--out", data, "--test-fraction", 0)
     recipe = write_recipe(tmp_path, model=write_tiny_checkpoint(tmp_path / "start"))
-    as_fit = ("--set", "optimizer.precision=auto")  # a process has one precision
+    as_fit = ("--set", "optimizer.precision=auto")  # as in `fit`; a process has one precision
     done(training, "train", recipe, "--data", data, *as_fit, "--out", run)
     source = ("--encoder", run / "best", "--data", data)
     done(export, "bundle", *source, "--out", tmp_path / "bundles/first")
@@ -96,7 +96,7 @@ def server(folder: Path) -> Iterator[ServerProcess]:
 
 
 def post(server: ServerProcess, path: str, body: dict[str, Any]) -> int:
-    """The version after a write."""
+    """Send a write; return the new version."""
     answer = server.client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["version"])
@@ -121,7 +121,7 @@ def post_labels(server: ServerProcess, vocabulary: Vocabulary) -> None:
 
 
 def labels_of(server: ServerProcess, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Every label, by a request of its own; a label that the bundle has is no longer novel."""
+    """Get every label, one per request, without `novel`, which a reload changes."""
     answers = [
         server.client.get(f"/labels/{vocabulary.id(keyword)}") for keyword in range(OLD + NEW)
     ]
@@ -130,9 +130,9 @@ def labels_of(server: ServerProcess, vocabulary: Vocabulary) -> list[dict[str, A
 
 
 def qualities(folder: Path, before: str, capsys: pytest.CaptureFixture[str]) -> tuple[float, ...]:
-    """P@1 on the later clicks, in percent, of a bundle and of the second one."""
+    """Return the P@1 on the later clicks, in percent, of bundle `before` and of the second one."""
     bundles = ("--bundle", folder / "bundles" / before, "--bundle", folder / "bundles/second")
-    queries = ("--queries", folder / "later.csv", "--query", "query", "--labels", "label_id")
+    queries = ("--input", folder / "later.csv", "--query", "query", "--label", "label_id")
     capsys.readouterr()
     done(service, "compare", *bundles, *queries, "--out", folder / f"{before}.html")
     found = P_AT_1.search(capsys.readouterr().out)
@@ -156,19 +156,19 @@ def test_training_on_what_was_learned_finds_later_clicks_and_loses_no_label(
     done(training, "data", "log", *first, *learned, "--out", folder / "next")
     assert "200 labels posted, 0 deletions, 1,000 clicks" in capsys.readouterr().out
     done(training, "data", "table", "--data", folder / "next", "--out", folder / "later.csv")
-    # What is served before the later clicks: the first bundle and everything that was learned.
+    # The memory before the later clicks: the first bundle and everything learned so far.
     done(service, "snapshot", *first, "--until", version, "--out", folder / "bundles/live")
 
-    source = ("--data", folder / "next", "--from", folder / "runs/first")
+    source = ("--data", folder / "next", "--encoder", folder / "runs/first")
     done(training, "fit", *source, "--minutes", 2, "--out", folder / "runs/second")
     source = ("--encoder", folder / "runs/second/best", "--data", folder / "next")
     done(export, "bundle", *source, "--out", folder / "bundles/second")
     for served in ("first", "live"):
         quality, trained = qualities(folder, served, capsys)
-        assert trained > quality + 20  # without a busy machine it is 45 and more
+        assert trained > quality + 20  # on an idle machine the gain is at least 45
 
     post(server, "/admin/reload", {"bundle": "second"})
     assert server.client.get("/info").json()["bundle"]["name"] == "second"
     assert labels_of(server, vocabulary) == before
     novel = server.client.get(f"/labels/{vocabulary.id(OLD)}").json()["novel"]
-    assert novel is False  # it is now one of the bundle's
+    assert novel is False  # it is in the new bundle

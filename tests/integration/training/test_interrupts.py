@@ -1,4 +1,4 @@
-"""Signals to a training process: its state is saved, and the command that it prints goes on."""
+"""A signal makes a training process save its state and print a command that resumes it."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ ENDLESS = ("optimizer.steps=1000000", "validation.every=1000000")
 
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    """A run that would take hours, and has its first check at its end."""
+    """A run that would take hours and validates only at its end."""
     model = write_tiny_checkpoint(tmp_path / "model")
     lf_xmc.write(tiny_dataset(), tmp_path / "data")
     places = ("--data", tmp_path / "data", "--out", tmp_path / "my run")
@@ -30,7 +30,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def interrupted(arguments: Sequence[str], run: Path, number: int) -> tuple[int, str]:
-    """Run the command, send the signal after a new step, and return status and last line."""
+    """Run the command, send the signal after a new step, and return exit status and last line."""
     status, lines = ended([sys.executable, "-m", "training", *arguments], run, number)
     return status, lines[-1]
 
@@ -38,9 +38,9 @@ def interrupted(arguments: Sequence[str], run: Path, number: int) -> tuple[int, 
 def ended(
     command: Sequence[str], run: Path, number: int, *, to_all: bool = False
 ) -> tuple[int, list[str]]:
-    """Run the command, send the signal after a new step, and return status and lines.
+    """Run the command, send the signal after a new step, and return exit status and lines.
 
-    With `to_all` the processes that the command started get the signal, too, as from a terminal.
+    With `to_all` the command's child processes get the signal, too, as from a terminal.
     """
     log = run.with_suffix(".log")
     with log.open("wb") as output:
@@ -59,7 +59,7 @@ def ended(
 
 
 def steps(run: Path) -> int:
-    """The newest step in the run's journal."""
+    """Return the number of the newest step in the run's journal."""
     file = run / "metrics.jsonl"
     lines = file.read_bytes().splitlines() if file.exists() else []
     return max((orjson.loads(line)["step"] for line in lines), default=0)
@@ -80,8 +80,8 @@ def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
     assert (run / "best/modules.json").is_file()
 
     program, *arguments = shlex.split(said.partition("Go on with: ")[2])
-    assert (program, arguments[:2]) == ("python", ["-m", "training"])
-    status, said = interrupted(arguments[2:], run, signal.SIGTERM)
+    assert (program, arguments[:2]) == ("keymatch", ["lab", "train"])
+    status, said = interrupted(arguments[1:], run, signal.SIGTERM)
     assert status == 143
     assert saved_step(run) > first
     assert said.startswith("SIGTERM: ") and said.endswith(" --resume")

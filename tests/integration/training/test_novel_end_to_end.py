@@ -1,4 +1,4 @@
-"""IRENE from a split of labels to served answers, which are those of the offline evaluation."""
+"""IRENE from the split of the labels to served answers, which equal the offline evaluation's."""
 
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -9,16 +9,18 @@ import numpy as np
 import orjson
 import pytest
 
+from export.__main__ import app as export
 from export.exported_encoder import open_exported
 from service.core.bundle import reranker_files
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
-from tests.support.commands import Refused, run, status_of
+from tests.support.commands import Refused, status_of
 from tests.support.serving import local_service
 from tests.support.tiny.reranker import tiny_reranker
+from tests.support.tiny.unidec import write_unidec_recipe
 from training.__main__ import app as training
-from training.checkpoints import second_ranking
-from training.datasets import novel_split
+from training.checkpoints import reranker_folder
+from training.lab import novel_split
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
 
@@ -77,16 +79,16 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("bundle")
     data = ("--data", split / "seen")
     encoder = ("--encoder", trained / "best", "--out", folder / "encoder", "--quantize", "none")
-    assert run("export", "encoder", *data, *encoder).returncode == 0
+    assert status_of(export, "encoder", *data, *encoder) == 0
     options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "12")
-    second = with_second_ranking(folder / "encoder", split, folder / "second")
-    ended = run("export", "bundle", *data, *options, "--memorization", "0.5", "--reranker", second)
-    assert ended.returncode == 0, ended.stderr
+    second = with_reranker(folder / "encoder", split, folder / "second")
+    options = (*options, "--memorization", "0.5", "--reranker", second)
+    assert status_of(export, "bundle", *data, *options) == 0
     return folder / "bundle"
 
 
-def with_second_ranking(encoder: Path, split: Path, folder: Path) -> Path:
-    """A folder as `rerank` writes it, with trees of a made-up taste, for an exported encoder."""
+def with_reranker(encoder: Path, split: Path, folder: Path) -> Path:
+    """Write a folder like `rerank`'s for an exported encoder; its trees follow an invented rule."""
     folder.mkdir()
     facts = open_exported(encoder).description
     assert facts.weights is not None
@@ -94,7 +96,7 @@ def with_second_ranking(encoder: Path, split: Path, folder: Path) -> Path:
     texts = list(novel_split.read(split).seen.labels.texts)
     files = tiny_reranker(folder, texts, predictor, candidates=8)
     reranker_files.write(files, folder)
-    second_ranking.write(files, folder, weights=facts.weights)
+    reranker_folder.write(files, folder, weights=facts.weights)
     return folder
 
 
@@ -102,7 +104,7 @@ def with_second_ranking(encoder: Path, split: Path, folder: Path) -> Path:
 def measured(bundle: Path, split: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     target = tmp_path_factory.mktemp("measured") / "novel.json"
     places = ("--bundle", bundle, "--data", split, "--json", target)
-    assert status_of(training, "evaluate-novel", *places) == 0
+    assert status_of(training, "score-novel", *places) == 0
     return orjson.loads(target.read_bytes())
 
 
@@ -133,32 +135,64 @@ def test_every_setting_has_its_methods(measured: Any) -> None:
         assert all(0.0 <= row["metrics"][name] <= 100.0 for name in ("P@1", "P@5", "R@30"))
 
 
-@pytest.mark.parametrize("setting", [ZERO, ONE])
-@pytest.mark.parametrize("rerank", [False, True])
-def test_served_answers_are_those_of_the_evaluation(
-    setting: str, rerank: bool, measured: Any, bundle: Path, split: Path, tmp_path: Path
-) -> None:
-    """The whole novel set is posted; P@1 over all labels, and each label's key, are the same."""
+def served_precision(
+    bundle: Path, state: Path, split: Path, *, setting: str, **options: object
+) -> float:
+    """Post all novel labels to a service, and return its P@1 over all labels."""
     parts = novel_split.read(split)
     labels, test = parts.everything.labels, parts.everything.test
-    posted = [
+    posted: list[dict[str, Any]] = [
         {"id": labels.uids[column], "text": labels.texts[column]} for column in parts.novel.tolist()
     ]
     if setting == ONE:
         for label, query in zip(posted, parts.revealed(), strict=True):
             label["queries"] = [query]
-    with local_service(bundle, tmp_path / "state") as service:
+    with local_service(bundle, state) as service:
         assert service.post("/labels", {"labels": posted}).status_code == 200
-        body = {"queries": list(test.instances.texts), "top_k": 1, "rerank": rerank}
+        body = {"queries": list(test.instances.texts), "top_k": 1, **options}
         results = service.post("/predict", body).json()["results"]
-    column = {uid: place for place, uid in enumerate(labels.uids)}
-    best = [column[result["keywords"][0]["id"]] for result in results]
+    best = [labels.uids.index(result["keywords"][0]["id"]) for result in results]
     truth = np.asarray(test.labels_of.todense()) != 0
-    asked = np.flatnonzero(truth.any(axis=1))
-    precision = 100 * float(np.mean([truth[row, best[row]] for row in asked]))
+    return 100 * float(truth[np.arange(len(best)), best][truth.any(axis=1)].mean())
+
+
+@pytest.mark.parametrize("setting", [ZERO, ONE])
+@pytest.mark.parametrize("rerank", [False, True])
+def test_served_answers_are_those_of_the_evaluation(
+    setting: str, rerank: bool, measured: Any, bundle: Path, split: Path, tmp_path: Path
+) -> None:
+    served = served_precision(bundle, tmp_path / "state", split, setting=setting, rerank=rerank)
     method = "irene+instance" if setting == ONE else "irene+memory"
-    method = "reranked" if rerank else method
-    assert precision == pytest.approx(figures(measured, setting, "all")[method]["P@1"], abs=1e-9)
+    found = figures(measured, setting, "all")["reranked" if rerank else method]
+    assert served == pytest.approx(found["P@1"], abs=1e-9)
+
+
+@pytest.mark.parametrize("choose_novel", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_novel_labels_of_unidec_are_measured_as_they_are_served(
+    choose_novel: bool, split: Path, trained: Path, tmp_path: Path
+) -> None:
+    """UniDEC has a combiner for novel labels only if its validation chose one."""
+    recipe = write_unidec_recipe(tmp_path, model=trained.parent / "model")
+    data, run_folder, bundle = ("--data", split / "seen"), tmp_path / "run", tmp_path / "bundle"
+    chosen = f"system.choose_novel={str(choose_novel).lower()}"
+    hidden = ("--set", "validation.rows=6", "validation.labels=0.3", chosen)
+    assert status_of(training, "train", recipe, *data, "--out", run_folder, *hidden) == 0
+    source = ("--encoder", run_folder / "best", "--out", bundle)
+    options = ("--quantize", "none", "--depth", "12", "--memorization", "0.5")
+    assert status_of(export, "bundle", *data, *source, *options) == 0
+    places = ("--bundle", bundle, "--data", split, "--json", tmp_path / "novel.json")
+    assert status_of(training, "score-novel", *places) == 0
+
+    found = orjson.loads((tmp_path / "novel.json").read_bytes())
+    has_combiner = (run_folder / "best/novel.json").is_file()
+    assert (open_bundle(bundle).novel is not None) == (found["novel"] is not None) == has_combiner
+    assert choose_novel or not has_combiner
+    method = "irene" if has_combiner else "text"
+    assert ("irene" in figures(found, ZERO, "all")) == has_combiner
+    for setting, kind in ((ZERO, "memory"), (ONE, "instance")):
+        served = served_precision(bundle, tmp_path / setting, split, setting=setting)
+        one = figures(found, setting, "all")[f"{method}+{kind}"]
+        assert served == pytest.approx(one["P@1"], abs=1e-9)
 
 
 @pytest.mark.slow
@@ -167,9 +201,9 @@ def test_without_a_combiner_only_texts_are_measured(
 ) -> None:
     model = trained.parent / "model"
     places = ("--encoder", model, "--data", split / "seen", "--out", tmp_path / "bundle")
-    assert run("export", "bundle", *places, "--quantize", "none").returncode == 0
+    assert status_of(export, "bundle", *places, "--quantize", "none") == 0
     places = ("--bundle", tmp_path / "bundle", "--data", split, "--json", tmp_path / "novel.json")
-    assert status_of(training, "evaluate-novel", *places) == 0
+    assert status_of(training, "score-novel", *places) == 0
     assert (
         "the bundle has no combiner: a novel label is represented by its text"
         in capsys.readouterr().out
@@ -182,12 +216,11 @@ def test_without_a_combiner_only_texts_are_measured(
 def test_other_data_is_refused(
     refused: Refused, bundle: Path, split: Path, trained: Path, tmp_path: Path
 ) -> None:
-    said = refused(training, "evaluate-novel", "--bundle", bundle, "--data", split / "seen")
-    assert "`python -m training split novel` writes such folders" in said
+    said = refused(training, "score-novel", "--bundle", bundle, "--data", split / "seen")
+    assert "`keymatch lab split novel` writes such folders" in said
     places = ("--encoder", bundle.parent / "encoder", "--out", tmp_path / "out")
-    ended = run("export", "bundle", *places, "--data", split / "all")
-    assert ended.returncode == 2
-    assert "give the data set that it was trained on" in " ".join(ended.stderr.split())
+    said = refused(export, "bundle", *places, "--data", split / "all")
+    assert "give the data set that it was trained on" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -196,7 +229,7 @@ def test_another_combiner_is_measured_beside(
 ) -> None:
     places = ("--bundle", bundle, "--data", split)
     options = ("--beside", f"again={bundle}", "--json", tmp_path / "novel.json")
-    assert status_of(training, "evaluate-novel", *places, *options) == 0
+    assert status_of(training, "score-novel", *places, *options) == 0
     found = orjson.loads((tmp_path / "novel.json").read_bytes())
     assert list(found["beside"]) == ["again"]
     for setting, candidates in ((ZERO, "novel"), (ZERO, "all"), (ONE, "novel"), (ONE, "all")):
@@ -207,7 +240,7 @@ def test_another_combiner_is_measured_beside(
         ("bundle", "--beside takes NAME=BUNDLE, not 'bundle'"),
         (f"irene={bundle}", "'irene' is the name of a method"),
     ):
-        assert message in refused(training, "evaluate-novel", *places, "--beside", wrong)
+        assert message in refused(training, "score-novel", *places, "--beside", wrong)
 
 
 def test_a_stream_is_replayed_through_a_real_service_and_drawn(
@@ -220,13 +253,12 @@ def test_a_stream_is_replayed_through_a_real_service_and_drawn(
     assert found["asked"] == sum(bucket["asked"] for bucket in found["by_age"])
     assert found["asked"] == sum(bucket["asked"] for bucket in found["by_clicks"])
     assert found["by_age"][-1]["recall"]["R@100"] == 100.0
-    assert status_of(training, "report", "--streams", target, "--out", tmp_path / "report") == 0
+    assert status_of(training, "report", "--stream", target, "--out", tmp_path / "report") == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Novel labels in traffic" in page
-    assert (tmp_path / "report" / "stream-1-age.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "report" / "stream-1-clicks-dark.png").is_file()
+    assert "clicks learned for it, at least" in page
     target.write_text("{}")
-    said = refused(training, "report", "--streams", target, "--out", tmp_path / "again")
+    said = refused(training, "report", "--stream", target, "--out", tmp_path / "again")
     assert "is not what `simulate stream --json` writes" in said
 
 

@@ -1,6 +1,8 @@
-"""Training by two processes: the losses and parameters of one, also after a resume."""
+"""Two processes train to the losses and parameters of one process, even after a resume."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from safetensors.numpy import load_file
 
 from service.command_line import Interrupted, run
 from tests.support.tiny.training import losses, tiny_dataset, write_recipe, write_tiny_checkpoint
-from tests.support.two_ranks import run_on_two_ranks
+from tests.support.two_ranks import ROOT, run_on_two_ranks
 from training.__main__ import app
 from training.datasets import lf_xmc
 
@@ -19,7 +21,7 @@ MINED = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4", "ngrams.b
 HEAD = ("encoder.frozen=true", "optimizer.clip=0.01", "optimizer.head_learning_rate=0.05")
 CACHED = "optimizer.gradient_cache=true"
 IRENE = ("system.name=irene", "system.dropout=0.0")
-RUNS = {  # settings by run; each is trained by one process and by two
+RUNS = {  # run -> settings; one process and two processes train each
     "plain": (*STEPS, *MINED),
     "cached": (*STEPS, *MINED, CACHED),
     "one-versus-all": (*STEPS, *HEAD, "system.name=one-versus-all"),
@@ -46,7 +48,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 @pytest.fixture(scope="module")
 def by_two(command: Command) -> Callable[[str], tuple[Path, Path]]:
-    """The folders of a run by one process and by two; all slow ones are trained in one start."""
+    """Return a run's folders by one process and by two; the latter are all trained in one start."""
     names = [name for name in RUNS if name != "plain"]
     run_on_two_ranks([command(name, f"{name}-two") for name in names])
 
@@ -89,11 +91,58 @@ def test_two_ranks_move_a_head_as_one_does(
     assert_same(*(load_file(folder / "best" / "own.safetensors") for folder in (one, two)))
 
 
+ONE_RANK_DIVERGES = """
+import sys
+
+import torch
+
+from service.command_line import run
+from training.__main__ import app
+from training.loop.model import TrainedModel
+from training.ranks import leave_run, process_of_run
+
+backward, calls = TrainedModel.backward, []
+
+
+def planted(self, *batch, **options):
+    calls.append(1)
+    loss = backward(self, *batch, **options)
+    wrong = len(calls) == 3 and process_of_run()[0] == 1
+    return torch.full_like(loss, torch.nan) if wrong else loss
+
+
+TrainedModel.backward = planted
+try:
+    status = run(app, sys.argv[1:])
+finally:
+    leave_run()
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_stop_together_if_the_loss_of_one_is_not_finite(
+    command: Command, tmp_path: Path
+) -> None:
+    script = tmp_path / "planted.py"
+    script.write_text(ONE_RANK_DIVERGES)
+    diverging = [*command("plain", "diverged"), "validation.every=2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2", str(script), *diverging]
+    ended = subprocess.run(launcher, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert ended.returncode != 0
+    said = [line for line in ended.stderr.splitlines() if "is not finite at step 3" in line]
+    assert len(said) == 2, ended.stderr[-2000:]  # one from each rank
+    out = out_of(diverging)
+    assert len(losses(out)) == 2
+    assert (out / "best/modules.json").is_file() and (out / "last/state.json").is_file()
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The classifiers are split over two ranks when the run goes on, and so are their moments."""
+    """When the run goes on, classifiers and their moments are split over two ranks."""
     from training.loop.trainer import Trainer
 
     every = ["validation.every=2"]
@@ -107,7 +156,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         take_step(self, number)
 
     monkeypatch.setattr(Trainer, "take_step", interrupted)
-    assert run(app, broken) == 130  # as of an interrupted command
+    assert run(app, broken) == 130  # the status of an interrupted command
 
     run_on_two_ranks([[*broken[:2], "--resume", *broken[2:]]])
 
@@ -116,7 +165,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 
 
 def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
-    """Equal but for rounding; the bias of attention's keys has no gradient but rounding's."""
+    """Assert equality up to rounding; the bias of attention's keys is noise and left out."""
     assert one.keys() == two.keys()
     for name, value in one.items():
         other = two[name]

@@ -1,4 +1,4 @@
-"""A table that cannot be used is refused in one line: what is wrong, where, and what to do."""
+"""An unusable table is refused in one line that says what is wrong, where, and what to do."""
 
 import gzip
 import io
@@ -16,6 +16,9 @@ HEADER = "query,keyword,weight,time\n"
 ROWS = "".join(f"red shoes {n},shoes {n % 3},1,2026-01-0{n % 9 + 1}\n" for n in range(30))
 GOOD = HEADER + ROWS
 SAME = "".join(f"tent {n},tent {n}\n" for n in range(30))
+
+
+LONG = f"{'x' * 2**20}\n"
 
 
 def whole_parquet() -> bytes:
@@ -43,11 +46,13 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str], list[str]]] = {
         [":1:", "NUL", "as text"],
     ),
     "Latin-1": ("csv", f"{GOOD}caf\xe9,x,1,1\n".encode("latin-1"), [], [":32:", "byte 4"]),
-    "open quote": ("csv", f'{HEADER}"red,x,1,1\n{ROWS}', [], [":2:", "must be closed"]),
+    "open quote": ("csv", f'{HEADER}"red,x,1,1\n{ROWS}', [], [":2:", "never closed"]),
     "line ends of old Macs": ("csv", GOOD.replace("\n", "\r"), [], [":1:", "line feed"]),
     "too many fields": ("csv", f"{GOOD}a,b,1,1,x\n", [], [":32: 5 fields", "must be quoted"]),
     "too few fields": ("csv", f"{GOOD}a,b\n", [], [":32: 2 fields", "the header has 4"]),
-    "endless field": ("csv", f"query,keyword\n{'x' * 200_000},b\n", [], [":2:", "field limit"]),
+    "text after a quote": ("csv", f'{HEADER}"red" x,x,1,1\n', [], [":2:", "double each"]),
+    "endless line": ("csv", f"query,keyword\n{'x' * 2**25},b\n", [], [":2:", "16,777,216 bytes"]),
+    "endless row": ("csv", f'query,keyword\n"{LONG * 18}', [], [":2:", "is not closed"]),
     "NUL": ("csv", f"{HEADER}a\0b,c,1,1\n{ROWS}", [], [":2:", "NUL"]),
     "cut gzip": ("csv.gz", gzip.compress(GOOD.encode() * 9)[:-30], [], ["gzip", "copy the file"]),
     "no gzip": ("csv.gz", GOOD, [], [":1:", "gzip stream is damaged"]),
@@ -70,7 +75,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str], list[str]]] = {
 
 
 def refusal(refused: Refused, table: Path, *options: str) -> str:
-    """What `data pairs` says about a table; it must write nothing."""
+    """Return the error of `data pairs` for a table; it must write nothing."""
     out = table.parent / "out"
     columns = () if "--label" in options else ("--label", "keyword")
     arguments = ("--input", table, "--query", "query", *columns, *options, "--out", out)

@@ -1,4 +1,4 @@
-"""A command that a signal ends while it works says so, and leaves nothing half-written."""
+"""A command that a signal ends while it works reports it and leaves no partial output."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def prepared(table: Path, out: Path) -> int:
 
 
 def signal_after(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """`function`, and the signal comes when it has done its work."""
+    """Wrap `function`: the signal is sent after its work."""
 
     def called(*arguments: Any, **named: Any) -> Any:
         result = function(*arguments, **named)
@@ -58,13 +58,13 @@ def test_nothing_half_written_is_left(
     module, name = {
         "data pairs": ("training.datasets.lf_xmc.folder", "write_lines"),
         "export bundle": ("export.bundle.build", "encode_resumably"),
-        "evaluate": ("training.commands.evaluate", "open_evaluation"),
+        "evaluate": ("training.commands.score", "open_evaluation"),
     }[moment]
     target = __import__(module, fromlist=[name])
     monkeypatch.setattr(target, name, signal_after(getattr(target, name), number))
     commands: dict[str, tuple[App, tuple[object, ...]]] = {
         "export bundle": (export, ("bundle", "--encoder", DEMO, "--data", data, "--out", out)),
-        "evaluate": (training, ("evaluate", "--bundle", bundle, "--data", data, "--json", out)),
+        "evaluate": (training, ("score", "--bundle", bundle, "--data", data, "--json", out)),
     }
     capsys.readouterr()
     if moment == "data pairs":
@@ -76,4 +76,4 @@ def test_nothing_half_written_is_left(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"error: {number.name}: the command was stopped before its output")
     left = {path.name for path in tmp_path.iterdir()} - before
-    assert left <= {".out.encoding"}  # finished vectors, with which the same command goes on
+    assert left <= {".out.encoding"}  # finished vectors, which a second try reuses

@@ -1,4 +1,4 @@
-"""A place that cannot be written to is one sentence, said before any other work."""
+"""A place that cannot be written to is reported in one sentence, before any other work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.commands import Refused
 from training.__main__ import app as training
 
 APPS = {"training": training, "export": export, "service": service}
-# Nothing that they name exists but BUNDLE and TABLE, which `predict` must read first.
+# Of the named inputs, only BUNDLE and TABLE exist, because `predict` must read them first.
 COMMANDS = [
     "training data pairs --input none.csv --query q --label k --out OUT",
     "training data moby --out OUT",
@@ -21,27 +21,25 @@ COMMANDS = [
     "training data table --data none --out OUT.csv",
     "training fit --data none --out OUT",
     "training train rae --data none --out OUT",
-    "training distill --layers 1 --teacher none --data none --out OUT",
     "training score --encoder none --data none --out OUT",
-    "training mix --run none other --data none --out OUT",
     "training rerank --run none --data none --out OUT",
-    "training average --run none other --data none --out OUT",
     "training peer bm25 --data none --out OUT",
     "training compare own-data --data none --out OUT",
-    "training report --runs none --out OUT",
-    "training tables --measured none --out OUT",
+    "training report --run none --out OUT",
+    "training tables --input none --out OUT",
     "training split novel --data none --out OUT",
-    "training evaluate --bundle none --data none --json OUT",
-    "training evaluate-novel --bundle none --data none --json OUT",
+    "training score --bundle none --data none --json OUT",
+    "training score-novel --bundle none --data none --json OUT",
     "training budget --encoder none --data none --json OUT",
-    "training robustness --runs none --data none --out OUT",
+    "training robustness --run none --data none --out OUT",
     "training simulate stream --bundle none --data none --json OUT",
     "export encoder --encoder none --data none --out OUT",
     "export bundle --encoder none --data none --out OUT",
     "service snapshot --bundle none --state none --out OUT",
-    "service compare --bundle none --bundle none --queries none.csv --out OUT",
+    "service compare --bundle none --bundle none --input none.csv --out OUT",
     "service predict --bundle BUNDLE --input TABLE --query q --out OUT.jsonl",
     "service log --state none --recover OUT",
+    "service log --state none --json OUT",
 ]
 
 
@@ -69,7 +67,7 @@ def test_every_command_that_writes_is_here() -> None:
 
 
 def writers(app: App, *above: str) -> Iterator[tuple[str, ...]]:
-    """Each command with an option that names a new file or folder."""
+    """Yield each command that has an option for an output."""
     for name in app:
         if name.startswith("-"):
             continue

@@ -26,29 +26,39 @@ WRONG = [
     (training, f"{FIT} --minutes 0", "minutes must be above 0, not 0"),
     (training, f"{FIT} --minutes nan", "minutes must be above 0, not nan"),
     (training, f"{FIT} --seed -1", "the seed must be 0 or more, not -1"),
-    (training, f"{FIT} --from {DEMO}", "an exported encoder, which serves but cannot be trained"),
-    (training, f"{FIT} --from package:nonsense-encoder", "pip install nonsense-encoder"),
+    (
+        training,
+        f"{FIT} --encoder {DEMO}",
+        "an exported encoder, which serves but cannot be trained",
+    ),
+    (training, f"{FIT} --encoder package:nonsense-encoder", "pip install nonsense-encoder"),
     (training, TRAIN.replace("rae", "raee"), "no recipe is named 'raee'"),
     (training, f"{TRAIN} --set optimizer.stps=4", "did you mean steps?"),
     (training, f"{TRAIN} --set optimizer.steps=0", "greater than or equal to 1"),
     (export, BUNDLE.replace(DEMO, "./nonsense"), "there is no such folder"),
     (export, f"{BUNDLE} --depth 0", "--depth must lie in 1..2000, not 0"),
     (export, f"{BUNDLE} --memorization 2", "--memorization must lie in 0..1, not 2"),
-    (export, f"{BUNDLE} --tau nan", "--tau must be a finite number above 0, not nan"),
+    (export, f"{BUNDLE} --tau nan", "--tau must lie in 1e-06..1e+06, not nan"),
 ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table and its data set; refused commands must add nothing to this folder."""
+    folder = tmp_path_factory.mktemp("wrong")
+    table = folder / "clicks.csv"
+    table.write_text("query,keyword\n" + "".join(f"tent {n},tent\n" for n in range(30)))
+    columns = ("--query", "query", "--label", "keyword")
+    made = ("data", "pairs", "--input", table, *columns, "--out", folder / "data")
+    assert status_of(training, *made) == 0
+    return folder
 
 
 @pytest.mark.parametrize(("app", "command", "said"), WRONG)
 def test_a_wrong_setting_is_refused(
-    refused: Refused, tmp_path: Path, app: App, command: str, said: str
+    refused: Refused, folder: Path, app: App, command: str, said: str
 ) -> None:
-    table, data, out = tmp_path / "clicks.csv", tmp_path / "data", tmp_path / "out"
-    table.write_text("query,keyword\n" + "".join(f"tent {n},tent\n" for n in range(30)))
-    columns = ("--query", "query", "--label", "keyword")
-    made = ("data", "pairs", "--input", table, *columns, "--out", data)
-    assert status_of(training, *made) == 0
-    places = {"TABLE": str(table), "DATA": str(data), "OUT": str(out)}
-    for name, place in places.items():
-        command = command.replace(name, place)
+    for name, place in {"TABLE": "clicks.csv", "DATA": "data", "OUT": "out"}.items():
+        command = command.replace(name, str(folder / place))
     assert said in refused(app, *command.split())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.csv", "data"]
+    assert sorted(path.name for path in folder.iterdir()) == ["clicks.csv", "data"]

@@ -1,1 +1,1 @@
-"""A stand-in for a GPU, and vectors to search on it."""
+"""A simulated GPU, and vectors to search on it."""

@@ -1,8 +1,8 @@
-"""A stand-in for a GPU, in numpy: no machine that tests run on needs one.
+"""A GPU simulated in numpy, so that tests need no GPU.
 
-It keeps the contract of `ScanDevice` and a GPU's habits: matrices never change, queries are rounded
-to fp16, one call at a time, few rows a search, equal similarities in another order. What it cannot
-show is that faiss does the same on a real GPU; `python -m loadtests.gpu` does.
+It keeps the contract of `ScanDevice` and behaves like a GPU: immutable matrices, queries rounded to
+fp16, one call at a time, few rows per search, ties in another order than on the CPU. Run
+`python -m loadtests.gpu` to see that faiss does the same on a real GPU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from service.core.types import DeviceName, Floats, Halves, Rows
 
 
 class HostMatrix:
-    """Vectors that were copied at the upload."""
+    """Vectors, copied when they are uploaded."""
 
     def __init__(self, device: "HostScanDevice", vectors: Halves) -> None:
         assert vectors.dtype == np.float16
@@ -33,23 +33,23 @@ class HostMatrix:
             self._device.fetched.append(count)
             if self._device.rounds:
                 queries = queries.astype(np.float16).astype(np.float32)
-            # Not `@`, whose sums depend on how many rows are multiplied at once.
+            # `@` would round differently for other numbers of rows.
             similarities = np.einsum("bd,rd->br", queries, self._vectors.astype(np.float32))
-            backwards = similarities[:, ::-1]  # ties: the last row first, unlike on the processor
+            backwards = similarities[:, ::-1]  # ties: last row first, unlike the CPU
             order = np.argsort(-backwards, axis=1, kind="stable")[:, :count]
             rows = len(self._vectors) - 1 - order
             return np.take_along_axis(similarities, rows, 1), rows
 
 
 class HostScanDevice:
-    """Counts what is uploaded and fetched."""
+    """Records the sizes of uploaded matrices and of search results."""
 
     name: DeviceName = "cuda"
 
     def __init__(self, *, largest_count: int = 16, rounds: bool = True) -> None:
         self.largest_count, self.rounds = largest_count, rounds
-        self.uploaded: list[int] = []  # rows of each matrix
-        self.fetched: list[int] = []  # rows a query, of each search
+        self.uploaded: list[int] = []  # number of rows of each matrix
+        self.fetched: list[int] = []  # rows per query, for each search
         self._lock = Lock()
 
     def upload(self, vectors: Halves) -> HostMatrix:
@@ -63,16 +63,16 @@ class HostScanDevice:
 
 
 def require() -> None:
-    """The stand-in is always there."""
+    """Do nothing: the simulated GPU always exists."""
 
 
 def open() -> HostScanDevice:
-    """As the module of a real device is opened."""
+    """Open the simulated GPU, like the `open` of a real device's module."""
     return HostScanDevice(largest_count=2048)
 
 
 def use_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `device = "cuda"` mean this stand-in and onnxruntime's processor for the test."""
+    """During the test, make `device = "cuda"` use this device and onnxruntime's CPU provider."""
     processor = OnnxDevice(provider="CPUExecutionProvider", memory="cpu")
     providers: Mapping[DeviceName, OnnxDevice] = {"cpu": processor, "cuda": processor}
     monkeypatch.setattr(onnx_session, "ONNX_DEVICES", providers)

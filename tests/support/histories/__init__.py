@@ -1,1 +1,1 @@
-"""Random histories of the memory, beside oracles that are changed alike."""
+"""Random histories of the memory, compared with oracles that get the same changes."""

@@ -1,5 +1,5 @@
-"""Random histories with items: a posted query is fused with the items of its time, a question with
-those of the view."""
+"""Random histories with items. A posted query is fused with the items of the moment of its post, a
+predicted query with the items of the view."""
 
 import pytest
 from hypothesis import strategies as st
@@ -20,11 +20,11 @@ item_ids = st.sampled_from([*ITEMS, "new-1", "new-2"])
 
 
 class ItemHistories(Histories):
-    """Items are put and deleted among labels and clicks."""
+    """Histories in which items are put and deleted, too."""
 
     @property
     def items(self) -> OracleItems:
-        """The items as the oracle has them."""
+        """The oracle's items."""
         assert self.oracle.items is not None
         return self.oracle.items
 
@@ -39,7 +39,7 @@ class ItemHistories(Histories):
         self.kept_items.append((self.memory.view, dict(self.items.texts)))
 
     def teardown(self) -> None:
-        """Views never change, nor do their items."""
+        """Check that no view and none of its items have changed."""
         super().teardown()
         for view, expected in self.kept_items:
             assert texts_of(view) == expected
@@ -51,7 +51,7 @@ class ItemHistories(Histories):
 
     @rule(item_id=item_ids, texts=st.lists(words, min_size=2, max_size=6))
     def churn_item(self, item_id: str, texts: list[str]) -> None:
-        """One item is replaced several times in one commit."""
+        """Replace one item several times in one commit."""
         first = self.next
         for text in texts:
             self.items.put(item_id, text)
@@ -65,7 +65,7 @@ class ItemHistories(Histories):
     @precondition(lambda self: any(self.memory.view.unsealed_item_plans()))
     @rule()
     def seal_items(self) -> None:
-        """Indexes change no answer: they are so small that all of their items are compared."""
+        """Seal: answers stay the same, because a search compares all items of so small an index."""
         before = answers(self.memory.view)
         seal_items(self.memory, self.folder)
         assert list(self.memory.view.unsealed_item_plans()) == []
@@ -74,7 +74,7 @@ class ItemHistories(Histories):
 
     @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
     def restart(self, batch: int, data: st.DataObject) -> None:
-        """The same items are planned together, however the changes are grouped and sealed."""
+        """After a restart the plans hold the same items, however changes are grouped and sealed."""
         before = plans_of_items(self.memory.view)
         super().restart(batch, data)
         assert plans_of_items(self.memory.view) == before
@@ -105,6 +105,6 @@ def plans_of_items(view: View) -> list[tuple[int, int, int, list[int]]]:
 
 
 def texts_of(view: View) -> dict[str, str]:
-    """The texts of all items by id."""
+    """Map the ids of all items to their texts."""
     assert view.items is not None
-    return {item.id: item.text for item in view.items.page(after="", size=ALL)}
+    return {item.id: item.text for item in view.items.page(size=ALL)}

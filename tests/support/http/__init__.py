@@ -1,1 +1,1 @@
-"""The HTTP API from a client's side: answers, refusals and streams."""
+"""Client-side checks of the HTTP API: answers, errors and streams."""

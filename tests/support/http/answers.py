@@ -1,4 +1,4 @@
-"""Successful answers are exactly as `service.http.answers` defines and /docs shows them."""
+"""Check that answers are exactly as `service.http.answers` defines and /docs shows them."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from pydantic import TypeAdapter
 
 
 def assert_answer(document: Any, kind: Any) -> None:
-    """The document has all fields of the type `kind`, of the right types, and no others."""
+    """Assert that the document has exactly the fields of `kind`, with the right types."""
     assert TypeAdapter(kind).validate_python(document, strict=True) == document

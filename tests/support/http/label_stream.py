@@ -1,28 +1,29 @@
-"""A stream of labels within this process: a client and a writer that a test controls."""
+"""Label streams within this process: a fake client and a fake writer that a test controls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import orjson
 
 from service.core.types import NewLabel
-from service.engine.writing.written import Written, WrittenLabel
-from service.http.large.held_bytes import HeldBytes, Hold
-from service.http.request_models import RequestModels
-from service.http.side_thread import SideThread
-from service.http.streaming.label_stream import LabelStream
+from service.engine.writing.operations import Written, WrittenLabel
+from service.http.label_stream import LabelStream
+from service.http.request_body import HeldBytes, Hold, SideThread
+from service.http.request_models import LabelBody, RequestModels
 from service.settings import Limits
 from service.telemetry import Telemetry
 
-LEAVES = None  # in place of a chunk: the client disconnects
-HANGS = b"hangs"  # in place of a chunk: the client stays connected and sends nothing
+LEAVES = None  # instead of a chunk: the client disconnects
+HANGS = b"hangs"  # instead of a chunk: the client stays connected and sends nothing
 
 
 class FakeWriter:
-    """Writes labels as the engine does, and remembers the calls.
+    """Writes labels like the engine, and records the calls; a label's id is its text.
 
-    `fails` are exceptions by the number of the call that raises them, from 1.
+    `fails` maps the number of a call, from 1, to the exception that it raises.
     """
 
     def __init__(self, fails: dict[int, Exception] | None = None) -> None:
@@ -35,7 +36,8 @@ class FakeWriter:
 
     async def apply(self, labels: Sequence[NewLabel]) -> Written:
         assert not self.running, "one batch at a time"
-        self.calls.append(list(labels))
+        labels = [replace(label, id=label.id or label.text) for label in labels]
+        self.calls.append(labels)
         self.running += 1
         try:
             await self.unblocked.wait()
@@ -50,7 +52,7 @@ class FakeWriter:
 
 
 class FakeClient:
-    """Sends the given chunks, one for each call of `receive`, and keeps what it is answered."""
+    """Sends the given chunks, one per call of `receive`, and keeps the answers."""
 
     def __init__(self, chunks: Iterable[bytes | None]) -> None:
         self._chunks = iter(chunks)
@@ -83,6 +85,18 @@ class FakeClient:
         return bool(self.messages) and self.messages[-1].get("more_body") is False
 
 
+@cache
+def label_model(limits: Limits) -> type[LabelBody]:
+    """The model of a line, cached because making all models takes longer than a stream."""
+    return RequestModels(limits).label
+
+
+@cache
+def unread() -> Telemetry:
+    """Metrics that no test reads."""
+    return Telemetry()
+
+
 def stream(
     writer: FakeWriter,
     client: FakeClient,
@@ -95,12 +109,12 @@ def stream(
 ) -> Awaitable[None]:
     settings = Limits(**limits)
     answer = LabelStream(
-        model=RequestModels(settings).label,
+        model=label_model(settings),
         side_thread=SideThread(),
         apply=writer.apply,
         draining=draining,
         limits=settings,
-        telemetry=telemetry or Telemetry(),
+        telemetry=telemetry or unread(),
         patience=patience,
         hold=hold or HeldBytes(settings.held_bytes).hold(),
     )
@@ -110,7 +124,7 @@ def stream(
 def put(
     chunks: Iterable[bytes | None], fails: dict[int, Exception] | None = None, **how: Any
 ) -> tuple[FakeWriter, FakeClient]:
-    """Stream the chunks, and return the writer and the client after the stream's end."""
+    """Stream the chunks to the end; return the writer and the client."""
 
     async def run() -> tuple[FakeWriter, FakeClient]:
         writer, client = FakeWriter(fails), FakeClient(chunks)

@@ -1,4 +1,4 @@
-"""Refusals are problem documents (RFC 9457) and reveal no internals."""
+"""Check that errors are problem documents (RFC 9457) and reveal no internals."""
 
 from typing import Any
 from urllib.parse import unquote_plus
@@ -11,7 +11,7 @@ INTERNALS = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite"
 def assert_problem(
     answer: httpx.Response, status: int, *, field: str | None = None
 ) -> dict[str, Any]:
-    """The answer is a problem document of this status, and names `field` among its errors."""
+    """Assert that the answer is a problem document of this status with an error of `field`."""
     assert answer.status_code == status, answer.text[:500]
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-request-id"]
@@ -30,7 +30,7 @@ def assert_problem(
 
 
 def assert_no_internals(answer: httpx.Response) -> None:
-    """The body names no file, module or exception, unless the client itself sent that text."""
+    """Assert that the body names no file, module or exception that the client did not send."""
     request = answer.request
     sent = unquote_plus(str(request.url)) + request.read().decode(errors="replace")
     for word in INTERNALS:

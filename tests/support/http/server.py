@@ -1,4 +1,4 @@
-"""A service within this process behind real sockets, so that a test can hold what it works on."""
+"""A service within this process behind real sockets, so that a test can pause its functions."""
 
 import socket
 import threading
@@ -12,20 +12,18 @@ import httpx
 import orjson
 import uvicorn
 
-from service.engine.engine import Engine
-from service.http.app import build_app
-from service.http.auth import Access
 from service.server.connection import ServiceConnection
 from service.server.connection_guard import ConnectionGuard
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
-from service.telemetry import Telemetry
+from tests.support.no_children import no_children
+from tests.support.serving import service_parts
 from tests.support.waiting import wait_for
 
 TENT = {"queries": ["tent"], "deadline_ms": 60_000}
 
 
 class HttpService:
-    """uvicorn with the service's own connections, in a thread."""
+    """uvicorn with the service's own connection class, in a thread."""
 
     def __init__(
         self,
@@ -42,14 +40,9 @@ class HttpService:
             server=server,
         )
         self.guard = ConnectionGuard(server)
-        telemetry = Telemetry()
-        self.engine = Engine(bundle, state, settings=settings.engine, telemetry=telemetry)
-        app = build_app(
-            self.engine,
-            settings=settings,
-            access=Access(),
-            telemetry=telemetry,
-            connection_state={"guard": self.guard},
+        state_of_connections = {"guard": self.guard}
+        self.engine, _, app = service_parts(
+            bundle, state, settings, connection_state=state_of_connections
         )
         listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = listening.getsockname()[1]
@@ -60,17 +53,17 @@ class HttpService:
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
 
     def overload(self) -> None:
-        """Let every prediction be refused from now on, as if far too many waited."""
+        """From now on, refuse every prediction, as if far too many were waiting."""
         for queries in (1, 100):
             control = self.engine._queue.lane(queries).control
             control.overloaded, control.limit = True, 0
 
     def metric(self, line: str) -> bool:
-        """Whether /metrics has this line."""
+        """Return whether /metrics has this line."""
         return line in self.client.get("/metrics").text.splitlines()
 
     def value(self, name: str) -> float:
-        """The value of a metric without labels."""
+        """Return the value of a metric without labels."""
         lines = self.client.get("/metrics").text.splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
@@ -87,19 +80,20 @@ def http_service(
     **engine: Any,
 ) -> Iterator[HttpService]:
     """Serve until the end of the block; `engine` holds fields of `EngineSettings`."""
-    service = HttpService(bundle, state, server, limits, **engine)
-    service.thread.start()
-    try:
-        with closing(service.client):
-            wait_for(lambda: service.client.get("/health/ready").status_code == 200)
-            yield service
-    finally:
-        service.server.should_exit = True
-        service.thread.join(60)
+    with no_children():
+        service = HttpService(bundle, state, server, limits, **engine)
+        service.thread.start()
+        try:
+            with closing(service.client):
+                wait_for(lambda: service.client.get("/health/ready").status_code == 200)
+                yield service
+        finally:
+            service.server.should_exit = True
+            service.thread.join(60)
 
 
 def post(path: str, document: object, *headers: str) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a POST request."""
     body = orjson.dumps(document)
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *headers, "", ""]
@@ -107,7 +101,7 @@ def post(path: str, document: object, *headers: str) -> bytes:
 
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON body of the next answer; the connection stays usable."""
+    """Read the next answer's status, headers and JSON body; the connection stays usable."""
     answer = HTTPResponse(connection)
     answer.begin()
     headers = {name.lower(): value for name, value in answer.getheaders()}

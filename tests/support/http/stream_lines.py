@@ -1,4 +1,4 @@
-"""The answer to a stream of labels: each line as the document says, in order, and once."""
+"""Check the answer to a stream of labels: valid lines, in order, one per line of the request."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -12,9 +12,9 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 def assert_stream_answer(content: bytes, openapi: Mapping[str, Any]) -> Lines:
-    """Every line fits the schema that `openapi` has for the answer, and their order is right.
+    """Assert that all lines fit the schema of the answer in `openapi` and are in order.
 
-    Numbers of lines ascend, and only the last line may say where the stream stopped.
+    Line numbers ascend, and only the last line may say where the stream stopped.
     """
     lines = [orjson.loads(line) for line in content.splitlines()]
     validator = _validator(orjson.dumps(openapi))
@@ -32,7 +32,7 @@ def assert_stream_answer(content: bytes, openapi: Mapping[str, Any]) -> Lines:
 
 @lru_cache(maxsize=1)
 def _validator(document: bytes) -> Draft202012Validator:
-    """For a line of the answer to `POST /labels`; made once for all answers of a run."""
+    """Make the validator of a line of the answer to `POST /labels`, once per document."""
     openapi = orjson.loads(document)
     answer = openapi["paths"]["/labels"]["post"]["responses"]["200"]["content"][NDJSON]["schema"]
     return Draft202012Validator({**answer, "components": openapi["components"]})

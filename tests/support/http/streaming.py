@@ -1,4 +1,4 @@
-"""A client that streams labels over a socket; the test decides when it sends and reads."""
+"""A client that streams labels over a socket; a test decides when it sends and reads."""
 
 import socket
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Streamer:
         self._connection.sendall(b"%x\r\n" % len(content) + content + b"\r\n")
 
     def send_until_blocked(self, content: bytes, *, most: int) -> int:
-        """Send `content` repeatedly until the server takes no more; returns the bytes sent."""
+        """Send `content` repeatedly until the server takes no more; return the bytes sent."""
         self._connection.settimeout(1)
         sent = 0
         chunk = b"%x\r\n" % len(content) + content + b"\r\n"
@@ -41,25 +41,25 @@ class Streamer:
         self._connection.sendall(b"0\r\n\r\n")
 
     def close(self) -> None:
-        """Disconnect. The answer is closed too: it would keep the connection open."""
+        """Disconnect; also close the answer, which would keep the connection open."""
         if self._answer is not None:
             self._answer.close()
         self._connection.close()
 
     @property
     def answer(self) -> HTTPResponse:
-        """Status and headers; waits for them."""
+        """The answer, once its status and headers have arrived."""
         if self._answer is None:
             self._answer = HTTPResponse(self._connection, method="POST")
             self._answer.begin()
         return self._answer
 
     def read(self) -> Any:
-        """The next object of the answer."""
+        """Read the next object of the answer."""
         return orjson.loads(self.answer.readline())
 
     def rest(self) -> list[Any]:
-        """All further objects, up to the answer's end."""
+        """Read all further objects up to the end of the answer."""
         return [orjson.loads(line) for line in self.answer.read().splitlines()]
 
 
@@ -67,7 +67,7 @@ class Streamer:
 def streaming(
     port: int, *, request_id: str = "stream", receive_bytes: int | None = None
 ) -> Iterator[Streamer]:
-    """Begin a stream, and disconnect at the end.
+    """Begin a stream, and disconnect at the end of the block.
 
     `receive_bytes` is the size of the socket's receive buffer, for clients that do not read.
     """

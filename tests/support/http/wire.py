@@ -1,4 +1,4 @@
-"""A TCP proxy with which a test disturbs a connection."""
+"""A TCP proxy that lets a test disturb a connection."""
 
 import socket
 import threading
@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 
 class Wire:
-    """Forwards connections to a server, until a test cuts them or lets them hang.
+    """Forwards connections to a server until a test cuts them or makes them hang.
 
-    While `open` is cleared, nothing is forwarded, as if the server hung.
+    While `open` is not set, nothing is forwarded, as if the server hung.
     """
 
     def __init__(self, url: sa.URL) -> None:
@@ -23,7 +23,7 @@ class Wire:
         self._start(self._accept)
 
     def cut(self) -> None:
-        """Break all connections; new ones are accepted."""
+        """Break all connections; new ones are still accepted."""
         for connected in self._sockets[1:]:
             _shut(connected)
 
@@ -65,5 +65,5 @@ class Wire:
 def _shut(connected: socket.socket) -> None:
     try:
         connected.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is disconnected already
+    except OSError:  # already disconnected
         pass

@@ -1,4 +1,4 @@
-"""Tiny but real bundles: a catalogue of outdoor goods, written by `write_bundle`."""
+"""Tiny but real bundles: a catalog of outdoor goods, written by `write_bundle`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,17 +10,14 @@ import numpy as np
 import orjson
 
 from service.core.bundle import manifest
-from service.core.bundle.bundle import QueryEncoder
 from service.core.bundle.content import BundleContent, write_bundle
-from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import EncoderFacts, PredictorFacts
-from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
-from service.core.files.checksums import file_facts
+from service.core.files.folder_facts import file_facts
 from service.core.index.libraries import IndexParameters
-from service.core.types import Floats, Role
+from service.core.types import Role
 from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
-from tests.support.tiny.items import tiny_items
+from tests.support.tiny.items import ITEMS, tiny_items
 from tests.support.tiny.novel import tiny_novel
 
 LABELS = {
@@ -45,13 +42,13 @@ INSTANCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """Labels by id, and queries with the ids of the labels that they were clicked for."""
+    """Label texts by id, and queries with the ids of their clicked labels."""
 
     labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
     instances: Mapping[str, Sequence[str]] = field(default_factory=lambda: INSTANCES)
 
     def votes(self) -> list[list[int]]:
-        """The columns that each instance votes for."""
+        """The columns of the labels that each instance votes for."""
         column = {label_id: place for place, label_id in enumerate(self.labels)}
         return [[column[label_id] for label_id in voted] for voted in self.instances.values()]
 
@@ -69,17 +66,15 @@ def make_bundle(
     log: str = "",
     vote_weights: Sequence[float] | None = None,
     novel: int | None = None,
-    query_encoder: int | None = None,
     items: Mapping[str, str] | None = None,
     reranked: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
-    """Write a bundle of `catalogue`, whose keys `encoder` encodes; None: the bundle's own encoder.
+    """Write a bundle of `catalogue` with keys by `encoder`, by default the bundle's own encoder.
 
-    `novel` is a seed: the bundle then has IRENE's files, with classifiers of all labels but the
-    last. `query_encoder` is a seed, too: queries then have a graph of their own.
-    `items` are texts by id: the bundle then has an item memory. With `reranked` so many candidates
-    are ranked a second time.
+    `novel` is a seed and adds IRENE's files, with classifiers of all labels except the last one.
+    `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
+    candidates.
     """
     with TemporaryDirectory() as source:
         write_tiny_encoder(Path(source))
@@ -94,52 +89,35 @@ def make_bundle(
             label_details=label_details,
             version=version,
             log=log,
-            vote_weights=_as_floats(vote_weights),
+            vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
             items=items and tiny_items(Path(source), encoder, items),
         )
-        content = _with_options(content, Path(source), novel, query_encoder, reranked)
+        content = _with_options(content, Path(source), novel, reranked)
         write_bundle(content, target, progress=lambda done: None)
     return target
 
 
+def write_whole_bundle(target: Path, **options: Any) -> Path:
+    """Write a bundle with every optional part."""
+    weights = [1.0, 0.5, 1.5, 1.0, 0.5, 1.5, 1.0, 1.0, 1.0]
+    parts = {"novel": 0, "items": ITEMS, "reranked": 4, "vote_weights": weights}
+    return make_bundle(target, **parts, version=7, log="0f" * 16, **options)
+
+
 def _with_options(
-    content: BundleContent,
-    source: Path,
-    novel: int | None,
-    query_encoder: int | None,
-    reranked: int | None,
+    content: BundleContent, source: Path, novel: int | None, reranked: int | None
 ) -> BundleContent:
     if novel is not None:
-        content = replace(content, novel=_novel(content, source, seed=novel))
-    if query_encoder is not None:
-        queries = _query_encoder(source / "queries", content.encoder, seed=query_encoder)
-        content = replace(content, query_encoder=queries)
+        columns = np.arange(len(content.label_ids) - 1)
+        keys = content.keys[len(content.instance_texts) + columns]
+        content = replace(content, novel=tiny_novel(source, keys, columns, seed=novel))
     if reranked is not None:
-        content = replace(content, reranker=_reranker(content, source, reranked))
+        from tests.support.tiny.reranker import tiny_reranker  # needs the extra `training`
+
+        texts = list(content.label_texts)
+        reranker = tiny_reranker(source, texts, content.predictor, candidates=reranked)
+        content = replace(content, reranker=reranker)
     return content
-
-
-def _novel(content: BundleContent, source: Path, *, seed: int) -> NovelFiles:
-    columns = np.arange(len(content.label_ids) - 1)
-    keys = content.keys[len(content.instance_texts) + columns]
-    return tiny_novel(source, keys, columns, seed=seed)
-
-
-def _reranker(content: BundleContent, source: Path, candidates: int) -> RerankerFiles:
-    from tests.support.tiny.reranker import tiny_reranker  # needs the extra `training`
-
-    texts = list(content.label_texts)
-    return tiny_reranker(source, texts, content.predictor, candidates=candidates)
-
-
-def _as_floats(weights: Sequence[float] | None) -> Floats | None:
-    return None if weights is None else np.array(weights, np.float32)
-
-
-def _query_encoder(folder: Path, facts: EncoderFacts, *, seed: int) -> QueryEncoder:
-    write_tiny_encoder(folder, seed=seed)
-    named = replace(facts, name="tiny queries", fingerprint="q" * 64)
-    return QueryEncoder(facts=named, graph=folder / "encoder.onnx")
 
 
 def _content(
@@ -169,7 +147,7 @@ def _content(
 
 
 def sign_again(folder: Path) -> None:
-    """Write the manifest again with the checksums of files that a test has exchanged."""
+    """Write the manifest again with the checksums of files that a test has replaced."""
     path = folder / manifest.FILE_NAME
     document = orjson.loads(path.read_bytes())
     path.unlink()
@@ -181,7 +159,7 @@ def sign_again(folder: Path) -> None:
 
 
 def write_document(folder: Path, document: dict[str, Any]) -> None:
-    """Write a document as the manifest, with a correct checksum of its own content."""
+    """Write a document as the manifest, with a correct checksum of the document."""
     document.pop("sha256", None)
     document["sha256"] = manifest.digest_of(document)
     (folder / manifest.FILE_NAME).write_bytes(orjson.dumps(document))

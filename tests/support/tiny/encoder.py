@@ -28,11 +28,19 @@ VOCABULARY = {
 }
 
 
-def write_tiny_encoder(folder: Path, *, dimension: int = DIMENSION, seed: int = 0) -> None:
-    """Write `encoder.onnx` and `tokenizer.json`; different seeds give different encoders."""
+def write_tiny_encoder(
+    folder: Path, *, dimension: int = DIMENSION, seed: int = 0, positions: int | None = None
+) -> None:
+    """Write `encoder.onnx` and `tokenizer.json`; different seeds give different encoders.
+
+    With `positions`, the graph fails on texts with more tokens, like a transformer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     letters = np.random.default_rng(seed).standard_normal((len(VOCABULARY), dimension))
-    save(_graph(letters.astype(np.float32)), folder / "encoder.onnx")
+    model = _graph(letters.astype(np.float32))
+    if positions is not None:
+        _limit(model, positions)
+    save(model, folder / "encoder.onnx")
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
 
 
@@ -49,18 +57,20 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def tiny_facts(*, dimension: int = DIMENSION, max_tokens: int = 32, **changed) -> EncoderFacts:
-    """Return the manifest's facts about the tiny encoder, some of them changed."""
+    """Return the manifest's entry of the tiny encoder, with the fields `changed` replaced."""
     facts = {
         "name": "tiny",
         "fingerprint": "f" * 64,
         "quantization": "none",
         "batch_invariant": True,
+        "query_prompt": "",
+        "label_prompt": "",
     }
     return EncoderFacts(dimension=dimension, max_tokens=max_tokens, **{**facts, **changed})
 
 
 def _graph(letters: Floats):
-    """The ONNX model: gather [n, t, d], mean over the mask [n, d], L2 norm [n, d]."""
+    """Build the ONNX model: gather [n, t, d], mean over the mask [n, d], L2 norm [n, d]."""
 
     def constant(name, value):
         return numpy_helper.from_array(value, name)
@@ -97,8 +107,25 @@ def _graph(letters: Floats):
     return model
 
 
+def _limit(model, positions: int) -> None:
+    """Add a table of zeros [positions, 1] to the embedded tokens, which limits their number."""
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.zeros((positions, 1), np.float32), "positions")
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "first"))
+    nodes = list(model.graph.node)
+    nodes[0].output[0] = "letters_of_tokens"
+    nodes[1:1] = [
+        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Slice", ["positions", "first", "length", "first"], ["present"]),
+        helper.make_node("Add", ["letters_of_tokens", "present"], ["embedded"]),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
 class TrigramEncoder:
-    """Encodes a text as the normalised sum of one random direction per character trigram.
+    """Encodes a text as the normalized sum of one random direction per character trigram.
 
     Equal texts have equal vectors, and texts with common trigrams have similar ones. `encoded`
     counts the encoded texts.

@@ -1,4 +1,4 @@
-"""A substitute for a torch encoder, and the tiny catalogue as a data set."""
+"""A substitute for a torch encoder, and the tiny catalog as a data set."""
 
 from pathlib import Path
 
@@ -7,21 +7,23 @@ from scipy.sparse import csr_matrix
 
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
-from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
+from tests.support.tiny.bundles import Catalogue
 from tests.support.tiny.encoder import DIMENSION, tiny_facts, tiny_tokenizer, write_tiny_encoder
 from training.datasets.dataset import Dataset, Split, Texts
 
 
 class TinyReference:
-    """Replaces the torch encoder: the tiny graph, with the attributes that the export reads."""
+    """Replaces a torch encoder: the tiny graph with the attributes that the export reads."""
 
     name = "tiny"
     dimension = DIMENSION
     max_tokens = 32
+    size = 0
+    truncation_side = "right"
     prompts = {Role.QUERY: "query ", Role.LABEL: "passage "}  # noqa: RUF012
 
-    def __init__(self, folder: Path, *, seed: int = 0) -> None:
-        write_tiny_encoder(folder, seed=seed)
+    def __init__(self, folder: Path) -> None:
+        write_tiny_encoder(folder)
         self._folder = folder
         facts = tiny_facts(query_prompt="query ", label_prompt="passage ")
         self._encoder = OnnxEncoder(folder, facts)
@@ -43,18 +45,17 @@ class TinyReference:
         target.write_bytes((self._folder / "encoder.onnx").read_bytes())
 
 
-def tiny_dataset() -> Dataset:
-    """Return the tiny bundle's catalogue as a data set; training and test rows are the same."""
-    catalogue = Catalogue()
+def tiny_dataset(catalogue: Catalogue | None = None) -> Dataset:
+    """Return a catalog, by default the tiny bundle's, as a data set that is tested on all rows."""
+    catalogue = catalogue or Catalogue()
     votes = catalogue.votes()
-    relevance = np.zeros((len(votes), len(LABELS)), np.float32)
+    relevance = np.zeros((len(votes), len(catalogue.labels)), np.float32)
     for row, columns in enumerate(votes):
         relevance[row, columns] = 1.0
-    texts = Texts(uids=tuple(INSTANCES), texts=tuple(INSTANCES))
     split = Split(
-        instances=texts,
+        instances=Texts(uids=tuple(catalogue.instances), texts=tuple(catalogue.instances)),
         labels_of=csr_matrix(relevance),
         filtered=csr_matrix(relevance.shape, dtype=bool),
     )
-    labels = Texts(uids=tuple(LABELS), texts=tuple(LABELS.values()))
+    labels = Texts(uids=tuple(catalogue.labels), texts=tuple(catalogue.labels.values()))
     return Dataset(name="outdoor goods", train=split, test=split, labels=labels)

@@ -1,6 +1,6 @@
-"""An item memory for tiny bundles; its fusion is the normalised sum of query and items.
+"""An item memory for tiny bundles; its fusion is the normalized sum of query and items.
 
-What is read of an item is its value, twice: as a key, which this fusion ignores, and as a value.
+An item is projected to [key; value]. Both are the item's vector, and the fusion ignores the key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ ITEMS = {"camp": "camping", "feet": "footwear", "light": "lamp light", "water": 
 
 
 def write_fusion(folder: Path, *, dimension: int = DIMENSION) -> None:
-    """Write the graphs: values [m, d] -> [m, 2, d], and query [1, d] + sum of items, normalised."""
+    """Write the graphs: values [m, d] -> [m, 2, d], and query [1, d] + sum of items, normalized."""
     item = ["m", 2, dimension]
     twice = [
         helper.make_node("Unsqueeze", ["values", "middle"], ["one"]),
@@ -64,7 +64,7 @@ def _save(
 def item_files_of(
     folder: Path, ids: Sequence[str], texts: Sequence[str], keys: Halves, *, attended: int = 2
 ) -> ItemFiles:
-    """Return the files of items whose values are their keys [M, d]; the graphs lie in `folder`."""
+    """Return the files of items whose values equal their keys [M, d]; `folder` has the graphs."""
     write_fusion(folder, dimension=keys.shape[1])
     facts = ItemFacts(items=len(ids), attended=attended, fingerprint="")
     return ItemFiles(
@@ -80,11 +80,11 @@ def item_files_of(
 def tiny_items(
     folder: Path, encoder: Encoder, items: Mapping[str, str] = ITEMS, *, attended: int = 2
 ) -> ItemFiles:
-    """Return the files of `items`, texts by id, whose keys `encoder` encodes."""
+    """Return the files of `items` (id -> text), whose keys `encoder` computes."""
     keys = encode(encoder, list(items.values()), role=Role.LABEL).astype(np.float16)
     return item_files_of(folder, list(items), list(items.values()), keys, attended=attended)
 
 
 def with_projected(vector: Halves) -> tuple[Halves, Halves]:
-    """Return the vector [d] of an item, and what queries read of it, [2, d], to be put."""
+    """Return the vector [d] of an item that is put, and its projection [2, d]."""
     return vector, np.stack([vector, vector])

@@ -1,15 +1,15 @@
-"""IRENE's files for tiny bundles; the combiner is the normalised sum of text and classifiers."""
+"""IRENE's files for tiny bundles; the combiner is the normalized sum of text and classifiers."""
 
 from pathlib import Path
 
 import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save_model
 
 from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import NovelFacts, Refinement
 from service.core.types import Halves, Rows
 from tests.support.tiny.encoder import DIMENSION
-from tests.support.tiny.sum_graph import write_sum_graph
 
 FACTS = NovelFacts(
     combiner="sum",
@@ -21,19 +21,36 @@ FACTS = NovelFacts(
 
 
 def write_combiner(path: Path, *, dimension: int = DIMENSION) -> None:
-    """Write the graph: texts [n, d] + the sum of present classifiers [n, m, d], normalised."""
-    write_sum_graph(
-        path,
-        one="texts",
-        others="classifiers",
-        present="present",
-        result="vectors",
-        dimension=dimension,
+    """Write the graph: texts [n, d] + the sum of present classifiers [n, m, d], normalized."""
+    nodes = [
+        helper.make_node("Cast", ["present"], ["there"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["there", "last"], ["weights"]),
+        helper.make_node("Mul", ["classifiers", "weights"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "middle"], ["all"], keepdims=0),
+        helper.make_node("Add", ["texts", "all"], ["sum"]),
+        helper.make_node("LpNormalization", ["sum"], ["vectors"], axis=-1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny-sum",
+        inputs=[
+            helper.make_tensor_value_info("texts", TensorProto.FLOAT, ["n", dimension]),
+            helper.make_tensor_value_info("classifiers", TensorProto.FLOAT, ["n", "m", dimension]),
+            helper.make_tensor_value_info("present", TensorProto.BOOL, ["n", "m"]),
+        ],
+        outputs=[helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["n", dimension])],
+        initializer=[
+            numpy_helper.from_array(np.array([-1], np.int64), "last"),
+            numpy_helper.from_array(np.array([1], np.int64), "middle"),
+        ],
     )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    save_model(model, str(path))
 
 
 def tiny_novel(folder: Path, keys: Halves, columns: Rows, *, seed: int = 0) -> NovelFiles:
-    """Return files whose classifiers are the label keys [S, d] with some noise."""
+    """Return files whose classifiers are the label keys [S, d] plus noise."""
     graph = folder / "combiner.onnx"
     write_combiner(graph, dimension=keys.shape[1])
     noise = np.random.default_rng(seed).standard_normal(keys.shape)

@@ -1,5 +1,6 @@
-"""A second ranking for tiny bundles: trees that learned a made-up taste, so that orders change."""
+"""A reranker for tiny bundles: trees that learned an invented rule, so that orders change."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,13 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.prediction.reranking.features import FEATURES
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Doubles, Floats
-from training.reranking.onnx_trees import as_onnx
-from training.reranking.trees import LearnedTrees, learn_trees
+from training.reranking.trees import LearnedTrees, as_onnx, learn_trees
 
 TREES = 12
 
 
 class SumOfFeatures:
-    """In place of trees where a test compares answers: every feature changes the sum."""
+    """Replaces trees if a test compares answers: every feature changes the sum."""
 
     def __init__(self) -> None:
         self.read: list[Floats] = []
@@ -28,14 +28,15 @@ class SumOfFeatures:
 
 
 def taste(features: Floats) -> Doubles:
-    """Long labels of rare words that few clicked: nothing that a memory would rank first."""
+    """Prefer long labels with rare words and few clicks, which a memory would not rank first."""
     chosen = ("trigrams of the label", "words, rarity", "label frequency")
     long, rare, frequency = (features[:, FEATURES.index(name)] for name in chosen)
     return np.asarray(long + rare - 3.0 * frequency, np.float64)
 
 
+@cache
 def tiny_trees(*, seed: int = 0) -> LearnedTrees:
-    """Trees that learned this taste from random features."""
+    """Return trees that learned the rule of `taste` from random features."""
     rng = np.random.default_rng(seed)
     features = (rng.random((4_000, len(FEATURES))) * 20.0).astype(np.float32)
     liked = taste(features)
@@ -46,7 +47,7 @@ def tiny_trees(*, seed: int = 0) -> LearnedTrees:
 def tiny_reranker(
     source: Path, labels: list[str], predictor: PredictorFacts, *, candidates: int, seed: int = 0
 ) -> RerankerFiles:
-    """The files of a second ranking of the best `candidates`; the graph is written in `source`."""
+    """Return the files of a reranker of `candidates` labels, with its graph in `source`."""
     path = source / "trees.onnx"
     path.write_bytes(as_onnx(tiny_trees(seed=seed).booster, trees=TREES).SerializeToString())
     rarity = WordRarity.among(labels)

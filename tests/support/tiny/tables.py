@@ -1,4 +1,4 @@
-"""Tables of (query, keyword) rows in every format, and what is read from them."""
+"""Tables of (query, keyword) rows in every format, and functions that read them."""
 
 import csv
 import gzip
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.core.files.bad_rows import OnBadRow, stop
+from service.core.files.lines import OnBadRow, stop
 from training.datasets import pairs
 from training.datasets.dataset import Dataset
 from training.datasets.pairs import PairOptions, TableData
@@ -51,7 +51,7 @@ def write_table(folder: Path, ending: str, rows: list[list[Any]], header: list[s
 
 
 def table(path: Path, *, on_bad: OnBadRow = stop, **given: Any) -> TableData:
-    """`from_table` with the fields of `Columns` and of `PairOptions` as arguments."""
+    """Call `from_table` with fields of `Columns` and `PairOptions` as arguments."""
     options = {key: value for key, value in given.items() if hasattr(PairOptions, key)}
     names = {key: value for key, value in given.items() if key not in options}
     return pairs.from_table(path, Columns(**names), PairOptions(**options), on_bad=on_bad)

@@ -1,4 +1,4 @@
-"""A checkpoint and a data set small enough to train in a test, and runs on them."""
+"""A checkpoint and a data set small enough to train in a test, and training runs with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOUNS = ("tent", "boots", "lamp", "stove", "bottle", "jacket", "rope", "knife")
 
 
 def train_tiny(folder: Path, name: str, *settings: str, recipe: str = "ngame") -> int:
-    """The status of `train` with a recipe and the data in `folder`, into its folder `name`."""
+    """Train a recipe in `folder` on its data, into its folder `name`; return the exit status."""
     from training.__main__ import app
 
     places = ("--data", folder / "data", "--out", folder / name)
@@ -50,7 +50,7 @@ def train_tiny(folder: Path, name: str, *settings: str, recipe: str = "ngame") -
 def write_tiny_checkpoint(
     folder: Path, *, dropout: float = 0.1, seed: int = 0, layers: int = 1
 ) -> Path:
-    """A BERT of one or more layers over letters, as a sentence-transformers folder."""
+    """Write a BERT over letters, with one or more layers, as a sentence-transformers folder."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -84,9 +84,9 @@ def write_tiny_checkpoint(
 def write_tiny_language_model(
     folder: Path, *, family: str = "llama", dtype: str = "float32"
 ) -> Path:
-    """A causal language model of two layers over letters, without a token for padding.
+    """Write a causal language model over letters, with two layers and no padding token.
 
-    `family` is "llama" or "gpt2". It is a plain Hugging Face folder.
+    `family` is "llama" or "gpt2". The result is a plain Hugging Face folder.
     """
     import torch
     from transformers import (
@@ -122,7 +122,7 @@ def write_tiny_language_model(
 
 
 def tiny_dataset(*, seed: int = 0) -> Dataset:
-    """Queries "red tent", clicked for the labels "red" and "tent": 48 train, 16 test rows."""
+    """48 training and 16 test rows: a query "red tent" is clicked for "red" and "tent"."""
     labels = (*ADJECTIVES, *NOUNS)
     pairs = [(first, second) for first in ADJECTIVES for second in NOUNS]
     order = np.random.default_rng(seed).permutation(len(pairs))
@@ -145,7 +145,7 @@ def tiny_dataset(*, seed: int = 0) -> Dataset:
 
 
 def with_colour_metadata(dataset: Dataset) -> Dataset:
-    """The tiny data set with an item "is red" for each adjective; nouns have no metadata."""
+    """Add an item, such as "is red", to each adjective; nouns have no metadata."""
 
     def of_texts(texts: Texts) -> csr_matrix:
         rows = [[word in text.split() for word in ADJECTIVES] for text in texts.texts]
@@ -180,7 +180,7 @@ name = "{system}"
 
 
 def write_recipe(folder: Path, *, model: Path, system: str = "rae") -> Path:
-    """A recipe of eight steps, validated every four."""
+    """Write a recipe of eight steps that validates every four steps."""
     recipe = folder / f"{system}.toml"
     recipe.write_text(LOOP_RECIPE.format(model=model, system=system))
     return recipe
@@ -193,7 +193,7 @@ def open_tiny_run(
     resume: bool = False,
     dataset: Dataset | None = None,
 ) -> Trainer:
-    """A run on the tiny data set without the command line and without choices at the end."""
+    """Open a run on the tiny data set, without the command line and its final choices."""
     from rich.console import Console
 
     from training.loop.setup import open_run
@@ -210,11 +210,11 @@ def open_tiny_run(
 
 
 def losses(run: Path) -> list[float]:
-    """The loss of each step."""
+    """Return the loss of each step."""
     lines = [orjson.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 def last_weights(run: Path) -> dict[str, np.ndarray]:
-    """The weights of a run's last saved state."""
+    """Return the weights of a run's last saved state."""
     return load_file(run / "last" / "weights.safetensors")

@@ -1,14 +1,13 @@
-"""UniDEC on tiny data: its recipe, and a bundle that is trained on a catalogue with torch."""
+"""UniDEC on tiny data: its recipe, and a bundle that is trained on a catalog with torch."""
 
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-from scipy.sparse import csr_matrix
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
 from tests.support.commands import status_of
 from tests.support.tiny.bundles import Catalogue
+from tests.support.tiny.export import tiny_dataset
 from tests.support.tiny.training import write_tiny_checkpoint
 from training.__main__ import app as training
 from training.datasets import lf_xmc
@@ -38,14 +37,14 @@ name = "unidec"
 
 
 def write_unidec_recipe(folder: Path, *, model: Path) -> Path:
-    """A recipe of twelve steps, validated after the last one."""
+    """Write a recipe of twelve steps that validates after the last one."""
     recipe = folder / "unidec.toml"
     recipe.write_text(RECIPE.format(model=model))
     return recipe
 
 
 def make_unidec_bundle(folder: Path, catalogue: Catalogue) -> Path:
-    """Train, choose and export below `folder`; the bundle holds all of the catalogue."""
+    """Train, choose and export below `folder`; the bundle holds the whole catalog."""
     lf_xmc.write(_dataset(catalogue), folder / "data")
     model = write_tiny_checkpoint(folder, dropout=0.0)
     recipe, data = write_unidec_recipe(folder, model=model), ("--data", folder / "data")
@@ -59,23 +58,11 @@ def make_unidec_bundle(folder: Path, catalogue: Catalogue) -> Path:
 
 
 def _dataset(catalogue: Catalogue) -> Dataset:
-    """The catalogue's queries as training rows, and one other query to test on."""
-    uids = tuple(catalogue.labels)
-    votes = np.zeros((len(catalogue.instances), len(uids)), np.float32)
-    for row, columns in enumerate(catalogue.votes()):
-        votes[row, columns] = 1.0
-    queries, other = tuple(catalogue.instances), ("something else",)
-    return Dataset(
-        name="outdoor goods",
-        train=_split(queries, votes),
-        test=_split(other, votes[:1]),
-        labels=Texts(uids=uids, texts=tuple(catalogue.labels.values())),
+    """Return the catalog's queries as training rows, and one other query as test row."""
+    dataset = tiny_dataset(catalogue)
+    other = Split(
+        instances=Texts(uids=("something else",), texts=("something else",)),
+        labels_of=dataset.train.labels_of[:1],
+        filtered=dataset.train.filtered[:1],
     )
-
-
-def _split(texts: tuple[str, ...], votes: np.ndarray) -> Split:
-    return Split(
-        instances=Texts(uids=texts, texts=texts),
-        labels_of=csr_matrix(votes),
-        filtered=csr_matrix(votes.shape, dtype=bool),
-    )
+    return replace(dataset, test=other)

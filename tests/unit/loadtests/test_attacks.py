@@ -1,15 +1,14 @@
-"""The verdicts over rounds beside an attack."""
+"""The verdicts on measurements taken during and after an attack."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from loadtests.attacks.judgement import rows_of
-from loadtests.attacks.rounds import Round
-from loadtests.attacks.service_state import internal_errors
+from loadtests.attacks.__main__ import rows_of
+from loadtests.attacks.rounds import Round, internal_errors
 from loadtests.clients.open_loop import Outcome
-from loadtests.measure.overload import Health
+from loadtests.traffic import Health
 
 
 def measured(
@@ -69,4 +68,4 @@ def test_only_answers_of_500_are_counted() -> None:
         + series.format("/predict", 503, "9.0")
         + 'keymatch_request_seconds_count{route="/predict"} 500.0\n'
     )
-    assert internal_errors(metrics.encode()) == 3
+    assert internal_errors(metrics) == 3

@@ -1,4 +1,4 @@
-"""The GPU benchmark's parts with a stand-in for the GPU, and its refusal where there is none."""
+"""The parts of the GPU benchmark on a simulated GPU, and its refusal without a GPU."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,11 @@ import onnxruntime
 import pytest
 
 import loadtests.gpu.__main__ as command
-from loadtests.gpu import encoding, searching, serving
-from loadtests.gpu.encoding import measure_encoding
+from loadtests.gpu import searching
+from loadtests.gpu.__main__ import Served, encoding_rows, tolerance_row
 from loadtests.gpu.searching import measure_search
-from loadtests.gpu.serving import Served, tolerance_row
-from loadtests.measure.latency_summary import Summary
-from loadtests.measure.saturation import Level
+from loadtests.saturation import Level
+from loadtests.traffic import Summary
 from service.core.bundle import manifest
 from service.core.encoding.encoder import OnnxEncoder
 from tests.support.commands import status_of
@@ -23,7 +22,7 @@ from tests.support.device.scan_device import HostScanDevice, use_stand_in
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     use_stand_in(monkeypatch)
-    monkeypatch.setattr(encoding, "REPETITIONS", 1)
+    monkeypatch.setattr(command, "REPETITIONS", 1)
     monkeypatch.setattr(searching, "REPETITIONS", 1)
 
 
@@ -44,17 +43,16 @@ def test_without_a_gpu_it_ends_with_a_sentence_and_status_2(
 @pytest.mark.usefixtures("stand_in")
 def test_every_shape_is_timed(tiny_bundle_folder: Path) -> None:
     facts = manifest.read(tiny_bundle_folder).encoder
-    measured = measure_encoding(
+    measured = encoding_rows(
         OnnxEncoder(tiny_bundle_folder, facts, device="cuda"),
         OnnxEncoder(tiny_bundle_folder, facts),
         tokens=facts.max_tokens,
     )
-    assert len(measured.on_device) == 7 * 3
-    rows = list(measured.rows())
+    rows = list(measured)
     assert [row.what for row in rows] == [
         f"encode texts of {length} tokens, ms a batch of so many" for length in (8, 16, 32)
     ]
-    assert [x for x, _ in measured.curves()["8 tokens"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert list(rows[0].figures["batch_ms"]) == ["1", "2", "4", "8", "16", "32", "64"]
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -90,7 +88,7 @@ def test_the_tolerance_is_taken_rank_by_rank() -> None:
 
 def level(connections: int, *, answered: int) -> Level:
     return Level(
-        connections=connections, queries=1, seconds=1.0, answered=answered, failed=0, processor=0.2
+        connections=connections, queries=1, seconds=1.0, answered=answered, failed=0, cpu=0.2
     )
 
 
@@ -98,7 +96,7 @@ def level(connections: int, *, answered: int) -> Level:
 def test_the_report_holds_every_part(
     tiny_bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With servers that are only said to have run."""
+    """The results of the servers are invented."""
 
     def measured(bundle: Path, device: str, *_: Any, compared: list[str]) -> Any:
         figures = Served(
@@ -108,7 +106,7 @@ def test_the_report_holds_every_part(
             failures={},
             levels=[level(8, answered=100), level(64, answered=300)],
         )
-        return figures, serving.exact_scores(bundle, compared)
+        return figures, command.exact_scores(bundle, compared)
 
     monkeypatch.setattr(command, "measure_service", measured)
     out = tmp_path / "out"
@@ -121,17 +119,16 @@ def test_the_report_holds_every_part(
     ]  # fmt: skip
     assert [row["met"] for row in rows[-2:]] == [True, True]
     assert (out / "gpu.md").read_text().startswith("# Serving on a GPU")
-    assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_served_device_is_measured_from_start_to_answers(tiny_bundle_folder: Path) -> None:
-    load = serving.Load(rate=20, label_rate=0, seconds=0.5, seed=0)
+    load = command.Load(rate=20, label_rate=0, seconds=0.5, seed=0)
     compared = ["tent", "boots for the trail"]
     queries = iter(["tent", "lamp"] * 100_000)
-    figures, scores = serving.measure_service(
+    figures, scores = command.measure_service(
         tiny_bundle_folder, "cpu", queries, load, compared=compared
     )
     assert figures.failures == {}
     assert [at.connections for at in figures.levels] == [8, 32, 64]
     assert all(at.answered and not at.failed for at in figures.levels)
-    assert tolerance_row("cpu", scores, serving.exact_scores(tiny_bundle_folder, compared)).met
+    assert tolerance_row("cpu", scores, command.exact_scores(tiny_bundle_folder, compared)).met

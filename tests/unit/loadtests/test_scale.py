@@ -1,29 +1,33 @@
-"""The growth with the number of keys: recombined texts, drawn vectors, bundles and fitted laws."""
+"""Scaling with the number of keys: recombined texts, random vectors, bundles and fitted curves."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from loadtests.scale.bundles import Sources, build
-from loadtests.scale.encoder_files import EncoderFiles, cut_encoder
-from loadtests.scale.growth import fitted
-from loadtests.scale.recombined import Pairs, recombined
+from loadtests.scale.__main__ import fitted
+from loadtests.scale.bundles import (
+    Pairs,
+    Sources,
+    build,
+    cut_encoder,
+    recombined,
+)
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.encoding.encoder import encode
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
 from service.core.types import Role
 
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle_folder: Path) -> Bundle:
-    """The tiny bundle with a real encoder, opened."""
+    """The opened tiny bundle, which has a real encoder."""
     return open_bundle(tiny_bundle_folder)
 
 
 @pytest.fixture
 def sources(bundle: Bundle, tmp_path: Path) -> Sources:
-    """The texts of the tiny bundle."""
+    """The texts of the tiny bundle, which are recombined."""
     return Sources.read(bundle.folder, [], dimensions=None, work=tmp_path / "work")
 
 
@@ -68,7 +72,7 @@ def test_a_bundle_of_a_size_is_built_once(sources: Sources, tmp_path: Path, vect
 def test_encoded_keys_are_those_of_their_texts(sources: Sources, tmp_path: Path) -> None:
     opened = open_bundle(build(sources, tmp_path, keys=20, vectors="encoded", seed=0).folder)
     texts = [*opened.instance_texts, *opened.label_texts]
-    vectors = encode(sources.encoder.open(), texts, role=Role.LABEL)
+    vectors = encode(OnnxEncoder(sources.encoder, sources.facts), texts, role=Role.LABEL)
     assert np.allclose(opened.keys, vectors, atol=1e-3)
 
 
@@ -81,15 +85,17 @@ def test_a_cut_encoder_gives_the_first_dimensions_at_unit_length(
     bundle: Bundle, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnx")
-    whole = EncoderFiles.of(bundle)
-    cut = cut_encoder(whole, tmp_path / "cut", dimensions=3)
+    whole, facts = bundle.folder, bundle.manifest.encoder
+    cut = cut_encoder(whole, facts, tmp_path / "cut", dimensions=3)
     texts = ["warm boots", "tent"]
-    first = encode(whole.open(), texts, role=Role.QUERY)[:, :3]
+    first = encode(OnnxEncoder(whole, facts), texts, role=Role.QUERY)[:, :3]
     expected = first / np.linalg.norm(first, axis=1, keepdims=True)
-    assert np.allclose(encode(cut.open(), texts, role=Role.QUERY), expected, atol=1e-6)
-    assert cut.facts.fingerprint != whole.facts.fingerprint
+    assert np.allclose(
+        encode(OnnxEncoder(tmp_path / "cut", cut), texts, role=Role.QUERY), expected, atol=1e-6
+    )
+    assert cut.fingerprint != facts.fingerprint
     with pytest.raises(InvalidInput, match="dimensions must be 1 to"):
-        cut_encoder(whole, tmp_path / "more", dimensions=10_000)
+        cut_encoder(whole, facts, tmp_path / "more", dimensions=10_000)
 
 
 # Laws -----------------------------------------------------------------------------------------
@@ -97,7 +103,5 @@ def test_a_cut_encoder_gives_the_first_dimensions_at_unit_length(
 
 def test_laws_are_fitted() -> None:
     keys = [1_000, 10_000, 100_000]
-    assert fitted(keys, [2.0, 20.0, 200.0]).exponent == pytest.approx(1)
-    assert fitted(keys, [5.0, 6.5, 8.0]).tenfold == pytest.approx(1.5)
-    with pytest.raises(ValueError, match="two numbers of keys"):
-        fitted([10], [1.0])
+    assert fitted(keys, [2.0, 20.0, 200.0])["exponent"] == pytest.approx(1)
+    assert fitted(keys, [5.0, 6.5, 8.0])["tenfold"] == pytest.approx(1.5)

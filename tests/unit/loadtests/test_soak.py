@@ -1,4 +1,4 @@
-"""The ledger of a soak, its drift, and its verdicts."""
+"""A soak test's record of written labels, its drift, and its verdicts."""
 
 import numpy as np
 import pytest

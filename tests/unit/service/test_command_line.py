@@ -1,8 +1,10 @@
-"""What commands print: one line for an error, and every text as it is."""
+"""Commands print an error as one line, and texts unchanged."""
 
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,10 +14,20 @@ from rich.table import Table
 
 from service.command_line import open_console, run
 from service.core.errors import InvalidData
+from tests.support.disks import SmallDisk
+from tests.support.disks import small_disk as small_disk
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("service", "training", "export", "loadtests", "deploy")
-PLACE = "bad100.csv:100: [bold]"  # to rich a path with an emoji, and markup
+PRINTS = """
+import sys
+from cyclopts import App
+from service.command_line import open_console, run
+app = App(name="prints")
+app.default(lambda: open_console().print("words"))
+sys.exit(run(app, []))
+"""
+PLACE = "bad100.csv:100: [bold]"  # rich would show an emoji and bold text
 
 
 def failing(error: Exception) -> App:
@@ -39,8 +51,33 @@ def test_an_error_of_the_system_is_one_line(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "error: /some/file: Permission denied\n"
 
 
+def test_a_full_standard_output_is_one_line() -> None:
+    command = [sys.executable, "-c", PRINTS]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: standard output: No space left on device\n"
+
+
+def test_a_full_temporary_folder_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small_disk: SmallDisk
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk.folder))
+    with small_disk.full():
+        assert run(failing(OSError(28, "No space left on device")), []) == 1
+    assert capsys.readouterr().err == f"error: {small_disk.folder}: No space left on device\n"
+
+
 def test_a_mistake_in_the_program_keeps_its_traceback() -> None:
-    for error in (ZeroDivisionError(), OSError("no file and no number")):
+    refused = ConnectionRefusedError(111, "Connection refused")
+    for error in (ZeroDivisionError(), OSError("no file and no number"), refused):
         with pytest.raises(type(error)):
             run(failing(error), [])
 
@@ -88,3 +125,11 @@ def test_a_signal_ends_a_command_in_order(
     assert cleaned and signal.getsignal(number) is before
     said = "the command was stopped before its output was complete; call it again"
     assert capsys.readouterr().err == f"error: {number.name}: {said}\n"
+
+
+def test_a_package_that_is_not_installed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(ModuleNotFoundError("No module named 'torch'", name="torch.nn")), []) == 2
+    said = "torch is not installed: pip install 'keymatch[failing]'"
+    assert capsys.readouterr().err == f"error: {said}\n"
+    with pytest.raises(ModuleNotFoundError):  # a bug in the program
+        run(failing(ModuleNotFoundError("No module named 'service.x'", name="service.x")), [])

@@ -1,4 +1,4 @@
-"""Settings: defaults, a file above them, the command line above the file, and clear objections."""
+"""A file overrides default settings, the command line overrides the file, and errors are clear."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from service import settings as settings_module
 from service.core.errors import InvalidConfig
+from service.core.processes.resources import available_cores
 from service.settings import EngineSettings, Settings, load_settings
 
 
@@ -16,8 +17,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_no_file_means_the_defaults() -> None:
-    settings = load_settings(None, {"port": None})
-    assert settings == Settings()
+    settings = load_settings(None, {"port": None, "workers": 1})
+    assert settings == Settings(engine=EngineSettings(threads=available_cores()))
     assert settings.limits.queries == 256
     assert settings.limits.query_characters == 2048
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8000)
@@ -33,7 +34,7 @@ def test_the_command_line_stands_above_the_file_and_that_above_the_defaults(file
 
 def test_an_empty_file_changes_nothing(file: Path) -> None:
     file.write_text("")
-    assert load_settings(file, {}) == Settings()
+    assert load_settings(file, {}) == load_settings(None, {})
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,21 @@ def test_objections_to_options_name_the_command_line(option: dict[str, Any]) -> 
         load_settings(None, option)
 
 
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "workers", "threads"),
+    [(1, 64, 1, 1), (2, 64, 2, 1), (8, 64, 8, 1), (8, 13, 4, 2), (2, 4, 1, 2), (2, 1, 1, 2)],
+)
+def test_by_default_each_core_has_a_process_if_the_memory_suffices(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, workers: int, threads: int
+) -> None:
+    monkeypatch.setattr(settings_module, "available_cores", lambda: cores)
+    monkeypatch.setattr(settings_module, "memory_limit", lambda: gigabytes * 1024**3)
+    settings = load_settings(None, {})
+    assert (settings.server.workers, settings.engine.threads) == (workers, threads)
+    settings = load_settings(None, {"memory_bytes": 64 * 1024**3})
+    assert settings.server.workers == cores
+
+
 @pytest.mark.parametrize(("workers", "threads"), [(1, 8), (2, 4), (3, 2), (8, 1), (9, 1)])
 def test_workers_divide_the_cores(
     monkeypatch: pytest.MonkeyPatch, workers: int, threads: int
@@ -99,7 +115,8 @@ def test_with_a_gpu_few_threads_take_large_batches(
 ) -> None:
     monkeypatch.setattr(settings_module, "available_cores", lambda: 8)
     file.write_text('[engine]\ndevice = "cuda"\n')
-    assert load_settings(file, {}).engine.threads == 2
+    settings = load_settings(file, {})
+    assert (settings.server.workers, settings.engine.threads) == (1, 2)
     assert load_settings(file, {"workers": 8}).engine.threads == 1
     file.write_text('[engine]\ndevice = "cuda"\nthreads = 5\n')
     assert load_settings(file, {}).engine.threads == 5

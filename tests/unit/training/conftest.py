@@ -1,4 +1,4 @@
-"""The checkpoint and the data set that tests train on, and two runs of them."""
+"""The checkpoint and the data set that tests train on, and two runs with them."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained checkpoint; tests must not change it."""
     import torch
 
-    torch.set_num_threads(1)  # more only wait for each other over such small matrices
+    torch.set_num_threads(1)  # for such small matrices, more threads only wait for each other
     return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
@@ -32,11 +32,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_runs(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs `rae` and `supcon`, which hold out the same rows, and their recipe.
+    """A folder with the recipe and the runs `rae` and `supcon`, which hold out the same rows.
 
     Tests must not change it.
     """
-    folder = tmp_path_factory.mktemp("combined")
+    folder = tmp_path_factory.mktemp("two-runs")
     (folder / "ngrams.toml").write_text(
         LOOP_RECIPE.format(model=model, system="rae").replace(
             "[batch]", "[ngrams]\nbuckets = 128\n[batch]"

@@ -4,7 +4,7 @@ from training.progress import PlainLines
 
 
 class Clock:
-    """A clock that is moved by hand."""
+    """A clock that the test sets."""
 
     now = 100.0
 

@@ -1,1 +1,1 @@
-"""`python -m training data`: write and describe data sets."""
+"""`keymatch data`: write and describe data sets."""

@@ -1,4 +1,4 @@
-"""`python -m training data pairs`: a table of (query, keyword) rows becomes a data set."""
+"""`keymatch data pairs`: a table of (query, keyword) rows becomes a data set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from service.command_line import open_console
-from service.core.files.atomic import refuse_existing, refuse_unwritable, write_file
-from service.core.files.bad_rows import Rejects, stop
+from service.core.errors import InvalidData
+from service.core.files.atomic import refuse_unusable, write_file
+from service.core.files.lines import Rejects
 from service.core.tables.columns import delimiter_of
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
-from training.commands.data.writing import Out, size_line, write
+from training.commands.data.sample import Out, write
 from training.commands.options import FLAT
 from training.datasets.pairs import PairOptions, TableFacts, from_table
 from training.datasets.tables.rows import Columns
 
-SHOWN = 10  # bad rows that are printed; the file has all
+SHOWN = 10  # bad rows that are printed; the rejects file has all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Reading:
     Attributes
     ----------
     delimiter
-        What parts the fields of a .csv file. Default: whichever fits its header line.
+        The character between the fields of a .csv file. Default: whichever fits its header line.
     on_bad_row
         Stop at the first bad row, or skip bad rows and list them in OUT.rejects.csv.
     """
@@ -51,12 +52,11 @@ def pairs(
 ) -> None:
     """Turn a table of (query, keyword) rows into a data set.
 
-    Equal queries become one row, equal keywords one label. A hash of the text decides whether a
-    query goes to train or to test, so rows that are added later move no other query; with --time,
-    the newest queries go to test.
+    Queries that differ only in case, spaces and Unicode form become one row, and such keywords one
+    label. A hash of its text decides whether a query goes to train or to test, so rows that are
+    added later move no other query. With --time, the newest queries go to test.
     """
-    refuse_existing(out)
-    refuse_unwritable(out)
+    refuse_unusable(out)
     rejects = Rejects() if reading.on_bad_row == "skip" else None
     delimiter = delimiter_of(input, columns.names(), given=delimiter_character(reading.delimiter))
     table = from_table(
@@ -65,12 +65,12 @@ def pairs(
         options,
         name=out.resolve().name,
         delimiter=delimiter,
-        on_bad=stop if rejects is None else rejects,
+        on_bad=_stop if rejects is None else rejects,
     )
-    write(table.dataset, out)
+    size = write(table.dataset, out)
     parted = f", delimiter: {DELIMITERS[delimiter]}" if delimiter not in (None, ",") else ""
     lines = [f"{input}: {table.facts.rows:,} rows read{parted}", *_done(table.facts, options)]
-    lines.append(size_line(table.dataset, out))
+    lines.append(size)
     if rejects is not None:
         write_file(rejects_file(out), rejects.as_csv())
         lines[:0] = [f"rejected: {input}:{row}" for row in rejects.rows[:SHOWN]]
@@ -80,13 +80,27 @@ def pairs(
         console.print(line, soft_wrap=True)
 
 
+def _stop(error: InvalidData) -> None:
+    """Raise the error of the first bad row, with advice added."""
+    advice = "correct the row, or pass --on-bad-row skip to leave out all such rows and list them"
+    raise InvalidData(error.path, f"{error.reason}; {advice}", line=error.line, field=error.field)
+
+
 def rejects_file(out: Path) -> Path:
-    """The list of the bad rows of the data set `out`, beside its folder."""
+    """Return the path of the list of bad rows, next to the folder of the data set `out`."""
     return out.resolve().with_name(f"{out.resolve().name}.rejects.csv")
 
 
 def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
-    """A sentence for each thing that was done to the rows."""
+    """Yield a sentence for each change that was made to the rows."""
+    if facts.unweighted:
+        yield f"{facts.unweighted:,} rows have an empty weight: they weigh 1"
+    if facts.folded_queries or facts.folded_labels:
+        apart = " (--keep-case keeps such queries apart)" if facts.folded_queries else ""
+        yield (
+            f"{facts.folded_queries:,} queries and {facts.folded_labels:,} keywords are other"
+            f" spellings (case, spaces, Unicode form) of an earlier one, and joined to it{apart}"
+        )
     if facts.merged:
         yield f"{facts.merged:,} rows repeat a pair: their weights are added"
     if facts.exact:

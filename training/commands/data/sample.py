@@ -1,29 +1,50 @@
-"""`python -m training data sample`: writes one of the data sets that measure `fit`."""
+"""`keymatch data sample` and `data moby`: data sets from packages of public registries."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from service.command_line import open_console
-from service.core.files.atomic import refuse_existing, refuse_unwritable
-from training.commands.data.writing import Out, size_line, write
+from service.core.files.atomic import refuse_unusable
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
+from training.datasets.moby import load
 from training.datasets.samples import load_sample
 
+Out = Annotated[Path, Parameter(help="The folder to write; it must not exist yet.")]
 
-def sample(name: str, /, *, out: Out, source: Path | None = None) -> None:
+
+def sample(name: str, /, *, out: Out, input: Path | None = None) -> None:
     """Write a data set for measuring `fit`, made from a package of a public registry.
 
     Parameters
     ----------
     name
         city-names, debian-depends, debian-tags, definitions, emoji-names or subdivisions.
-    source
+    input
         What to read: a Debian file Packages for debian-depends and debian-tags, the folder of
-        WordNet's data files for definitions; for the others the folder of their Python package,
-        where it is not installed.
+        WordNet's data files for definitions. For the others: the folder of their Python package, if
+        it is not installed.
     """
-    refuse_existing(out)
-    refuse_unwritable(out)
-    dataset = load_sample(name, source)
-    write(dataset, out)
-    open_console().print(size_line(dataset, out), soft_wrap=True)
+    refuse_unusable(out)
+    open_console().print(write(load_sample(name, input), out), soft_wrap=True)
+
+
+def moby(*, out: Out) -> None:
+    """Write the Moby thesaurus (public domain): a root and its related terms."""
+    refuse_unusable(out)
+    open_console().print(write(load(), out), soft_wrap=True)
+
+
+def write(dataset: Dataset, out: Path) -> str:
+    """Write a new folder, with a spinner; return a line with the folder and its sizes."""
+    with open_console(stderr=True).status("writing", spinner="dots"):
+        lf_xmc.write(dataset, out)
+    items = "" if dataset.metadata is None else f", {len(dataset.metadata):,} metadata items"
+    return (
+        f"{out}: {len(dataset.train):,} train and {len(dataset.test):,} test rows,"
+        f" {len(dataset.labels):,} labels{items}"
+    )

@@ -1,1 +1,1 @@
-"""What a service has learned, as a data set: the bundle's rows and its label log together."""
+"""Turns what a service has learned into a data set: its bundle's rows plus its label log."""

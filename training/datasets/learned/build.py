@@ -1,39 +1,39 @@
-"""The data set for the next training: what a bundle was made from and what was learned since.
+"""Builds the data set for the next training: the bundle's data plus what was learned since.
 
-Shapes: N rows, C columns of the memory.
+Shapes: N rows, C label columns of the memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
 
 from service.core.errors import InvalidInput
-from service.core.types import Label
+from service.core.text_identity import identity
+from service.core.types import Bools, Label
 from training.datasets.dataset import DEFAULT_PROPENSITY, Dataset, Split, Texts
 from training.datasets.learned.history import History
-from training.datasets.learned.live_pairs import Pair, live_pairs
-from training.datasets.learned.served_items import LearnedItems
-from training.datasets.learned.split_rows import joined, select, with_columns, with_pairs
 from training.datasets.learned.training_rows import (
+    LearnedItems,
     require_made_from,
     rows_in_bundle,
     rows_of_data,
     served_labels,
 )
-from training.datasets.train_test_split import is_test
+from training.datasets.pair_weights import SMALLEST
+from training.datasets.train_test_split import split_by_hash
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedOptions:
-    """What becomes of a history.
+    """Options for turning a history into a data set.
 
-    Unless `everything`, only what was learned from the history's `since` on is added to the
-    training rows. The test split is that of the given data set, or a hash sends `test_fraction` of
-    the queries there; with `recent_is_test` the history's recent queries go there.
+    Unless `everything`, only what was learned since the history's `since` is added. The test split
+    is that of the given data set; `recent_is_test` adds the history's recent queries to it. With
+    neither, a hash draws `test_fraction` of the queries.
     """
 
     everything: bool = True
@@ -43,28 +43,36 @@ class LearnedOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
-            message = (
-                f"the test fraction must be at least 0 and below 1, not {self.test_fraction:g}"
-            )
+            given = f"not {self.test_fraction:g}"
+            message = f"the test fraction must be at least 0 and below 1, {given}"
             raise InvalidInput(message, field="test_fraction")
 
 
 def learned_dataset(
     history: History, data: Dataset | None, *, options: LearnedOptions, name: str
 ) -> Dataset:
-    """Return what is served as a data set; `data` is the one that the bundle was made from.
+    """Return the served memory as a data set; `data` is the one that the bundle was made from.
 
-    Raises `InvalidInput` if the bundle was made from another one.
+    Raises `InvalidInput` if the bundle was made from another data set.
     """
     labels = served_labels(history.view)
     train, test = _splits(history, data, labels, options)
     kept = _kept_labels(labels, history, options, [train, test])
     columns = np.array([label.index for label in kept], np.int64)
-    items = LearnedItems.of(history.view.items, data, history.item_writes)
+    items = LearnedItems.of(history.view.items, data, history.counts.items)
+
+    def finished(split: Split) -> Split:
+        return replace(
+            split,
+            labels_of=split.labels_of[:, columns],
+            filtered=split.filtered[:, columns],
+            metadata_of=items.of_rows(split),
+        )
+
     return Dataset(
         name=name,
-        train=replace(with_columns(train, columns), metadata_of=items.of_rows(train)),
-        test=replace(with_columns(test, columns), metadata_of=items.of_rows(test)),
+        train=finished(train),
+        test=finished(test),
         labels=Texts(
             uids=tuple(label.id for label in kept), texts=tuple(label.text for label in kept)
         ),
@@ -81,27 +89,33 @@ def learned_dataset(
 def _splits(
     history: History, data: Dataset | None, labels: Sequence[Label], options: LearnedOptions
 ) -> tuple[Split, Split]:
-    """Training and test rows [N, C] with what was learned live."""
+    """Return training and test rows [N, C], including what was learned live."""
     train, test = _rows_before(history, data, labels)
-    known = _pairs(train) | _pairs(test)
-    live = live_pairs(history, labels, known, everything=options.everything)
-    in_test, old = set(test.instances.texts), set(train.instances.texts)
+    live = live_pairs(history, labels, _pairs(train) | _pairs(test), everything=options.everything)
+    old = set(map(identity, train.instances.texts))
+    in_test = _queries_of_test({query for query, _ in live}, train, test)
+    of_train = {pair: weight for pair, weight in live.items() if pair[0] not in in_test}
+    of_test = {pair: weight for pair, weight in live.items() if pair[0] in in_test}
     taken = {*train.instances.uids, *test.instances.uids}
-    train = with_pairs(train, _of(live, in_test, False), taken=taken)
-    test = with_pairs(test, _of(live, in_test, True), taken=taken)
-    marked = _test_rows(train, old, history, options, carried=data is not None)
-    test = joined(select(test, np.ones(len(test), bool)), select(train, marked))
-    return select(train, ~marked), test
+    train = with_pairs(train, of_train, taken=taken)
+    test = with_pairs(test, of_test, taken=taken)
+    texts, recent = train.instances.texts, history.counts.recent
+    if options.recent_is_test:
+        marked = np.array([text in recent and identity(text) not in old for text in texts], bool)
+    else:
+        fraction = 0.0 if data is not None else options.test_fraction
+        marked = split_by_hash(texts, fraction=fraction, seed=options.seed)
+    return labeled(train, ~marked), joined(labeled(test), labeled(train, marked))
 
 
 def _rows_before(
     history: History, data: Dataset | None, labels: Sequence[Label]
 ) -> tuple[Split, Split]:
-    """Training and test rows [N, C] that the bundle was made from; in it are no test rows."""
+    """Return training and test rows [N, C]: those of `data`, or the bundle's and no test rows."""
     view = history.view
     if data is None:
         train = rows_in_bundle(view)
-        return train, select(train, np.zeros(len(train), bool))
+        return train, train.select(np.arange(0))
     require_made_from(view.bundle, data)
     return (
         rows_of_data(data.train, data, labels, total=view.labels.columns),
@@ -110,38 +124,26 @@ def _rows_before(
 
 
 def _pairs(split: Split) -> set[Pair]:
-    """All pairs of a split that count."""
-    entries = split.labels_of.tocoo()
-    texts = split.instances.texts
-    return {
-        (texts[row], column)
-        for row, column in zip(entries.row.tolist(), entries.col.tolist(), strict=True)
-    }
+    rows, columns = split.labels_of.tocoo().coords
+    texts = (split.instances.texts[row] for row in rows.tolist())
+    return set(zip(texts, columns.tolist(), strict=True))
 
 
-def _of(live: dict[Pair, float], queries: set[str], inside: bool) -> dict[Pair, float]:
-    """The pairs whose query is among `queries`, or those whose query is not."""
-    return {pair: weight for pair, weight in live.items() if (pair[0] in queries) is inside}
+def _queries_of_test(clicked: set[str], train: Split, test: Split) -> set[str]:
+    """Return the clicked queries that belong to the test split: its own, in any spelling.
 
-
-def _test_rows(
-    train: Split, old: set[str], history: History, options: LearnedOptions, *, carried: bool
-) -> NDArray[np.bool_]:
-    """Which of the rows [N] belong to the test split; `old` are the queries before the log."""
-    texts = train.instances.texts
-    if options.recent_is_test:
-        recent = history.counts.recent - old
-        return np.array([text in recent for text in texts], bool)
-    if carried:
-        return np.zeros(len(texts), bool)
-    fraction, seed = options.test_fraction, options.seed
-    return np.array([is_test(text, fraction=fraction, seed=seed) for text in texts], bool)
+    A spelling that is already a training row stays in the training split.
+    """
+    in_train, in_test = set(train.instances.texts), set(test.instances.texts)
+    of_test = set(map(identity, in_test))
+    others = {query for query in clicked - in_train - in_test if identity(query) in of_test}
+    return (clicked & in_test) | others
 
 
 def _kept_labels(
     labels: Sequence[Label], history: History, options: LearnedOptions, splits: Sequence[Split]
 ) -> list[Label]:
-    """All labels; of those that were posted before `since`, only those of a row."""
+    """Return all labels; unless `everything`, without old posted labels that no row uses."""
     used = {column for split in splits for column in split.labels_of.indices.tolist()}
     return [
         label
@@ -151,3 +153,102 @@ def _kept_labels(
         or label.id in history.counts.posted
         or label.index in used
     ]
+
+
+Pair = tuple[str, int]  # query, column of the memory
+
+
+def live_pairs(
+    history: History, labels: Sequence[Label], known: Collection[Pair], *, everything: bool
+) -> dict[Pair, float]:
+    """Return the weight to add for each live pair; `known` are the pairs of the data set's rows.
+
+    A clicked pair weighs the sum of its counted clicks. Pairs without counted clicks are returned
+    if they are not `known`: a query posted with its label weighs 1, and a click from another log's
+    snapshot keeps its weight in the memory. Unless `everything`, only pairs written since
+    `ClickCounts.since` are returned.
+    """
+    counts = history.counts
+    weights: dict[Pair, float] = {}
+    for query, click in history.view.ownership.clicks.items():
+        in_memory = history.view.ownership.weights_of(query)
+        for column in click.columns:
+            label = history.view.labels.at(column)
+            counted = counts.clicks if label.novel else counts.new_clicks
+            weight = counted[label.id].get(query, 0.0)
+            if not weight and everything and (query, column) not in known:
+                weight = in_memory.get(column, 1.0)
+            if weight:
+                weights[query, column] = max(weight, SMALLEST)  # a float32 above 0
+    for label in labels:
+        if everything or label.id in counts.posted:
+            for query in label.queries:
+                if (query, label.index) not in known:
+                    weights.setdefault((query, label.index), 1.0)
+    return weights
+
+
+def with_pairs(
+    split: Split, pairs: Mapping[tuple[str, int], float], *, taken: Collection[str]
+) -> Split:
+    """Add the weights of pairs (query, column), each to the first row with the query's text.
+
+    Queries without a row get a new one at the end, with a uid that is not among `taken`.
+    """
+    texts, uids = list(split.instances.texts), list(split.instances.uids)
+    place: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        place.setdefault(text, row)
+    used = {*taken, *uids}
+    for query, _ in pairs:
+        if query not in place:
+            place[query] = len(texts)
+            texts.append(query)
+            uids.append(_unused(query, used))
+            used.add(uids[-1])
+    positions = ([place[query] for query, _ in pairs], [column for _, column in pairs])
+    shape = (len(texts), split.labels_of.shape[1])
+    added = csr_matrix((np.array([*pairs.values()], np.float32), positions), shape=shape)
+    return Split(
+        instances=Texts(uids=tuple(uids), texts=tuple(texts)),
+        labels_of=csr_matrix(_lengthened(split.labels_of, len(texts)) + added),
+        filtered=_lengthened(split.filtered, len(texts)),
+        metadata_of=_lengthened(split.metadata_of, len(texts)),
+    )
+
+
+def labeled(split: Split, marked: Bools | bool = True) -> Split:
+    """Return the rows that are `marked` [N] and have at least one label."""
+    return split.select(np.flatnonzero(marked & (np.diff(split.labels_of.indptr) > 0)))
+
+
+def joined(first: Split, second: Split) -> Split:
+    """Return the rows of both splits as one split."""
+    metadata = None
+    if first.metadata_of is not None and second.metadata_of is not None:
+        metadata = vstack([first.metadata_of, second.metadata_of], format="csr")
+    return Split(
+        instances=Texts(
+            uids=(*first.instances.uids, *second.instances.uids),
+            texts=(*first.instances.texts, *second.instances.texts),
+        ),
+        labels_of=vstack([first.labels_of, second.labels_of], format="csr"),
+        filtered=vstack([first.filtered, second.filtered], format="csr"),
+        metadata_of=metadata,
+    )
+
+
+def _lengthened(matrix: csr_matrix | None, rows: int) -> csr_matrix | None:
+    if matrix is None:
+        return None
+    longer = matrix.copy()
+    longer.resize((rows, matrix.shape[1]))
+    return longer
+
+
+def _unused(text: str, used: Collection[str]) -> str:
+    """Return `text` as a uid, with apostrophes appended until it is not in `used`."""
+    uid = text
+    while uid in used:
+        uid += "'"
+    return uid

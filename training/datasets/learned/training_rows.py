@@ -1,17 +1,22 @@
-"""The rows that a bundle was made from: those in it, or those of its data set.
+"""Rows and metadata that a learned data set takes from the bundle or from the bundle's data set.
 
-Shapes: N rows, C columns of the memory, deleted labels included.
+Posted clicks and labels get no metadata items, since the log does not say which ones they have.
+
+Shapes: N rows, C label columns of the memory (deleted labels included), L labels, M served items,
+O items of the earlier data set, from which the bundle was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
+from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
 from service.core.types import Label
 from training.datasets.dataset import Dataset, Split, Texts
@@ -24,10 +29,10 @@ def served_labels(view: View) -> list[Label]:
 
 
 def rows_in_bundle(view: View) -> Split:
-    """The bundle's training rows [N, C] that still have a label; equal texts become one row.
+    """Return the bundle's training rows [N, C] that still have a label; equal texts are one row.
 
-    Rows that a snapshot has of posted clicks and labels are left out: they are in the log. Weights
-    of the bundle's votes become relevance; without them every pair has relevance 1.
+    A snapshot's rows of posted clicks and labels are left out, since the log has them too. The
+    bundle's vote weights become relevance; without weights every pair has relevance 1.
     """
     bundle = view.bundle
     alive = view.alive_rows()
@@ -42,36 +47,37 @@ def rows_in_bundle(view: View) -> Split:
     labels_of.sum_duplicates()
     if weights is None:
         labels_of.data[:] = 1.0
-    texts = tuple(place)
     return Split(
-        instances=Texts(uids=texts, texts=texts),
+        instances=Texts.named_by_text(place),
         labels_of=labels_of,
         filtered=csr_matrix(shape, dtype=np.bool_),
     )
 
 
 def rows_of_data(split: Split, data: Dataset, labels: Sequence[Label], *, total: int) -> Split:
-    """The rows of a split of `data` with the memory's columns, `total` in all, [N, C].
+    """Return the rows [N, C] of a split of `data`, with the memory's `total` label columns.
 
-    `labels` are those that are served. Pairs of all others are left out; a label that was deleted
-    and posted anew has none of its old pairs.
+    Only pairs of the served `labels` are kept. A label that was deleted and posted again loses its
+    old pairs.
     """
-    trained = {label.id: label.index for label in labels if not label.novel}
-    column = np.array([trained.get(uid, -1) for uid in data.labels.uids], np.int64)  # [L]
-
-    def renumbered(matrix: csr_matrix) -> csr_matrix:
-        entries = matrix.tocoo()
-        kept = column[entries.col] >= 0
-        positions = (entries.row[kept], column[entries.col[kept]])
-        shape = (len(split), total)
-        return csr_matrix((entries.data[kept], positions), shape=shape, dtype=matrix.dtype)
-
-    return Split(
-        instances=split.instances,
-        labels_of=renumbered(split.labels_of),
-        filtered=renumbered(split.filtered),
-        metadata_of=split.metadata_of,
+    place, uids = {label.id: label.index for label in labels if not label.novel}, data.labels.uids
+    return replace(
+        split,
+        labels_of=renumbered(split.labels_of, place, uids=uids, columns=total),
+        filtered=renumbered(split.filtered, place, uids=uids, columns=total),
     )
+
+
+def renumbered(
+    matrix: csr_matrix, place: Mapping[str, int], *, uids: Sequence[str], columns: int
+) -> csr_matrix:
+    """Move each column of a matrix to the `place` of its uid; columns without one are dropped."""
+    column = np.array([place.get(uid, -1) for uid in uids], np.int64)
+    entries = matrix.tocoo()
+    kept = column[entries.col] >= 0
+    positions = (entries.row[kept], column[entries.col[kept]])
+    shape = (matrix.shape[0], columns)
+    return csr_matrix((entries.data[kept], positions), shape=shape, dtype=matrix.dtype)
 
 
 def require_made_from(bundle: Bundle, data: Dataset) -> None:
@@ -98,10 +104,64 @@ def require_made_from(bundle: Bundle, data: Dataset) -> None:
 
 
 def _posted_rows(bundle: Bundle) -> np.ndarray:
-    """The rows that a snapshot has of posted clicks and of queries that were posted with labels."""
-    return np.array([*bundle.clicks.tolist(), *_rows_of_labels(bundle)], np.int64)
+    """Return a snapshot's rows that come from posted clicks or from posted labels' queries."""
+    details = map(bundle.label_details.at, range(bundle.labels))
+    of_labels = [row for detail in details for row in detail.rows]
+    return np.array([*bundle.clicks.tolist(), *of_labels], np.int64)
 
 
-def _rows_of_labels(bundle: Bundle) -> Iterator[int]:
-    for column in range(bundle.labels):
-        yield from bundle.label_details.at(column).rows
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearnedItems:
+    """The metadata items of a learned data set; `texts` is None if it has no metadata.
+
+    `data` is the data set that the bundle was made from; None if that has no metadata.
+    """
+
+    texts: Texts | None
+    data: Dataset | None
+
+    @classmethod
+    def of(
+        cls, memory: ItemMemory | None, data: Dataset | None, writes: Mapping[str, str | None]
+    ) -> LearnedItems:
+        """Return the items of `memory`; if that is None, those of `data` with `writes` applied.
+
+        `writes` maps each item in the log to its newest text, None if it was deleted. A deleted
+        item loses its links to rows; an item whose text was replaced keeps them.
+        """
+        before = None if data is None else data.metadata
+        linked = None if before is None else data
+        if memory is not None:
+            # The data set's items come first, then posted items in the order of their posts.
+            items = sorted(memory.page(size=len(memory)), key=lambda item: item.place)
+            kept = {item.id: item.text for item in items}
+        elif before is not None:
+            known = {**dict(zip(before.uids, before.texts, strict=True)), **writes}
+            kept = {uid: text for uid, text in known.items() if text is not None}
+        else:
+            return cls(texts=None, data=None)
+        return cls(texts=Texts(uids=tuple(kept), texts=tuple(kept.values())), data=linked)
+
+    def of_rows(self, split: Split) -> csr_matrix | None:
+        """Return a split's links to the served items [N, M]; `split` links to the earlier items."""
+        return None if self.texts is None else self._served(split.metadata_of, len(split))
+
+    def of_labels(self, labels: Sequence[Label]) -> csr_matrix | None:
+        """Return the items of labels [L, M]; labels that the earlier data did not have get none."""
+        if self.texts is None:
+            return None
+        if self.data is None or self.data.label_metadata is None:
+            return self._served(None, len(labels))
+        place = {label.id: row for row, label in enumerate(labels) if not label.novel}
+        items_of = self.data.label_metadata.T  # a column for each label
+        links = renumbered(items_of, place, uids=self.data.labels.uids, columns=len(labels)).T
+        return self._served(links, len(labels))
+
+    def _served(self, links: csr_matrix | None, rows: int) -> csr_matrix:
+        """Turn links to the earlier items [N, O] into links to the served items [N, M]."""
+        assert self.texts is not None
+        if links is None:
+            return csr_matrix((rows, len(self.texts)), dtype=np.float32)
+        assert self.data is not None and self.data.metadata is not None
+        place = {uid: column for column, uid in enumerate(self.texts.uids)}
+        return renumbered(links, place, uids=self.data.metadata.uids, columns=len(place))

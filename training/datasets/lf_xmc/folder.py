@@ -1,26 +1,71 @@
 """Reads and writes folders in the LF-XMC layout, in its JSON and its sparse text form.
 
 The files of a folder decide its form. If both forms are complete, JSON is read, since only it has
-metadata. `json_text.py` and `sparse_text.py` describe the files.
+metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms share three more:
+
+    filter_labels_train.txt   a line `row label` for each pair that is removed before ranking;
+    filter_labels_test.txt    optional
+    dataset.json              the description, an object with these keys:
+        format      "keymatch-dataset"
+        version     1
+        name        any text
+        propensity  {"a": positive number, "b": positive number}
+        fields      ["title"] or ["title", "content"]: the fields that a text is joined from
+        source      any text; may be empty or absent
+        learned     {"log": id, "version": number}: the events of a label log that the data holds,
+                    which `data log` wrote; absent in other data sets
+
+A public folder has no `dataset.json`. Then the caller's values or the defaults apply; no setting
+is guessed from the folder's name.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
-from service.core.errors import InvalidData
+import numpy as np
+import orjson
+
+from service.core.bundle.manifest import LearnedFacts
+from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import new_folder
-from service.core.files.lines import find, write_lines
-from training.datasets.dataset import Dataset, Propensity, check_fields
-from training.datasets.lf_xmc import filter_pairs, json_text, sparse_text
-from training.datasets.lf_xmc.description import FILE, description_bytes, read_description
+from service.core.files.lines import find, numbered_lines, write_lines
+from training.datasets.dataset import (
+    DEFAULT_PROPENSITY,
+    Dataset,
+    Propensity,
+    Split,
+    check_fields,
+    pairs_matrix,
+)
+from training.datasets.lf_xmc import json_text, sparse_text
+from training.datasets.lf_xmc.rows import Rows
 
 Layout = Literal["json", "sparse"]
 
 LAYOUTS: dict[Layout, ModuleType] = {"json": json_text, "sparse": sparse_text}
+TRAIN_FILTER, TEST_FILTER = "filter_labels_train.txt", "filter_labels_test.txt"
+DESCRIPTION = "dataset.json"
+FORMAT = "keymatch-dataset"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The content of `dataset.json`."""
+
+    name: str
+    propensity: Propensity = DEFAULT_PROPENSITY
+    fields: tuple[str, ...] = ("title", "content")
+    source: str = ""
+    learned: LearnedFacts | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self.fields)
 
 
 def read(
@@ -31,28 +76,44 @@ def read(
 ) -> Dataset:
     """Read and validate a folder.
 
-    Arguments replace the values of `dataset.json`. The defaults are a propensity of 0.55 and 1.5,
-    texts of title and content, and the folder's name. A uid is unique within its file only.
+    Arguments override the values of `dataset.json`. The defaults are a propensity of 0.55 and 1.5,
+    texts of title and content, and the folder's name. Uids need to be unique only within a file.
 
     Raises:
         InvalidData: names file, line and field of the first mistake, or the missing files.
     """
     folder = Path(folder)
-    layout = detect_layout(folder)
+    layout = LAYOUTS[detect_layout(folder)]
     description = read_description(folder)
     if propensity is not None:
         description = replace(description, propensity=propensity)
     if fields is not None:
-        check_fields(fields)
         description = replace(description, fields=fields)
-    dataset: Dataset = LAYOUTS[layout].read(folder, description)
-    return dataset
+    labels, train, test, metadata = layout.read(folder, description.fields)
+
+    def split(rows: Rows, filter_file: str) -> Split:
+        shape = (len(rows.texts), len(labels.texts))
+        return Split(
+            instances=rows.texts,
+            labels_of=rows.labels_of,
+            filtered=pairs_matrix(_filtered(folder, filter_file, shape=shape), shape=shape),
+            metadata_of=rows.metadata_of,
+        )
+
+    return Dataset(
+        train=split(train, TRAIN_FILTER),
+        test=split(test, TEST_FILTER),
+        labels=labels.texts,
+        label_metadata=labels.metadata_of,
+        metadata=metadata,
+        **vars(description),
+    )
 
 
 def write(
     dataset: Dataset, folder: Path | str, *, layout: Layout = "json", compress: bool = True
 ) -> None:
-    """Write a new folder that `read` reads back equal; it appears complete or not at all.
+    """Write a new folder from which `read` returns an equal data set; never a partial folder.
 
     Raises:
         InvalidData: the folder exists already or cannot be written.
@@ -60,9 +121,12 @@ def write(
     """
     with new_folder(Path(folder)) as temporary:
         LAYOUTS[layout].write(dataset, temporary, compress=compress)
-        for name, split in ((filter_pairs.TRAIN, dataset.train), (filter_pairs.TEST, dataset.test)):
-            write_lines(temporary / name, filter_pairs.filter_lines(split.filtered))
-        write_lines(temporary / FILE, [description_bytes(dataset)])
+        for name, split in ((TRAIN_FILTER, dataset.train), (TEST_FILTER, dataset.test)):
+            rows, labels = split.filtered.nonzero()
+            order = np.lexsort((labels, rows))
+            lines = (b"%d %d" % (rows[index], labels[index]) for index in order)
+            write_lines(temporary / name, lines)
+        write_lines(temporary / DESCRIPTION, [_description_bytes(dataset)])
 
 
 def detect_layout(folder: Path) -> Layout:
@@ -80,3 +144,88 @@ def detect_layout(folder: Path) -> Layout:
     begun = [layout for layout in LAYOUTS if len(missing[layout]) < len(LAYOUTS[layout].REQUIRED)]
     wanted = " or ".join(", ".join(missing[layout]) for layout in begun or LAYOUTS)
     raise InvalidData(folder, f"is not a data set: missing {wanted} (each may end in .gz)")
+
+
+def read_description(folder: Path) -> Description:
+    """Read the description of `folder`; without a file, return defaults and the folder's name."""
+    path = folder / DESCRIPTION
+    if not path.exists():
+        return Description(name=folder.resolve().name)
+    try:
+        content = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InvalidData(path, f"not valid JSON: {error}") from error
+    except OSError as error:
+        raise InvalidData(path, error.strerror or str(error)) from error
+
+    def require(holds: bool, message: str, field: str) -> None:
+        if not holds:
+            raise InvalidData(path, message, field=field)
+
+    is_ours = isinstance(content, dict) and content.get("format") == FORMAT
+    require(is_ours, f"must be {FORMAT!r}", "format")
+    version = content.get("version")
+    unknown = f"{version!r} is unknown; this program reads version {VERSION}"
+    require(type(version) is int and version == VERSION, unknown, "version")
+    content.setdefault("source", "")
+    for key in ("name", "source"):
+        require(isinstance(content.get(key), str), "must be a text", key)
+    propensity = content.get("propensity")
+    require(isinstance(propensity, dict), "must be an object with a and b", "propensity")
+    for key in ("a", "b"):
+        require(type(propensity.get(key)) in (int, float), "must be a number", f"propensity.{key}")
+    fields = content.get("fields")
+    are_texts = isinstance(fields, list) and all(isinstance(name, str) for name in fields)
+    require(are_texts, "must be a list of texts", "fields")
+    try:
+        return Description(
+            name=content["name"],
+            propensity=Propensity(a=propensity["a"], b=propensity["b"]),
+            fields=tuple(fields),
+            source=content["source"],
+            learned=_learned(content.get("learned"), path),
+        )
+    except InvalidInput as error:
+        raise InvalidData(path, str(error)) from error
+
+
+def _learned(value: Any, path: Path) -> LearnedFacts | None:
+    try:
+        return None if value is None else LearnedFacts(**value)
+    except (TypeError, ValueError) as error:
+        message = 'must be {"log": text, "version": number}'
+        raise InvalidData(path, message, field="learned") from error
+
+
+def _description_bytes(dataset: Dataset) -> bytes:
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": dataset.name,
+        "propensity": asdict(dataset.propensity),
+        "fields": list(dataset.fields),
+        "source": dataset.source,
+    }
+    if dataset.learned is not None:
+        content["learned"] = asdict(dataset.learned)
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def _filtered(folder: Path, name: str, *, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of a filter file, which may be missing; `InvalidData` for a bad line."""
+    path = find(folder, name)
+    if path is None:
+        return
+    for line, text in numbered_lines(path):
+        words = text.split()
+        # A longer number is out of range anyway, and int() would be slow or refuse it.
+        if len(words) != 2 or not all(
+            word.isascii() and word.isdigit() and len(word) <= 18 for word in words
+        ):
+            raise InvalidData(path, f"expected `row label`, not {text[:80]!r}", line=line)
+        row, label = int(words[0]), int(words[1])
+        for field, value, limit in (("row", row, shape[0]), ("label", label, shape[1])):
+            if value >= limit:
+                message = f"{value} is out of range: it must be below {limit}"
+                raise InvalidData(path, message, line=line, field=field)
+        yield row, label

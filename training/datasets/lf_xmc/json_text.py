@@ -6,7 +6,7 @@
     tst.json[.gz]       the same
 
 Fields with `?` may be absent: no content, no labels, relevance 1, no metadata. Labels are read
-first, so that errors about an index out of range can name its line. Without a metadata file
+first, so an error about an index that is out of range can name its line. Without a metadata file
 `metadata_ind` is ignored.
 """
 
@@ -22,73 +22,35 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData
 from service.core.files.lines import find, json_rows, write_lines
-from training.datasets.dataset import Dataset, Split, Texts
-from training.datasets.lf_xmc import filter_pairs
-from training.datasets.lf_xmc.description import Description
-from training.datasets.sparse_rows import SparseRows, is_relevance
-from training.datasets.text_rows import TextRows
+from training.datasets.dataset import Dataset, Texts
+from training.datasets.lf_xmc.rows import Rows, SparseRows, TextRows, is_relevance
 
-TEST = "tst.json"  # the only file that may have no rows: some measure elsewhere
+TEST = "tst.json"  # the only file that may be empty: a data set may have no test rows
 REQUIRED = ("trn.json", TEST, "lbl.json")
 METADATA = "metadata.json"
 
 
-class Rows(NamedTuple):
-    """One file's content; a matrix is None if there is nothing that its indices could refer to."""
+def read(folder: Path, fields: tuple[str, ...]) -> tuple[Rows, Rows, Rows, Texts | None]:
+    """Return labels, train and test rows and metadata items of a folder with all `REQUIRED` files.
 
-    texts: Texts
-    targets: csr_matrix | None  # [rows, L]
-    metadata: csr_matrix | None  # [rows, M]
-
-
-def read(folder: Path, description: Description) -> Dataset:
-    """Read a folder that holds `REQUIRED`; raises `InvalidData` with file, line and field."""
-    fields = description.fields
+    Raises `InvalidData` with file, line and field.
+    """
     metadata_file = find(folder, METADATA)
     metadata = read_rows(metadata_file, fields=fields).texts if metadata_file else None
     items = len(metadata) if metadata is not None else None
-    labels = read_rows(_file(folder, "lbl.json"), fields=fields, metadata=items)
 
-    def split(name: str, filter_name: str) -> Split:
-        count = len(labels.texts)
-        rows = read_rows(
-            _file(folder, name),
-            fields=fields,
-            labels=count,
-            metadata=items,
-            may_be_empty=name == TEST,
-        )
-        shape = (len(rows.texts), count)
-        return Split(
-            instances=rows.texts,
-            labels_of=rows.targets,
-            filtered=filter_pairs.read_filter(folder, filter_name, shape=shape),
-            metadata_of=rows.metadata,
-        )
+    def rows(name: str, labels: int | None = None) -> Rows:
+        path = find(folder, name) or folder / name
+        return read_rows(path, fields=fields, labels=labels, metadata=items)
 
-    return Dataset(
-        name=description.name,
-        train=split("trn.json", filter_pairs.TRAIN),
-        test=split(TEST, filter_pairs.TEST),
-        labels=labels.texts,
-        propensity=description.propensity,
-        fields=fields,
-        label_metadata=labels.metadata,
-        metadata=metadata,
-        source=description.source,
-        learned=description.learned,
-    )
+    labels = rows("lbl.json")
+    return labels, rows("trn.json", len(labels.texts)), rows(TEST, len(labels.texts)), metadata
 
 
 def read_rows(
-    path: Path,
-    *,
-    fields: tuple[str, ...],
-    labels: int | None = None,
-    metadata: int | None = None,
-    may_be_empty: bool = False,
+    path: Path, *, fields: tuple[str, ...], labels: int | None = None, metadata: int | None = None
 ) -> Rows:
-    """Read one file; its indices must be below `labels` and `metadata`."""
+    """Read one file; its indices must be below the counts `labels` and `metadata`."""
     texts, targets, items = TextRows(path), SparseRows(), SparseRows()
     for line, row in json_rows(path):
         where = _Where(path, line)
@@ -100,7 +62,7 @@ def read_rows(
         if metadata is not None:
             items.append(_indices(row, "metadata_ind", metadata, where))
     return Rows(
-        texts.texts(may_be_empty=may_be_empty),
+        texts.texts(may_be_empty=path.name.startswith(TEST)),
         targets.matrix(labels) if labels is not None else None,
         items.matrix(metadata) if metadata is not None else None,
     )
@@ -127,7 +89,7 @@ def row_lines(
         if targets is not None:
             entries = slice(targets.indptr[index], targets.indptr[index + 1])
             row["target_ind"] = targets.indices[entries]
-            # As float32, 0.1 is written as 0.1, and not as the double nearest to that float32.
+            # A float32 is written in its shortest form, 0.1; a double would be 0.10000000149.
             row["target_rel"] = targets.data[entries].astype(np.float32, copy=False)
         if metadata is not None:
             entries = slice(metadata.indptr[index], metadata.indptr[index + 1])
@@ -143,13 +105,6 @@ class _Where(NamedTuple):
         return InvalidData(self.path, message, line=self.line, field=field)
 
 
-def _file(folder: Path, name: str) -> Path:
-    path = find(folder, name)
-    if path is None:
-        raise InvalidData(folder, f"{name} or {name}.gz is missing")
-    return path
-
-
 def _string(row: dict[str, Any], field: str, where: _Where) -> str:
     if field not in row:
         raise where.error(field, "is missing")
@@ -160,7 +115,7 @@ def _string(row: dict[str, Any], field: str, where: _Where) -> str:
 
 
 def _text(row: dict[str, Any], fields: tuple[str, ...], where: _Where) -> str:
-    """Title and, if it is among `fields` and not blank, content, joined by a space."""
+    """Join the title and, if `fields` names it, the content by a space; blank parts are omitted."""
     title = _string(row, "title", where)
     content = _string(row, "content", where) if "content" in row else ""
     parts = (title, content) if "content" in fields else (title,)
@@ -169,7 +124,7 @@ def _text(row: dict[str, Any], fields: tuple[str, ...], where: _Where) -> str:
 
 def _indices(row: dict[str, Any], field: str, limit: int, where: _Where) -> list[int]:
     values = row.get(field, [])
-    # Exact types, since isinstance(True, int) holds and `true` would mean index 1.
+    # Compare types exactly: isinstance(True, int) holds, so `true` would pass as index 1.
     if not isinstance(values, list) or any(type(value) is not int for value in values):
         raise where.error(field, "must be a list of integers")
     if values and not (min(values) >= 0 and max(values) < limit):

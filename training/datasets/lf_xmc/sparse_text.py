@@ -18,11 +18,8 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import find, numbered_lines, write_lines
-from training.datasets.dataset import Dataset, Split, Texts
-from training.datasets.lf_xmc import filter_pairs
-from training.datasets.lf_xmc.description import Description
-from training.datasets.sparse_rows import SparseRows, is_relevance
-from training.datasets.text_rows import TextRows
+from training.datasets.dataset import Dataset, Texts
+from training.datasets.lf_xmc.rows import Rows, SparseRows, TextRows, is_relevance
 
 REQUIRED = (
     "trn_X_Y.txt",
@@ -33,36 +30,26 @@ REQUIRED = (
 )
 
 
-def read(folder: Path, description: Description) -> Dataset:
-    """Read a folder that holds `REQUIRED`; raises `InvalidData` with file and line."""
+def read(folder: Path, fields: tuple[str, ...]) -> tuple[Rows, Rows, Rows, None]:
+    """Return labels, train and test rows of a folder with all `REQUIRED` files, and no metadata.
+
+    `fields` is ignored: a text has a single field. Raises `InvalidData` with file and line.
+    """
     labels = _read_texts(folder, "label")
 
-    def split(side: str, matrix_name: str, filter_name: str) -> Split:
-        instances = _read_texts(folder, side)
-        shape = (len(instances), len(labels))
-        return Split(
-            instances=instances,
-            labels_of=read_matrix(_file(folder, matrix_name), shape=shape),
-            filtered=filter_pairs.read_filter(folder, filter_name, shape=shape),
-        )
+    def rows(side: str, matrix_name: str) -> Rows:
+        texts = _read_texts(folder, side)
+        shape = (len(texts), len(labels))
+        return Rows(texts, read_matrix(_path(folder, matrix_name), shape=shape))
 
-    return Dataset(
-        name=description.name,
-        train=split("train", "trn_X_Y.txt", filter_pairs.TRAIN),
-        test=split("test", "tst_X_Y.txt", filter_pairs.TEST),
-        labels=labels,
-        propensity=description.propensity,
-        fields=description.fields,
-        source=description.source,
-        learned=description.learned,
-    )
+    return Rows(labels), rows("train", "trn_X_Y.txt"), rows("test", "tst_X_Y.txt"), None
 
 
 def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
-    """Write files that `read` reads back equal.
+    """Write files from which `read` returns an equal data set.
 
-    Raises `InvalidInput` for metadata and for a text or uid with a line break, which this form
-    cannot store.
+    Raises `InvalidInput` for what this form cannot store: metadata, and texts or uids with a line
+    break.
     """
     if dataset.metadata is not None:
         raise InvalidInput("the sparse text layout cannot store metadata", field="metadata")
@@ -99,54 +86,46 @@ def read_matrix(path: Path, *, shape: tuple[int, int]) -> csr_matrix:
 
 
 def matrix_lines(matrix: csr_matrix) -> Iterator[bytes]:
-    """Yield a header and rows that `read_matrix` reads back exactly."""
+    """Yield the header and the rows of a file from which `read_matrix` returns the same matrix."""
     yield b"%d %d" % matrix.shape
     values = matrix.data.astype(np.float32, copy=False)
     for start, stop in zip(matrix.indptr, matrix.indptr[1:], strict=False):
-        # str of a float32 is its shortest exact form.
+        # str writes a float32 in the shortest form that is read back exactly.
         pairs = zip(matrix.indices[start:stop], values[start:stop], strict=True)
         yield " ".join(f"{column}:{value!s}" for column, value in pairs).encode()
 
 
 def _entries(text: str, *, path: Path, line: int, columns: int) -> tuple[list[int], list[float]]:
-    labels: list[int] = []
-    relevances: list[float] = []
+    """Return labels and relevances of a line; raises `InvalidData` for the first bad one."""
+    relevance_of: dict[int, float] = {}
+
+    def error(message: str, field: str = "") -> InvalidData:
+        return InvalidData(path, message, line=line, field=field)
+
     for word in text.split():
-        label, _, relevance = word.partition(":")
-        # A longer label is out of any range, and int() might refuse it.
-        if not (label.isascii() and label.isdigit() and len(label) <= 18 and _is_number(relevance)):
-            raise InvalidData(path, f"expected `label:relevance`, not {word[:80]!r}", line=line)
-        labels.append(int(label))
-        relevances.append(float(relevance))
-    _check_entries(labels, relevances, path=path, line=line, columns=columns)
-    return labels, relevances
-
-
-def _check_entries(
-    labels: list[int], relevances: list[float], *, path: Path, line: int, columns: int
-) -> None:
-    for label, relevance in zip(labels, relevances, strict=True):
+        name, _, value = word.partition(":")
+        try:
+            relevance = float(value)
+        except ValueError:
+            name = ""
+        # A longer label is out of range anyway, and int() might refuse it.
+        if not (name.isascii() and name.isdigit() and len(name) <= 18):
+            raise error(f"expected `label:relevance`, not {word[:80]!r}")
+        label = int(name)
         if label >= columns:
-            message = f"{label} is out of range: it must be below {columns}"
-            raise InvalidData(path, message, line=line, field="label")
+            raise error(f"{label} is out of range: it must be below {columns}", "label")
         if not is_relevance(relevance):
-            message = f"{relevance!r} is not a positive finite number"
-            raise InvalidData(path, message, line=line, field="relevance")
-    if len(set(labels)) != len(labels):
-        raise InvalidData(path, "a label is repeated", line=line, field="label")
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+            raise error(f"{relevance!r} is not a positive finite number", "relevance")
+        if label in relevance_of:
+            raise error("a label is repeated", "label")
+        relevance_of[label] = relevance
+    return [*relevance_of], [*relevance_of.values()]
 
 
 def _read_texts(folder: Path, side: str) -> Texts:
-    path = _file(folder, f"{side}_raw_texts.txt")
-    uids = _read_uids(folder, side)
+    path = _path(folder, f"{side}_raw_texts.txt")
+    uid_file = find(folder, f"{side}_uids.txt")
+    uids = None if uid_file is None else (uid for _, uid in numbered_lines(uid_file))
     rows = TextRows(path)
     for line, text in numbered_lines(path):
         uid = str(line - 1) if uids is None else next(uids, None)
@@ -155,19 +134,11 @@ def _read_texts(folder: Path, side: str) -> Texts:
         rows.append(uid=uid, text=text, line=line)
     if uids is not None and next(uids, None) is not None:
         raise InvalidData(path, f"has fewer lines than {side}_uids.txt")
-    return rows.texts(may_be_empty=side == "test")  # some measure elsewhere
+    return rows.texts(may_be_empty=side == "test")  # a data set may have no test rows
 
 
-def _read_uids(folder: Path, side: str) -> Iterator[str] | None:
-    path = find(folder, f"{side}_uids.txt")
-    return None if path is None else (text for _, text in numbered_lines(path))
-
-
-def _file(folder: Path, name: str) -> Path:
-    path = find(folder, name)
-    if path is None:
-        raise InvalidData(folder, f"{name} or {name}.gz is missing")
-    return path
+def _path(folder: Path, name: str) -> Path:
+    return find(folder, name) or folder / name
 
 
 def _one_line_each(texts: tuple[str, ...], side: str) -> Iterator[bytes]:

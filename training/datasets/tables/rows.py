@@ -1,18 +1,60 @@
-"""Pairs of a table file, with the line number of each; the formats are those of `core.tables`."""
+"""Reads the pairs of a table file and their line numbers, in the formats of `core.tables`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, InvalidInput
-from service.core.files.bad_rows import OnBadRow, stop
-from service.core.tables import text_cells
-from service.core.tables.columns import read_columns
-from training.datasets.tables import cells
+from service.core.files.lines import OnBadRow, stop
+from service.core.tables.columns import is_blank, items_cell, label_id_cell, read_columns, text_cell
+from service.core.text_identity import identity
+
+LATEST = 1e11  # seconds; a larger number is probably milliseconds
+
+
+def weight_of(value: Any) -> float:
+    """Read a positive finite number."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{value!r} is not a positive finite number")
+    return number
+
+
+def time_of(value: Any) -> float:
+    """Return a time, Unix seconds or ISO 8601, in Unix seconds; without a time zone it is UTC."""
+    try:
+        seconds = _seconds(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < LATEST:
+        raise ValueError(f"{value!r} is no time: neither Unix seconds nor ISO 8601")
+    return seconds
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool):
+        return math.nan
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if isinstance(value, str):
+        value = value.strip().removesuffix(" UTC")
+        try:
+            return float(value)
+        except ValueError:
+            value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return float(value)
+
 
 Cell = TypeVar("Cell")
 
@@ -28,9 +70,10 @@ class Columns:
     label
         The column that holds keywords.
     weight
-        A column of positive numbers, summed for equal pairs. Default: every row weighs 1.
+        A column of positive numbers, summed for equal pairs. An empty cell counts as 1. Default:
+        every row weighs 1.
     label_id
-        A column of keyword ids. Default: the text is the id.
+        A column of keyword ids. Default: the text in NFKC, case-folded, is the id.
     time
         A column of times, Unix seconds or ISO 8601: the newest queries become the test split.
     metadata
@@ -38,7 +81,7 @@ class Columns:
     label_metadata
         A column of the keyword's metadata items; may be given several times.
     metadata_delimiter
-        What parts the items of a metadata cell. An empty cell has none.
+        The text that separates the items of a metadata cell. An empty cell has no items.
     """
 
     query: str
@@ -58,31 +101,32 @@ class Columns:
             raise InvalidInput(message, field="metadata_delimiter")
 
     def names(self) -> list[str]:
-        """The columns that are read, each once."""
+        """Return the columns that are read, each once."""
         single = (self.query, self.label, self.weight, self.label_id, self.time)
         given = (*single, *self.metadata, *self.label_metadata)
         return list(dict.fromkeys(name for name in given if name is not None))
 
 
 class Row(NamedTuple):
-    """One pair of the table; texts have normal whitespace."""
+    """One pair of the table; its texts have single spaces."""
 
     line: int
     query: str
     label: str
     weight: float
+    unweighted: bool  # whether the weight's cell is empty
     label_id: str
     time: float  # Unix seconds, 0 without a column of times
-    metadata: tuple[str, ...]  # of the query, none without such a column
+    metadata: tuple[str, ...]  # the query's items; empty without such a column
     label_metadata: tuple[str, ...]
 
 
 def read_rows(
     path: Path, columns: Columns, *, delimiter: str | None = None, on_bad: OnBadRow = stop
 ) -> Iterator[Row]:
-    """Yield the rows; `delimiter` is for csv files, by default that of the header.
+    """Yield the rows; `delimiter` is for csv files, by default the one that fits the header.
 
-    `on_bad` gets `InvalidData` with file, line and column of every bad row. Raises `InvalidData`
+    `on_bad` gets an `InvalidData` with file, line and column for each bad row. Raises `InvalidData`
     for a file or a header that cannot be read, `MissingExtra` for parquet without pyarrow.
     """
     names = columns.names()
@@ -104,17 +148,22 @@ def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> 
             raise InvalidData(path, str(error), line=line, field=column) from error
 
     def items(names: tuple[str, ...]) -> tuple[str, ...]:
-        parse = partial(text_cells.items, delimiter=columns.metadata_delimiter)
+        parse = partial(items_cell, delimiter=columns.metadata_delimiter)
         return tuple(dict.fromkeys(item for name in names for item in cell(name, parse)))
 
-    label = cell(columns.label, text_cells.text)
+    def optional(column: str | None, parse: Callable[[Any], Cell], default: Cell) -> Cell:
+        return default if column is None else cell(column, parse)
+
+    label = cell(columns.label, text_cell)
+    unweighted = columns.weight is not None and is_blank(values[columns.weight])
     return Row(
         line=line,
-        query=cell(columns.query, text_cells.text),
+        query=cell(columns.query, text_cell),
         label=label,
-        weight=1.0 if columns.weight is None else cell(columns.weight, cells.weight),
-        label_id=label if columns.label_id is None else cell(columns.label_id, text_cells.label_id),
-        time=0.0 if columns.time is None else cell(columns.time, cells.time),
+        weight=optional(None if unweighted else columns.weight, weight_of, 1.0),
+        unweighted=unweighted,
+        label_id=optional(columns.label_id, label_id_cell, identity(label)),
+        time=optional(columns.time, time_of, 0.0),
         metadata=items(columns.metadata),
         label_metadata=items(columns.label_metadata),
     )

@@ -2,8 +2,8 @@
 
     C(l) = Linear(SelfAttention([E(z_l) + t_enc, w_1 + t_clf, ..., w_m + t_clf]))     (section 4.1)
 
-with learned type embeddings t. With `residual`, the result is added to E(z_l) before the sum is
-normalised, so that training starts from the text's vector. The combiners of Table 8's ablations
+with learned type embeddings t. With `residual`, the result is added to E(z_l) before
+normalization, so training starts from the text's vector. The combiners of Table 8's ablations
 take the same inputs.
 
 Shapes: n labels, m slots for associated labels, t = 1 + m tokens, d dimensions.
@@ -21,14 +21,14 @@ Kind = Literal["attention", "transformer", "sum", "weighted-sum", "max"]
 
 
 class Combiner(nn.Module):  # type: ignore[misc]
-    """The base of all kinds: unit vectors in, unit vectors out."""
+    """The base class of all kinds of combiners; inputs and outputs are unit vectors."""
 
     def forward(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """C [n, d] of texts [n, d] and classifiers [n, m, d]; `present` [n, m]: filled slots."""
+        """Return C [n, d] of texts [n, d] and those of classifiers [n, m, d] that are `present`."""
         return normalize(self.combine(texts, classifiers, present), dim=-1)
 
     def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """C before normalisation, [n, d]."""
+        """Return C before normalization, [n, d]."""
         raise NotImplementedError
 
 
@@ -49,7 +49,7 @@ class AttentionCombiner(Combiner):
             nn.init.zeros_(self.linear.bias)
 
     def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """Linear of the mean of attended tokens, plus the text with `residual`."""
+        """Return Linear of the attended tokens' mean; with `residual`, plus the text's vector."""
         tokens = torch.cat([texts[:, None] + self.types[0], classifiers + self.types[1]], dim=1)
         text = torch.ones_like(present[:, :1])
         mask = torch.cat([text, present], dim=1)  # [n, 1 + m]
@@ -72,7 +72,7 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
         self.outward = nn.Linear(dimension, dimension)
 
     def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
-        """[n, t, d] from tokens [n, t, d]; those not `present` [n, t] get no attention."""
+        """Attend to tokens [n, t, d], except those not `present` [n, t]; return [n, t, d]."""
         n, t, d = tokens.shape
         split = self.inward(tokens).reshape(n, t, 3, self.heads, d // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind(0)  # [n, heads, t, d/heads]
@@ -97,14 +97,14 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[n, t, d] from tokens [n, t, d]."""
+        """Return the layer's output [n, t, d] for tokens [n, t, d]."""
         tokens = self.before(tokens)
         wide = nn.functional.gelu(self.wide(tokens))
         return self.after(tokens + self.dropout(self.narrow(wide)))
 
 
 class SumCombiner(Combiner):
-    """Table 8: sum, or weighted sum with a learned weight for each slot."""
+    """Table 8's sum, or weighted sum with a learned weight for each slot."""
 
     def __init__(self, places: int, *, weighted: bool) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class SumCombiner(Combiner):
         self.weights = nn.Parameter(ones) if weighted else None
 
     def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """The (weighted) sum of text and present classifiers."""
+        """Return the (weighted) sum of text and present classifiers, [n, d]."""
         there = present.to(texts.dtype)[..., None]
         if self.weights is None:
             return texts + (there * classifiers).sum(dim=1)
@@ -121,10 +121,10 @@ class SumCombiner(Combiner):
 
 
 class MaxCombiner(Combiner):
-    """Table 8: the maximum in each dimension."""
+    """Table 8's maximum in each dimension."""
 
     def combine(self, texts: Tensor, classifiers: Tensor, present: Tensor) -> Tensor:
-        """The largest value in each dimension."""
+        """Return the largest value in each dimension, [n, d]."""
         hidden = classifiers.masked_fill(~present[..., None], -torch.inf)
         return torch.cat([texts[:, None], hidden], dim=1).amax(dim=1)
 
@@ -132,7 +132,7 @@ class MaxCombiner(Combiner):
 def make_combiner(
     kind: Kind, dimension: int, *, places: int, heads: int, dropout: float, residual: bool
 ) -> Combiner:
-    """An untrained combiner for `places` slots; `residual` matters only with attention."""
+    """Return an untrained combiner for `places` slots; `residual` matters only with attention."""
     if kind == "max":
         return MaxCombiner()
     if kind in ("sum", "weighted-sum"):

@@ -1,1 +1,1 @@
-"""MOGIC (section 3.3): an oracle that read metadata guides the training of another system."""
+"""MOGIC (section 3.3): an oracle that reads metadata guides the training of another system."""

@@ -1,6 +1,6 @@
 """`[guidance]` of a recipe: the oracle that guides a system's training, as MOGIC does.
 
-They are apart from the losses so that a recipe can be read without torch.
+The settings have a module of their own so that a recipe can be read without torch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Weight = Annotated[float, Field(ge=0.0)]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GuidanceSettings:
-    """`oracle` is the folder of a finished run on the same data; None: nothing guides.
+    """`oracle` is the folder of a finished run on the same data, None for no guidance.
 
-    `alpha` weighs MOGIC's alignment loss, whose triplets have `margin` and count the `hardest`
+    `alpha` weighs MOGIC's alignment loss, whose triplets have `margin` and use the `hardest`
     negatives of each row, and `beta` its matching loss (section 3.3; the paper takes 0.1 for both
-    and a margin of 0.3). `projection` turns the oracle's vectors into as many dimensions as the
-    system has: along their main directions (pca, only where the oracle has more), or by a matrix
-    that is learned with the system (appendix F, Table 14), at `optimizer.head_learning_rate`.
-    `own_loss` weighs the system's own loss; 0 leaves the oracle's two alone (Table 5).
+    and a margin of 0.3). `projection` maps the oracle's vectors to the system's dimensions: onto
+    their main directions (pca, if the oracle has more dimensions), or by a matrix that is learned
+    with the system (appendix F, Table 14), at `optimizer.head_learning_rate`. `own_loss` weighs
+    the system's own loss; with 0 only the oracle's two losses remain (Table 5).
     """
 
     oracle: str | None = None

@@ -1,1 +1,1 @@
-"""OAK (Mohan et al., ICML 2024): a query attends to the metadata items that it is predicted."""
+"""OAK (Mohan et al., ICML 2024): a query attends to metadata items that are predicted for it."""

@@ -2,9 +2,9 @@
 
     h = x + W_o concat_h( softmax(c <W_q x, W_k a>) W_v a ),    q = normalize(h + FFN(h))
 
-W_q, W_k and W_v start as the identity, W_o and the last layer of the feed-forward network as zero:
-before the first step a query's vector is not changed, so training starts from what the encoder
-knows. A query without items keeps its vector for good.
+W_q, W_k and W_v start as the identity, W_o and the last layer of the feed-forward network as zero.
+So a query's vector is unchanged at first, and training starts from what the encoder knows. A query
+without items always keeps its vector.
 
 Shapes: n queries, m items of a query, d dimensions, H heads.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-_SCALE = 10.0  # c at the start: unit vectors have inner products of at most 1
-_SHORTEST = 1e-12  # a shorter vector is not made a unit vector
-_NEVER = -1e9  # -inf would give nan where a query has no items
+_SCALE = 10.0  # the initial c; unit vectors have inner products of at most 1
+_SHORTEST = 1e-12  # shorter vectors are not normalized to unit vectors
+_NEVER = -1e9  # -inf would give nan if a query has no items
 
 
 class Fusion(nn.Module):  # type: ignore[misc]
@@ -38,32 +38,32 @@ class Fusion(nn.Module):  # type: ignore[misc]
                 zero.zero_()
 
     def forward(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
-        """Unit vectors [n, d] from queries [n, d], their items [n, m, d], and which there are."""
+        """Fuse queries [n, d] with those of their items [n, m, d] that `mask` [n, m] marks."""
         return self.read(query, self.project(items), mask)
 
     def project(self, items: Tensor) -> Tensor:
-        """What queries read of items [..., d]: W_k a, scaled as logits are, and W_v a [..., 2, d].
+        """Project items [..., d] to [..., 2, d]: W_k a, scaled for the logits, and W_v a.
 
-        This does not depend on the query, so the service keeps it for each item.
+        The result does not depend on the query, so the service keeps it for each item.
         """
         return torch.stack([self.scale * self.heads * self.key(items), self.value(items)], dim=-2)
 
     def read(self, query: Tensor, projected: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Unit vectors [n, d] from queries [n, d] and their projected items [n, m, 2, d].
+        """Return unit vectors [n, d]: queries [n, d] fused with projected items [n, m, 2, d].
 
-        Without a mask [n, m] every item is there, and there is one at least.
+        `mask` [n, m] marks the items of each query. Without it all m count, and m is at least 1.
         """
         keys, values = self._by_head(projected)
         shares = self._shares(query, keys, mask)  # [n, H, m]
         read = (shares[..., None] * values).sum(dim=2).flatten(1)  # [n, d]
         mixed = query + self.out(read)
         mixed = mixed + self.narrow(gelu(self.widen(mixed)))
-        # As torch's `normalize`, which is traced with operators for its shape.
+        # Like torch's `normalize`, which would add operators for its shape to the exported graph.
         mixed = mixed / mixed.norm(dim=-1, keepdim=True).clamp_min(_SHORTEST)
         return mixed if mask is None else torch.where(mask.any(dim=1, keepdim=True), mixed, query)
 
     def attention(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
-        """How much of each item a head reads, [n, H, m]; they sum to 1 over the items."""
+        """Return how much each head reads of each item, [n, H, m]; the sum over items is 1."""
         return self._shares(query, self._by_head(self.project(items))[0], mask)
 
     def _shares(self, query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
@@ -74,6 +74,6 @@ class Fusion(nn.Module):  # type: ignore[misc]
         return torch.softmax(logits, dim=-1)
 
     def _by_head(self, projected: Tensor) -> Tensor:
-        """Keys and values [2, n, H, m, d / H] of projected items [n, m, 2, d]."""
+        """Return keys and values [2, n, H, m, d / H] of projected items [n, m, 2, d]."""
         heads = projected.reshape(len(projected), -1, 2, self.heads, self.width)
         return heads.permute(2, 0, 3, 1, 4)

@@ -1,4 +1,4 @@
-"""A trained memory of metadata items: looks up what a query is about, and fuses it.
+"""A trained memory of metadata items: looks up a query's items and fuses the query with them.
 
 Shapes: n queries, M items, m items of a query, d dimensions.
 """
@@ -6,11 +6,26 @@ Shapes: n queries, M items, m items of a query, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from service.core.errors import InvalidData
 from service.core.types import Floats, Rows
+from training.checkpoints.item_memory import (
+    FUSION,
+    FUSION_WEIGHTS,
+    ITEMS,
+    RESIDUALS,
+    FusionChoices,
+    read_fusion_choices,
+    read_residuals,
+    write_fusion_choices,
+)
 from training.datasets.metadata_links import NO_ITEM
 from training.systems.oak.fusion import Fusion
 
@@ -19,19 +34,19 @@ _CHUNK = 4_096  # queries that are compared or fused at once
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemVectors:
-    """The items as queries find them, and as queries read them."""
+    """The items' keys, by which queries find them, and values, which queries are fused with."""
 
     keys: Floats  # [M, d] unit vectors of the items' texts
-    values: Floats  # [M, d] the bank: the same vectors with what was learned added
+    values: Floats  # [M, d] the bank vectors: keys plus learned residuals
     attended: int  # m
     fusion: Fusion
 
     def predicted(self, queries: Floats) -> Rows:
-        """The m items most similar to each query [n, d], as places [n, m]."""
+        """Return the places [n, m] of the m items that are most similar to each query [n, d]."""
         return nearest_items(queries, self.keys, count=self.attended)
 
     def fused(self, queries: Floats, places: Rows | None = None) -> Floats:
-        """The queries [n, d] fused with the items at `places` [n, m]; default: the predicted."""
+        """Return queries [n, d] fused with the items at `places` [n, m], by default predicted."""
         places = self.predicted(queries) if places is None else places
         device = self.fusion.scale.device
         fused, training = np.empty_like(queries), self.fusion.training
@@ -47,9 +62,9 @@ class ItemVectors:
 
 
 def nearest_items(queries: Floats, keys: Floats, *, count: int) -> Rows:
-    """The places [n, m] of the most similar of keys [M, d] to queries [n, d], the best first.
+    """Return the places [n, m] of the keys [M, d] most similar to queries [n, d], the best first.
 
-    Of equally similar items the first one counts. Where M is smaller than m, `NO_ITEM` fills up.
+    Among equally similar items the first wins. If M is smaller than m, `NO_ITEM` pads the places.
     """
     places = np.full((len(queries), count), NO_ITEM, np.int64)
     found = min(count, len(keys))
@@ -60,14 +75,49 @@ def nearest_items(queries: Floats, keys: Floats, *, count: int) -> Rows:
 
 
 def _best(similarities: Floats, *, count: int) -> Rows:
-    """The places of the `count` largest of each line [n, M], descending; equal ones by place."""
+    """Return the places of the `count` largest values per row [n, M], descending, ties by place."""
     if not count:
         return np.zeros((len(similarities), 0), np.int64)
     cut = similarities.shape[1] - count
-    last = np.partition(similarities, cut, axis=1)[:, cut, None]  # [n, 1], the smallest that counts
+    last = np.partition(similarities, cut, axis=1)[:, cut, None]  # [n, 1], the `count`-th largest
     above, equal = similarities > last, similarities == last
     missing = count - above.sum(axis=1, keepdims=True)
     chosen = above | (equal & (equal.cumsum(axis=1) <= missing))
     places = np.nonzero(chosen)[1].reshape(-1, count)  # ascending
     order = np.argsort(-np.take_along_axis(similarities, places, axis=1), axis=1, kind="stable")
     return np.take_along_axis(places, order, axis=1)
+
+
+def write_item_memory(folder: Path, fusion: Fusion, residuals: Tensor, *, attended: int) -> None:
+    """Write the fusion, and the bank's learned residuals, into a checkpoint's folder."""
+    weights = {name: value.detach().cpu() for name, value in fusion.state_dict().items()}
+    save_file(weights, folder / FUSION_WEIGHTS)
+    save_file({RESIDUALS: residuals.detach().cpu()}, folder / ITEMS)
+    hidden = fusion.widen.out_features
+    write_fusion_choices(
+        folder, FusionChoices(attended=attended, heads=fusion.heads, hidden=hidden)
+    )
+
+
+def read_fusion(folder: Path, *, dimension: int) -> tuple[Fusion, FusionChoices]:
+    """Read the fusion of a checkpoint; raises `InvalidData` if its files do not fit each other."""
+    choices, path = read_fusion_choices(folder), folder / FUSION_WEIGHTS
+    fusion = Fusion(dimension, heads=choices.heads, hidden=choices.hidden)
+    try:
+        fusion.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InvalidData(path, f"does not fit {FUSION} and the encoder: {error}") from error
+    return fusion.eval(), choices
+
+
+def read_item_memory(folder: Path, items: Floats) -> ItemVectors:
+    """Read a checkpoint's item memory, given its encoder's vectors of the items' texts [M, d].
+
+    Raises `InvalidData` if the files do not fit each other or these items.
+    """
+    count, dimension = items.shape
+    residuals = read_residuals(folder, items=count, dimension=dimension)
+    fusion, choices = read_fusion(folder, dimension=dimension)
+    return ItemVectors(
+        keys=items, values=items + residuals, attended=choices.attended, fusion=fusion
+    )

@@ -3,13 +3,13 @@
     A(x) = the m items whose texts are most similar to E(x);  an item's bank vector is E(a) + r_a
     q(x) = Fusion(E(x), bank vectors of A(x)),    z^_l = normalize(E(z_l) + gamma e_c(l))
 
-q takes the place of E(x) in the loss, in the memory's instance keys and in every query. The labels'
-free vectors e are DEXA's, shared by small clusters. r starts at zero, so an item that is added
-later works without training: its bank vector is that of its text. A label's key is never fused.
+q replaces E(x) in the loss, in the memory's instance keys and in every query. The labels' auxiliary
+vectors e are DEXA's, shared by small clusters. r starts at zero, so an item that is added later
+works without training: its bank vector is that of its text. A label's key is never fused.
 
-The stages of the paper: the first one trains the encoder by itself (`encoder.stage_one`, or
-`--encoder`), the second one trains fusion, bank and label vectors on predicted items; the encoder
-goes on learning, or is frozen (`encoder.frozen`).
+As in the paper there are two stages. The first one trains the encoder (`encoder.stage_one`, or
+`--encoder`), the second one trains fusion, bank and label vectors on predicted items. In it the
+encoder continues to learn, or is frozen (`encoder.frozen`).
 
 Shapes: B instances, P labels of the pool, N training rows, L labels, M items, d dimensions.
 """
@@ -23,26 +23,70 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from service.core.config import STRICT, Count, Positive
 from service.core.errors import InvalidConfig
 from service.core.types import Floats, Rows
 from training.datasets.metadata_links import NO_ITEM, item_frequency, linked_items
-from training.systems.dexa import AugmentedLabels, clusters_of
-from training.systems.oak.checkpoint import write_item_memory
+from training.models.sharding import Sharding
+from training.systems.dexa import AugmentedLabels, AuxiliaryVectors, clusters_of
 from training.systems.oak.fusion import Fusion
-from training.systems.oak.head import OakHead
-from training.systems.oak.memory import nearest_items
+from training.systems.oak.memory import ItemVectors, nearest_items, write_item_memory
 from training.systems.system import EncodedBatch, FinishedTraining, ItemsOfTask, Task
+
+
+class OakHead(AuxiliaryVectors):
+    """DEXA's auxiliary label vectors, the fusion, and the residuals r of the items' bank vectors.
+
+    `attended` has each training row's items as of the last look-up. It is part of a run's saved
+    state, so a resumed run continues with the same items.
+    """
+
+    def __init__(
+        self, clusters: Rows, fusion: Fusion, attended: Rows, *, items: int, sharding: Sharding
+    ) -> None:
+        dimension = fusion.out.out_features
+        super().__init__(clusters, dimension=dimension, sharding=sharding)
+        self.fusion = fusion
+        self.residuals = nn.Parameter(torch.zeros(items, dimension))  # [M, d]
+        self.register_buffer("attended", torch.from_numpy(attended))  # [N, m]
+
+    def items_of(self, rows: Tensor) -> Tensor:
+        """Return the numbers of the items that training rows [B] attend to, ascending."""
+        attended = self.attended[rows]
+        return torch.unique(attended[attended != NO_ITEM])
+
+    def fused(self, instances: Tensor, rows: Tensor, items: Tensor) -> Tensor:
+        """Return the instances [B, d] of training rows [B], fused with their items.
+
+        `items` are the text vectors of `items_of(rows)`.
+        """
+        attended = self.attended[rows]  # [B, m]
+        numbers = self.items_of(rows)
+        if not len(numbers):
+            return instances
+        bank = items + self.residuals[numbers]
+        places = torch.searchsorted(numbers, attended.clamp(min=0)).clamp(max=len(numbers) - 1)
+        fused: Tensor = self.fusion(instances, bank[places], attended != NO_ITEM)
+        return fused
+
+    def memory(self, items: Floats) -> ItemVectors:
+        """Return the item memory, given the current vectors of the items' texts [M, d]."""
+        return ItemVectors(
+            keys=items,
+            values=items + self.residuals.detach().cpu().numpy(),
+            attended=self.attended.shape[1],
+            fusion=self.fusion,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
     """A query attends to `attended` items (2 to 5 in the paper), in `heads` heads.
 
-    It trains with the items that it is predicted (`metadata = "predicted"`), as it is served, or
-    with those that it is linked to (`"linked"`, setting 3 of MOGIC's Table 10). `hidden` is the
+    In training these are the items predicted for it, as in serving (`metadata = "predicted"`), or
+    those that the data link it to (`"linked"`, setting 3 of MOGIC's Table 10). `hidden` is the
     width of the feed-forward network, in multiples of the dimensions.
 
     `loss` is the paper's triplet loss with `margin` and `hardest` negatives, or RAE-XMC's Eq. 10
@@ -64,7 +108,7 @@ class Settings:
 
 
 class Oak(AugmentedLabels):
-    """Trains fusion, bank and label vectors, and the encoder where it is not frozen."""
+    """Trains fusion, bank and label vectors, and the encoder unless it is frozen."""
 
     head: OakHead
 
@@ -75,19 +119,19 @@ class Oak(AugmentedLabels):
             self.memory_tau = settings.tau
 
     def items_of(self, rows: Rows) -> Rows:
-        """The items that training rows [B] attend to."""
+        """Return the numbers of the items that training rows [B] attend to."""
         device = self.head.attended.device
         items: Rows = self.head.items_of(torch.from_numpy(rows).to(device)).cpu().numpy()
         return items
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """q(x) [B, d] and z^_l [P, d]."""
+        """Return q(x) [B, d] and z^_l [P, d]."""
         assert batch.items is not None
         _, labels = super().text_vectors(batch)
         return self.head.fused(batch.instances, batch.rows, batch.items), labels
 
     def loss(self, batch: EncodedBatch) -> Tensor:
-        """The triplet loss, or Eq. 10 of RAE-XMC, over fused instances and augmented labels."""
+        """Return the triplet loss, or RAE-XMC's Eq. 10, of fused instances and augmented labels."""
         settings = self._settings
         instances, labels = self.text_vectors(batch)
         fused = replace(batch, instances=instances, labels=labels)
@@ -96,18 +140,18 @@ class Oak(AugmentedLabels):
         return batch.triplet(fused.label_scores, margin=settings.margin, hardest=settings.hardest)
 
     def instance_keys(self, vectors: Floats, items: Floats) -> Floats:
-        """q of texts with vectors [n, d] and predicted items, whose texts' vectors are [M, d]."""
+        """Return q for texts with vectors [n, d], which attend to items with vectors [M, d]."""
         return self.head.memory(items).fused(vectors)
 
     def look_up(self, vectors: Floats, items: Floats) -> None:
-        """Predict the items of all training rows [N, d] anew."""
+        """Predict the items of all training rows [N, d] again."""
         if self._settings.metadata == "linked":
             return
         places = nearest_items(vectors, items, count=self._settings.attended)
         self.head.attended.copy_(torch.from_numpy(places))
 
     def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Write the item memory beside the checkpoint, then choose as DEXA does."""
+        """Write the item memory next to the checkpoint, then choose as DEXA does."""
         write_item_memory(
             folder, self.head.fusion, self.head.residuals, attended=self._settings.attended
         )
@@ -115,9 +159,9 @@ class Oak(AugmentedLabels):
 
 
 def build(settings: Settings, task: Task) -> Oak:
-    """The system with a fusion that changes nothing yet, and a bank of the items' texts.
+    """Return the system; its fusion changes nothing yet, and bank vectors are those of the texts.
 
-    Raises `InvalidConfig` where the dimensions cannot be split into heads.
+    Raises `InvalidConfig` if the dimensions cannot be split into heads.
     """
     assert task.items is not None
     if task.dimension % settings.heads:
@@ -136,7 +180,7 @@ def build(settings: Settings, task: Task) -> Oak:
 
 
 def _attended(settings: Settings, task: Task, items: ItemsOfTask) -> Rows:
-    """The first items of all training rows, [N, m]; rows that do not train have none."""
+    """Return the first items of each training row, [N, m]; rows that do not train have none."""
     attended = np.full((items.linked.shape[0], settings.attended), NO_ITEM, np.int64)
     if settings.metadata == "linked":
         return linked_items(items.linked, item_frequency(items.linked), count=settings.attended)

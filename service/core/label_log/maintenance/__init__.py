@@ -1,1 +1,1 @@
-"""What keeps a label log in order: verifying it, cutting its beginning, saving what is whole."""
+"""Maintenance of a label log: verify it, cut its beginning, recover undamaged events."""

@@ -1,4 +1,4 @@
-"""Verify a whole log event by event: nothing is missing, nothing was altered."""
+"""Verifies a whole log event by event: nothing is missing, and nothing was altered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.core.types import Event
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEvent:
-    """An event with the time of its write; `size` is the number of bytes of body and vectors."""
+    """An event with the time when it was written; `size` is the bytes of body and vectors."""
 
     event: Event
     written: datetime
@@ -26,7 +26,7 @@ class LogReport:
     """A summary of the events that were verified.
 
     `first` and `last` are sequence numbers, 0 if there is no event. `kinds` and `encoders` count
-    events by kind and by encoder fingerprint. `size` is in bytes; `newest` is the time of the last
+    events by kind and by encoder fingerprint. `size` is in bytes. `newest` is the time of the last
     event.
     """
 
@@ -40,10 +40,7 @@ class LogReport:
 
 
 def verify(log: LabelLog, *, after: int = 0) -> LogReport:
-    """Read and verify every event after number `after`.
-
-    Raises `LogCorrupt` at the first event that is missing or altered.
-    """
+    """Read every event after number `after`; raises `LogCorrupt` at the first damaged one."""
     kinds: Counter[str] = Counter()
     encoders: Counter[str] = Counter()
     size, last, newest = 0, None, None
@@ -66,7 +63,7 @@ def verify(log: LabelLog, *, after: int = 0) -> LogReport:
 def stored_events(
     log: LabelLog, *, after: int = 0, until: int | None = None
 ) -> Iterator[StoredEvent]:
-    """Yield the events after `after`, up to `until`, each verified; raises as `LabelLog.read`."""
+    """Yield the verified events after `after`, up to `until`; raises as `LabelLog.read`."""
     for row, event in log.verified(after=after, until=until):
         try:
             written = datetime.fromtimestamp(row.written, UTC)

@@ -1,10 +1,9 @@
-"""What is whole in a damaged log, and a new log that holds it.
+"""Finds the undamaged events of a damaged log, and writes them to a new log.
 
-Each event has its own checksum and is read by itself, so one that was altered, lost, or lies in a
-damaged part of the file hides no other. The new log numbers the whole events anew, without gaps,
-and has an id of its own: versions of the damaged log mean nothing there. All of its events are
-added to the bundle that it is served with; where the damaged log had been cut, that must be the
-snapshot which holds what was cut.
+Each event has its own checksum and is read alone, so a damaged, missing or unreadable event hides
+no other. The new log has its own id and numbers the whole events again, without gaps, so versions
+of the damaged log mean nothing there. All of its events are added to the bundle that it is served
+with. If the damaged log had been cut, that bundle must be the snapshot that holds the cut events.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from service.core.label_log.database import means_damage
 from service.core.label_log.log import LabelLog
 from service.core.label_log.rows import Row, event_of
 
-# Where not even the number of the newest event can be read, the log ends after so many numbers
+# If the newest event's number cannot be read, the log is assumed to end after this many numbers
 # without a readable event.
 UNREADABLE_AT_END = 10_000
 _EVENTS_AT_ONCE = 1000  # written in one transaction
 
-Runs = list[tuple[int, int]]  # first and last number of events in a row
+Runs = list[tuple[int, int]]  # the first and last number of each unbroken run of events
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """Which events of a log are whole, and which are altered, lost or unreadable.
 
-    `cut` is the newest event that was cut before, 0 for none: only a snapshot holds those.
+    `cut` is the newest event that was cut earlier, 0 if none was: only a snapshot holds those.
     """
 
     whole: Runs
@@ -37,12 +36,12 @@ class Survey:
     cut: int = 0
 
     def __str__(self) -> str:
-        """For example "whole are the events 1-17, 19-40; lost are 18"."""
+        """Return for example "whole are the events 1-17, 19-40; lost are 18"."""
         return f"whole are the events {_listed(self.whole)}; lost are {_listed(self.lost)}"
 
 
 def survey(log: LabelLog, take: Callable[[Row], None] = lambda row: None) -> Survey:
-    """Read every event by itself; `take` is called with the row of each that is whole."""
+    """Read every event alone, and call `take` with the row of each whole event."""
     whole: Runs = []
     lost: Runs = []
     for sequence, row in _rows(log):
@@ -53,10 +52,9 @@ def survey(log: LabelLog, take: Callable[[Row], None] = lambda row: None) -> Sur
 
 
 def recover(log: LabelLog, target: LabelLog) -> Survey:
-    """Write all whole events of a log into `target`, a new log.
+    """Write all whole events of a log into the new log `target`; raises `LogError`.
 
-    Times of writing are kept, idempotency keys are not. Raises `LogError` if the new log cannot be
-    written.
+    Times of writing are kept; idempotency keys are not.
     """
     page: list[Row] = []
 
@@ -77,17 +75,17 @@ def recover(log: LabelLog, target: LabelLog) -> Survey:
 
 
 def explained(log: LabelLog, error: LogError) -> LogError:
-    """If `error` means a damaged log: an error that lists its whole events; else `error`."""
+    """Return an error that lists the whole events if `error` means a damaged log; else `error`."""
     if not means_damage(error) or isinstance(error, LogReplaced):
         return error
     return LogCorrupt(
-        f"{error}; {survey(log)}. `python -m service log --recover NEW` writes the whole ones into"
+        f"{error}; {survey(log)}. `keymatch log --recover NEW` writes the whole ones into"
         " a new state folder"
     )
 
 
 def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
-    """Each number with its row, None where that is not whole."""
+    """Yield each number with its row, or with None if the row is not whole."""
     try:
         last: int | None = log.last_sequence()
     except LogError:
@@ -106,7 +104,7 @@ def _rows(log: LabelLog) -> Iterator[tuple[int, Row | None]]:
 
 
 def _cut(log: LabelLog) -> int:
-    """The newest event that was cut; 0 where that cannot be read."""
+    """Return the newest event that was cut; 0 if this cannot be read."""
     try:
         return log.cut()
     except LogError:
@@ -117,7 +115,7 @@ def _whole_row(log: LabelLog, sequence: int) -> Row | None:
     try:
         [row] = log.rows(after=sequence - 1, until=sequence)
         event_of(row, place=log.place)
-    except (LogError, ValueError):  # no row at all is a ValueError
+    except (LogError, ValueError):  # a missing row is a ValueError
         return None
     return row
 

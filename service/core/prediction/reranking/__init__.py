@@ -1,1 +1,1 @@
-"""The second ranking: trees order the labels that the memory ranks first once more."""
+"""The reranker: trees that reorder the labels that the memory ranks first."""

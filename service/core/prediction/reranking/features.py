@@ -1,25 +1,30 @@
-"""What the trees of the second ranking read of each candidate of one query.
+"""The features of a query's candidates, which the reranker's trees read.
 
-All of it comes from one search of the memory: the keys that it retrieved vote once more, instances
-and labels apart, and the texts of query and candidates are compared.
+All features come from one search of the memory. The retrieved keys vote once more, instances and
+labels separately, and the query's text is compared with those of the candidates.
 
-Shapes: b retrieved keys of the query, k candidates, d dimensions, F features.
+Shapes: b retrieved keys of the query, k candidates, L labels of the bundle, d dimensions, F
+features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from service.core.prediction.places import places
-from service.core.prediction.reranking.candidate_labels import CandidateLabels
+from service.core.bundle.bundle import Bundle
+from service.core.memory.part import WeightedVotes, gather
+from service.core.memory.view import View
+from service.core.prediction.many_queries import ValueRows
 from service.core.prediction.reranking.text_overlap import Compare, TextOverlap, WordRarity
-from service.core.prediction.scoring import retriever_distribution, sum_votes
-from service.core.types import Bools, Doubles, Floats, Rows
+from service.core.prediction.scoring import places, retriever_distribution, sum_votes
+from service.core.types import Bools, Doubles, Floats, Halves, Indices, Rows
 
-SHARP, SMOOTH = 0.04, 0.1  # temperatures of instance votes: the nearest few rows, and many
+SHARP, SMOOTH = 0.04, 0.1  # temperatures of votes: for the nearest few rows, and for many
+NOVEL = -1  # replaces the frequency of a label that was not in the training data
 
 FEATURES: tuple[str, ...] = (
     "score",
@@ -48,26 +53,110 @@ FEATURES: tuple[str, ...] = (
 )
 
 
+class CandidateLabels(ValueRows, Protocol):
+    """The interface to the rows of V, and to labels' keys, texts and frequencies by column."""
+
+    def keys_of(self, columns: Rows) -> Halves:
+        """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
+        ...
+
+    def texts_of(self, columns: Rows) -> Sequence[str]:
+        """Return the texts [k] of the labels at `columns` [k]."""
+        ...
+
+    def frequencies_of(self, columns: Rows) -> Rows:
+        """Return the number of rows that vote for each label [k], or 0 for a novel label."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelsOfView:
+    """The labels of a view. `trained` [L] are the `trained_frequencies` of its bundle."""
+
+    view: View
+    trained: Indices
+
+    def is_instance(self, rows: Rows) -> Bools:
+        """Return which of `rows` [m] are instance rows."""
+        return self.view.is_instance(rows)
+
+    def weighted_votes(self, rows: Rows) -> WeightedVotes:
+        """Return the labels that `rows` [m] vote for, the count per row, and the votes' weights."""
+        return self.view.weighted_votes(rows)
+
+    def keys_of(self, columns: Rows) -> Halves:
+        """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
+        rows, posted = columns + self.view.bundle.instances, self.view.ownership.label_rows
+        for place, column in enumerate(columns.tolist() if len(posted) else ()):
+            of_label = posted.get(column)
+            if of_label is not None:
+                rows[place] = of_label[0]  # a label's first row is that of its text
+        return self.view.vectors(rows)
+
+    def texts_of(self, columns: Rows) -> Sequence[str]:
+        """Return the texts [k] of the labels at `columns` [k]."""
+        labels = self.view.labels
+        return [labels.text_at(column) for column in columns.tolist()]
+
+    def frequencies_of(self, columns: Rows) -> Rows:
+        """Return the number of rows that vote for each label [k]: trained, posted and clicked ones.
+
+        Novel labels get 0. The trees learned that labels with few rows are seldom clicked, but a
+        novel label has few rows only because it is new.
+        """
+        trained = np.full(len(columns), NOVEL, np.int64)
+        of_bundle = columns < len(self.trained)
+        trained[of_bundle] = self.trained[columns[of_bundle]]
+        frequencies, known = np.maximum(trained, 0), trained != NOVEL
+        ownership = self.view.ownership
+        if len(ownership.label_rows) or len(ownership.queries_by_column):
+            posted = [self._posted(column) for column in columns[known].tolist()]
+            frequencies[known] += np.array(posted, np.int64)  # the array may be empty
+        return frequencies
+
+    def _posted(self, column: int) -> int:
+        """Return the number of rows posted for a label, minus the bundle's that they replace."""
+        ownership, bundle = self.view.ownership, self.view.bundle
+        clicks, rows = len(ownership.queries_for(column)), ownership.label_rows.get(column)
+        if rows is None:
+            return clicks
+        replaced = bundle.label_details.at(column).rows if column < bundle.labels else ()
+        return clicks + len(rows) - 1 - len(replaced)
+
+
+def trained_frequencies(bundle: Bundle) -> Indices:
+    """Count the instance rows of a bundle that vote for each label [L], without posted clicks.
+
+    `RowOwnership` counts the clicks, including those in a snapshot. A label of a snapshot that was
+    not in the training data gets `NOVEL`.
+    """
+    clicked, _ = gather(bundle.indptr, bundle.indices, bundle.clicks)
+    counts = np.bincount(bundle.indices, minlength=bundle.labels)
+    frequencies = (counts - np.bincount(clicked, minlength=bundle.labels)).astype(np.int32)
+    frequencies[bundle.label_details.novel_columns()] = NOVEL
+    return frequencies
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Candidates:
     """The labels that the memory ranks first for one query, and the keys that voted."""
 
     query: str
-    vector: Floats  # [d], the one that was searched
+    vector: Floats  # [d], the query's vector as searched
     columns: Rows  # [k]
     scores: Doubles  # [k], descending (Eq. 7)
     rows: Rows  # [b]
     similarities: Floats  # [b], descending
 
     def first(self, count: int) -> Candidates:
-        """The best `count` of them."""
+        """Return the best `count` candidates."""
         return replace(self, columns=self.columns[:count], scores=self.scores[:count])
 
 
 def features_of(
     candidates: Candidates, labels: CandidateLabels, *, rarity: WordRarity, compare: Compare
 ) -> Floats:
-    """The values of `FEATURES` for each candidate, [k, F]."""
+    """Return the values of `FEATURES` for each candidate, [k, F]."""
     texts = labels.texts_of(candidates.columns)
     values = {
         **memory_features(candidates, labels),
@@ -77,7 +166,7 @@ def features_of(
 
 
 def memory_features(candidates: Candidates, labels: CandidateLabels) -> Mapping[str, Doubles]:
-    """What the memory says of each candidate, [k] each."""
+    """Return the features that come from the memory, [k] each."""
     scores, columns = candidates.scores, candidates.columns
     keys = labels.keys_of(columns).astype(np.float32)
     similarity = np.einsum("kd,d->k", keys, candidates.vector, dtype=np.float64)
@@ -101,9 +190,9 @@ def memory_features(candidates: Candidates, labels: CandidateLabels) -> Mapping[
 def separate_votes(
     candidates: Candidates, labels: CandidateLabels
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Votes of instances at both temperatures and of labels at the smooth one, [k] each.
+    """Return instance votes at both temperatures and label votes at the smooth one, [k] each.
 
-    The softmax (Eq. 5) is over the retrieved keys of one block: Eq. 7 at lambda 1 and at lambda 0.
+    The softmax (Eq. 5) is over the retrieved keys of one kind. This is Eq. 7 at lambda 1 or 0.
     """
     is_instance = labels.is_instance(candidates.rows)
     voted, votes_per_key, vote_weights = labels.weighted_votes(candidates.rows)
@@ -114,7 +203,7 @@ def separate_votes(
         weights[of_block] = retriever_distribution(
             similarities=candidates.similarities[of_block], tau=tau
         )
-        by_place = sum_votes(  # votes for labels that are no candidates come first
+        by_place = sum_votes(  # votes for labels that are not candidates are group 0
             weights=weights,
             votes_per_key=votes_per_key,
             vote_weights=vote_weights,
@@ -127,7 +216,7 @@ def separate_votes(
 
 
 def text_features(overlap: TextOverlap) -> Mapping[str, Doubles]:
-    """What the texts have in common, [k] each."""
+    """Return the features that compare texts, [k] each."""
     common, of_query, of_label = overlap[:3]
     words = overlap.common_words
     return {
@@ -148,6 +237,6 @@ def text_features(overlap: TextOverlap) -> Mapping[str, Doubles]:
 
 
 def _share_of_best(values: Doubles) -> Doubles:
-    """Values [k] of at least 0 as shares of the greatest."""
+    """Return values [k], all at least 0, divided by the greatest."""
     shares: Doubles = values / max(values.max(initial=0.0), 1e-12)
     return shares

@@ -1,68 +1,90 @@
-"""Ranks the memory's best labels of a query a second time, by trees that read more than votes.
+"""The reranker: trees that read more than the votes reorder a query's best labels.
 
-Trees that were learned to rank (LambdaMART; Burges, 2010) read `features` of each candidate. Their
-sum becomes a probability, so scores of different queries can be compared with one threshold.
+The trees were trained to rank (LambdaMART; Burges, 2010) and read the `features` of each candidate.
+Their sum becomes a probability, so one threshold fits the scores of all queries.
 
-Shapes: k candidates of a query, n ranked labels of it (n >= k), L labels of the bundle.
+Shapes: k candidates and n ranked labels of a query (n >= k), F features, L labels of the bundle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.manifest import RerankerFacts
 from service.core.bundle.reranker_files import RerankerFiles
-from service.core.errors import BundleUnsupported
+from service.core.encoding.onnx_session import open_session
+from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.memory.view import View
+from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.ranking import Ranking, in_order
-from service.core.prediction.reranking.candidate_labels import (
+from service.core.prediction.reranking.features import (
+    FEATURES,
     CandidateLabels,
+    Candidates,
     LabelsOfView,
+    features_of,
     trained_frequencies,
 )
-from service.core.prediction.reranking.features import FEATURES, Candidates, features_of
 from service.core.prediction.reranking.text_overlap import WordRarity, open_compare
-from service.core.prediction.reranking.trees import OnnxTrees, Trees
-from service.core.types import Doubles, Floats, Indices
+from service.core.types import Doubles, Floats, Indices, Rows
 
-_MOST = 500.0  # of a logit, whose exponential is still a number
+INPUT, OUTPUT = "features", "scores"
+_MOST = 500.0  # the largest logit; its exponential is finite
+
+
+class OnnxTrees:
+    """An ensemble of regression trees: one `TreeEnsembleRegressor`, one thread per call."""
+
+    def __init__(self, path: Path, *, features: int) -> None:
+        """Load the graph; raises `BundleAltered` if it is not a graph or reads other features."""
+        self._session = open_session(path)
+        shapes = {one.name: one.shape for one in self._session.get_inputs()}
+        if INPUT not in shapes or shapes[INPUT][-1] != features:
+            raise BundleAltered(f"{path} does not read {INPUT} [k, {features}], but {shapes}")
+
+    def scores(self, features: Floats) -> Doubles:
+        """Return the sum of all trees for each candidate [k], given features [k, F]."""
+        found = self._session.run([OUTPUT], {INPUT: features})[0]
+        return np.asarray(found, np.float64).ravel()
 
 
 class Reranker:
-    """The trees of a bundle with what they read; changes nothing, so threads may share it."""
+    """A bundle's trees and their inputs. It has no state, so threads may share it."""
 
     def __init__(
-        self, facts: RerankerFacts, *, trees: Trees, rarity: WordRarity, trained: Indices
+        self, facts: RerankerFacts, *, trees: OnnxTrees, rarity: WordRarity, trained: Indices
     ) -> None:
-        """Rank by `trees`; `rarity` and `trained` [L] are of words and labels in training.
+        """Rank by `trees`; `trained` [L] are the `trained_frequencies` of the bundle's labels.
 
-        Raises `BundleUnsupported` for trees that read other features than this version has.
+        Raises `BundleUnsupported` if the trees read features that this version does not have.
         """
         if tuple(facts.features) != FEATURES:
             unknown = sorted(set(facts.features) ^ set(FEATURES)) or "their order"
             raise BundleUnsupported(
-                f"the second ranking reads other features than this version has ({unknown}):"
-                " learn it again (python -m training rerank)"
+                f"the reranker reads other features than this version has ({unknown}):"
+                " learn it again (keymatch lab rerank)"
             )
         self._facts, self._trees, self._rarity = facts, trees, rarity
         self._trained, self._compare = trained, open_compare()
 
     @property
     def facts(self) -> RerankerFacts:
-        """How many candidates there are, and how a sum of trees becomes a probability."""
+        """The number of candidates, and how the sum of all trees becomes a probability."""
         return self._facts
 
     def labels_of(self, view: View) -> LabelsOfView:
-        """What the trees read of a view's labels."""
+        """Return a view's labels in the form that features are computed from."""
         return LabelsOfView(view=view, trained=self._trained)
 
     def rerank(
         self, view: View, query: str, vector: Floats, first: Ranking, *, top_k: int
     ) -> Ranking:
-        """Rank the labels of `first` [n] again; `vector` [d] is the one that was searched."""
+        """Rank the labels of `first` [n] again; `vector` [d] is the query's vector as searched."""
         candidates = Candidates(
             query=query,
             vector=vector,
@@ -79,10 +101,10 @@ class Reranker:
         )
 
     def scores(self, ranked: Candidates, labels: CandidateLabels) -> Doubles:
-        """The new scores [n] of the labels that a memory ranks first for a query.
+        """Return new scores [n] for the labels that the memory ranks first for a query.
 
-        The first k are candidates: theirs are probabilities. Those of labels behind them are
-        smaller, and have the ratios of the memory's scores.
+        The first k labels, the candidates, get probabilities. The labels after them get smaller
+        scores, in the proportions of the memory's scores.
         """
         best = ranked.first(self._facts.candidates)
         if not len(best.columns):
@@ -94,14 +116,14 @@ class Reranker:
 
 
 def probabilities(sums: Doubles, *, slope: float, intercept: float) -> Doubles:
-    """What sums of trees [k] say of relevance (Platt scaling), [k]."""
+    """Return the probabilities of relevance [k] for the sums of all trees [k] (Platt scaling)."""
     logits = np.clip(slope * sums + intercept, -_MOST, _MOST)
     found: Doubles = 1.0 / (1.0 + np.exp(-logits))
     return found
 
 
 def continued(scores: Doubles, votes: Doubles) -> Doubles:
-    """Scores [k] of candidates, continued for labels that the memory ranks behind them, [n].
+    """Extend the candidates' scores [k] to all labels [n] that the memory ranks.
 
     `votes` [n] are the memory's scores, descending.
     """
@@ -114,9 +136,9 @@ def continued(scores: Doubles, votes: Doubles) -> Doubles:
 
 
 def open_reranker(bundle: Bundle) -> Reranker | None:
-    """The second ranking of a bundle, None where it has none.
+    """Open the bundle's reranker; returns None if it has none.
 
-    Raises `BundleAltered` or `BundleUnsupported` for one that does not fit.
+    Raises `BundleAltered` or `BundleUnsupported` if the reranker does not fit.
     """
     if bundle.reranker is None:
         return None
@@ -124,7 +146,10 @@ def open_reranker(bundle: Bundle) -> Reranker | None:
 
 
 def reranker_of(files: RerankerFiles, *, trained: Indices) -> Reranker:
-    """The second ranking of files over labels of these frequencies [L]; raises the same."""
+    """Open the reranker in `files`; raises as `open_reranker`.
+
+    `trained` [L] are the `trained_frequencies` of the labels.
+    """
     return Reranker(
         files.facts,
         trees=OnnxTrees(files.trees, features=len(FEATURES)),
@@ -135,3 +160,44 @@ def reranker_of(files: RerankerFiles, *, trained: Indices) -> Reranker:
         ),
         trained=trained,
     )
+
+
+def candidates_of(
+    queries: Sequence[str], vectors: Floats, retrieved: tuple[Floats, Rows], ranked: RankedLabels
+) -> list[Candidates]:
+    """Return each query's candidates, given its ranked labels, vector [n, d] and keys [n, b]."""
+    similarities, rows = retrieved
+    keys = np.count_nonzero(rows >= 0, axis=1).tolist()  # missing rows (-1) are at the end
+    labels = np.count_nonzero(ranked.labels >= 0, axis=1).tolist()
+    return [
+        Candidates(
+            query=text,
+            vector=vectors[query],
+            columns=ranked.labels[query, :label_count],
+            scores=ranked.scores[query, :label_count],
+            rows=rows[query, :key_count],
+            similarities=similarities[query, :key_count],
+        )
+        for query, (text, key_count, label_count) in enumerate(
+            zip(queries, keys, labels, strict=True)
+        )
+    ]
+
+
+def rerank_labels(
+    reranker: Reranker,
+    labels: CandidateLabels,
+    candidates: Sequence[Candidates],
+    *,
+    top_k: int,
+    order: LabelOrder,
+) -> RankedLabels:
+    """Return each query's `top_k` best labels by the reranker; ties are ordered by label id."""
+    shape = (len(candidates), top_k)
+    again = RankedLabels(labels=np.full(shape, -1, np.int64), scores=np.zeros(shape))
+    for query, of_query in enumerate(candidates):
+        scores = reranker.scores(of_query, labels)
+        best = np.lexsort((order.rank_of_label[of_query.columns], -scores))[:top_k]
+        again.labels[query, : len(best)] = of_query.columns[best]
+        again.scores[query, : len(best)] = scores[best]
+    return again

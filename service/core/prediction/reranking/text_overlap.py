@@ -1,24 +1,25 @@
-"""How the text of a query and those of its candidates overlap: trigrams, words, first words.
+"""Compares a query's text with the candidates' texts: trigrams, words, first words.
 
-The installation compiles `texts.c` into `libtexts.so` (see `hatch_build.py`); where that was not
-built, Python computes the same, to the last bit, in twenty times the time.
+The installation compiles `texts.c` into `libtexts.so` (see `hatch_build.py`). Without it, Python
+computes the same, to the last bit, in twenty times the time.
 
-Shapes: k labels, W words whose rarity is known.
+Shapes: k labels, W words with known rarity.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.prediction.compiled import compiled_or
+from service.core.prediction.ranking import compiled_or
 from service.core.types import Doubles
 
 LIBRARY = Path(__file__).with_name("libtexts.so")
@@ -31,10 +32,10 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WordRarity:
-    """The logarithm of each word's inverse frequency among the labels of a catalogue.
+    """The logarithm of each word's inverse frequency among the labels of a catalog.
 
-    `hashes` [W] are those of the words, ascending, with their `rarity` [W]; `unknown` is that of
-    any other word.
+    `hashes` [W] of the words are ascending, and `rarity` [W] belongs to them. `unknown` is the
+    rarity of all other words.
     """
 
     hashes: Hashes
@@ -43,13 +44,11 @@ class WordRarity:
 
     @classmethod
     def among(cls, labels: Iterable[str]) -> Self:
-        """Count in how many labels each word occurs."""
-        counts: dict[int, int] = {}
-        total = 0
+        """Return the rarity of words, from the number of `labels` that contain each word."""
+        total, counts = 0, Counter[int]()
         for label in labels:
             total += 1
-            for word in dict.fromkeys(words_of(normalized(label))):
-                counts[word] = counts.get(word, 0) + 1
+            counts.update(set(words_of(normalized(label))))
         ascending = sorted(counts)
         rarity = np.log((1.0 + total) / (1.0 + np.array([counts[word] for word in ascending])))
         return cls(
@@ -59,7 +58,7 @@ class WordRarity:
         )
 
     def of(self, word: int) -> float:
-        """The rarity of the word with this hash."""
+        """Return the rarity of the word with this hash."""
         place = int(np.searchsorted(self.hashes, np.uint64(word)))
         if place < len(self.hashes) and int(self.hashes[place]) == word:
             return float(self.rarity[place])
@@ -67,10 +66,10 @@ class WordRarity:
 
 
 class TextOverlap(NamedTuple):
-    """What a query and each label have in common, and what each of them has: [k] each.
+    """Measures [k] of what a query shares with each of k labels, and of each text alone.
 
-    Trigrams are of characters within words; words count by their rarity; a beginning is that of
-    both first words, in characters.
+    Trigrams are counted within words. Words are summed by rarity. For the first words of both
+    texts, the length of their common beginning is counted in characters.
     """
 
     common_trigrams: Doubles
@@ -88,53 +87,48 @@ Compare = Callable[[str, Sequence[str], WordRarity], TextOverlap]
 
 
 def compare_in_python(query: str, labels: Sequence[str], rarity: WordRarity) -> TextOverlap:
-    """Compare a query's text with those of labels [k]."""
-    ours = _Parts(query, rarity)
-    rows = np.array([_compared(ours, _Parts(label, rarity)) for label in labels], np.float64)
-    return TextOverlap(*np.ascontiguousarray(rows.reshape(-1, len(TextOverlap._fields)).T))
+    """Compare a query's text with the texts of labels [k]."""
 
-
-class _Parts:
-    """The trigrams, the words with their rarity, and the first word of a text."""
-
-    def __init__(self, text: str, rarity: WordRarity) -> None:
+    def parts(text: str) -> tuple[set[str], dict[int, float], str]:
         text = normalized(text)
-        self.trigrams = set(trigrams_of(text))
-        self.words = {word: rarity.of(word) for word in words_of(text)}
-        self.first_word = first_word(text)
+        words = {word: rarity.of(word) for word in words_of(text)}
+        return set(trigrams_of(text)), words, text.split(" ", 1)[0].strip(_MARKS)
 
-
-def _compared(ours: _Parts, theirs: _Parts) -> tuple[float, ...]:
-    first, other = ours.first_word, theirs.first_word
-    return (
-        len(ours.trigrams & theirs.trigrams),
-        len(ours.trigrams),
-        len(theirs.trigrams),
-        # Added in the order of the words, as the compiled function does.
-        sum((one for word, one in theirs.words.items() if word in ours.words), 0.0),
-        sum(ours.words.values(), 0.0),
-        sum(theirs.words.values(), 0.0),
-        common_beginning(first, other),
-        len(first),
-        len(other),
-    )
+    trigrams, words, first = parts(query)
+    rows = [
+        (
+            len(trigrams & others),
+            len(trigrams),
+            len(others),
+            # Added in the order of the words, as in the compiled function.
+            sum((one for word, one in their_words.items() if word in words), 0.0),
+            sum(words.values(), 0.0),
+            sum(their_words.values(), 0.0),
+            _common_beginning(first, other),
+            len(first),
+            len(other),
+        )
+        for others, their_words, other in map(parts, labels)
+    ]
+    table = np.array(rows, np.float64).reshape(-1, len(TextOverlap._fields))
+    return TextOverlap(*np.ascontiguousarray(table.T))
 
 
 class CompiledCompare:
-    """`texts.c`; its calls keep the interpreter's lock, as `CompiledRanker` explains."""
+    """Compares with `texts.c`. Its calls keep the interpreter's lock; see `CompiledRanker`."""
 
     def __init__(self) -> None:
         """Load the compiled library.
 
-        Raises `OSError` if it was not built, and `AttributeError` if another version was.
+        Raises `OSError` if it was not built, and `AttributeError` if another version was built.
         """
         self._compare = ctypes.PyDLL(str(LIBRARY)).compare_texts
         self._compare.restype = ctypes.c_int64
         pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._compare.argtypes = [
             *(pointer, integer),  # the query's bytes
-            *(pointer, pointer, integer),  # the labels' bytes, where each ends, how many
-            *(pointer, pointer, integer, real),  # hashes and rarity of W words; of other words
+            *(pointer, pointer, integer),  # the labels' bytes, the end of each, their number
+            *(pointer, pointer, integer, real),  # W words' hashes and rarity; other words' rarity
             pointer,  # written: the values of each label
         ]
 
@@ -156,7 +150,7 @@ class CompiledCompare:
 
 
 def open_compare() -> Compare:
-    """Return the compiled function; without a library, or with an old one, Python's."""
+    """Return the compiled function, or Python's with a warning if the library is missing or old."""
     return compiled_or(
         CompiledCompare,
         compare_in_python,
@@ -165,39 +159,28 @@ def open_compare() -> Compare:
     )
 
 
+def _common_beginning(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    return next((place for place, (left, right) in pairs if left != right), shorter)
+
+
 def normalized(text: str) -> str:
-    """The text in lower case, its words parted by one space."""
+    """Return the text in lower case, its words separated by one space."""
     return " ".join(text.lower().split())
 
 
 def trigrams_of(text: str) -> Iterable[str]:
-    """Trigrams of characters of each word with a space before and behind it."""
+    """Yield the character trigrams of each word, with a space before and after the word."""
     for word in text.split(" ") if text else ():
         padded = f" {word} "
         yield from (padded[place : place + 3] for place in range(len(padded) - 2))
 
 
 def words_of(text: str) -> Iterable[int]:
-    """The hashes (FNV-1a) of runs of letters and digits; any character beyond ASCII is one."""
-    for inside, run in groupby(text, key=lambda one: one > "\x7f" or one == "_" or one.isalnum()):
-        if inside:
-            yield _hash("".join(run).encode())
-
-
-def _hash(word: bytes) -> int:
-    value = _FNV_BASIS
-    for byte in word:
-        value = (value ^ byte) * _FNV_PRIME & _64_BITS
-    return value
-
-
-def first_word(text: str) -> str:
-    """What stands before the first space, without marks at its ends."""
-    return text.split(" ", 1)[0].strip(_MARKS)
-
-
-def common_beginning(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    shorter = min(len(one), len(other))
-    return next((place for place, (left, right) in pairs if left != right), shorter)
+    """Yield a hash (FNV-1a) per word: a run of letters, digits or characters beyond ASCII."""
+    for word in re.findall(r"[a-zA-Z0-9_\x80-\U0010ffff]+", text):
+        value = _FNV_BASIS
+        for byte in word.encode():
+            value = (value ^ byte) * _FNV_PRIME & _64_BITS
+        yield value

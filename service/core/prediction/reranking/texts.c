@@ -1,24 +1,24 @@
-/* How the text of a query and those of its candidates overlap.
+/* The overlap of a query's text with those of its candidates.
  *
- * `text_overlap.py` calls this, and says the same in Python. Texts are UTF-8 in lower case, their
- * words parted by one space. Weights are added in the order in which words occur, so sums are equal
- * to the last bit.
+ * `text_overlap.py` calls this, and does the same in Python. Texts are UTF-8 in lower case, with
+ * one space between words. Weights are added in the order of the words, so sums are equal to the
+ * last bit.
  *
- * Shapes: k labels, W words whose rarity is known.
+ * Shapes: k labels, W words with known rarity.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUT_OF_MEMORY = -1, OUT_OF_RANGE = -2 };
-enum { VALUES = 9 }; /* that are written for each label, see `compare_texts` */
+enum { OUT_OF_MEMORY = -1 };
+enum { VALUES = 9 }; /* values written for each label, see `compare_texts` */
 
 typedef struct {
     const uint8_t *bytes;
     int64_t size;
 } Text;
 
-/* The rarity of words by their hash; `unknown` is that of all others. */
+/* The rarity of words by their hash; `unknown` is the rarity of all other words. */
 typedef struct {
     const uint64_t *hashes; /* [W], ascending */
     const double *rarity;   /* [W] */
@@ -26,8 +26,8 @@ typedef struct {
     double unknown;
 } Words;
 
-/* A hash table with linear probing. What an earlier stamp wrote counts as free, so that one table
- * serves all labels without being cleared. */
+/* A hash table with linear probing. Slots of an earlier stamp count as free, so one table serves all
+ * labels without being cleared. */
 typedef struct {
     uint64_t *keys;
     int64_t *stamps;
@@ -48,7 +48,7 @@ static int contains(const Set *set, uint64_t key, int64_t stamp)
     return set->stamps[slot_of(set, key, stamp)] == stamp;
 }
 
-/* Whether the key is new. */
+/* Add a key, and return whether it is new. */
 static int add(Set *set, uint64_t key, int64_t stamp)
 {
     uint64_t slot = slot_of(set, key, stamp);
@@ -60,7 +60,7 @@ static int add(Set *set, uint64_t key, int64_t stamp)
     return 1;
 }
 
-/* Room for as many keys as a text of `size` bytes can have; 0 if there is no memory. */
+/* Reserve room for all keys that a text of `size` bytes can have; return 0 if memory is full. */
 static int open_set(Set *set, int64_t size)
 {
     uint64_t slots = 16;
@@ -69,7 +69,7 @@ static int open_set(Set *set, int64_t size)
         slots *= 2;
     set->mask = slots - 1;
     set->keys = malloc(slots * sizeof(uint64_t));
-    set->stamps = calloc(slots, sizeof(int64_t)); /* stamps begin with 1 */
+    set->stamps = calloc(slots, sizeof(int64_t)); /* the first stamp is 1, so 0 is free */
     return set->keys != NULL && set->stamps != NULL;
 }
 
@@ -79,7 +79,7 @@ static void close_set(Set *set)
     free(set->stamps);
 }
 
-/* The character at `*place`, which moves behind it. */
+/* Return the character at `*place`, and move `*place` behind it. */
 static uint32_t next_character(const Text *text, int64_t *place)
 {
     uint8_t first = text->bytes[(*place)++];
@@ -91,12 +91,12 @@ static uint32_t next_character(const Text *text, int64_t *place)
     return character;
 }
 
-/* Add the trigrams of a text's words, each word with a space before and behind it. Returns how many
- * different ones there are, and in `*common` how many of these `other` has. */
+/* Add the trigrams of a text's words, with a space before and behind each word. Return the count of
+ * different trigrams, and in `*common` the count of those that `other` has. */
 static int64_t add_trigrams(Set *set, const Text *text, int64_t stamp, const Set *other,
                             int64_t *common)
 {
-    uint64_t before = ' ', last = ' '; /* the two characters before the next */
+    uint64_t before = ' ', last = ' '; /* the two characters before the next one */
     int64_t count = 0, place = 0;
 
     while (last != ' ' || place < text->size) {
@@ -134,8 +134,8 @@ static double rarity_of(const Words *words, uint64_t hash)
     return low < words->count && words->hashes[low] == hash ? words->rarity[low] : words->unknown;
 }
 
-/* Add the hashes (FNV-1a) of a text's words. Returns the rarity of the different ones, and in
- * `*common` that of those that `other` has. */
+/* Add the hashes (FNV-1a) of a text's words. Return the total rarity of the different words, and in
+ * `*common` the total rarity of those that `other` has. */
 static double add_words(Set *set, const Text *text, int64_t stamp, const Words *words,
                         const Set *other, double *common)
 {
@@ -167,7 +167,7 @@ static int is_mark(uint8_t byte)
     return byte != 0 && strchr(".,:;()[]\"'", byte) != NULL;
 }
 
-/* What stands before the first space, without marks at its ends. */
+/* Return the text before the first space, without punctuation marks at its ends. */
 static Text first_word(const Text *text)
 {
     int64_t start = 0, stop = 0;
@@ -190,7 +190,7 @@ static int64_t characters_of(const Text *text)
     return count;
 }
 
-/* How many characters both begin with. */
+/* Return the number of characters in the common beginning of both texts. */
 static int64_t common_beginning(const Text *one, const Text *other)
 {
     int64_t count = 0, place = 0, place_of_other = 0;
@@ -201,10 +201,10 @@ static int64_t common_beginning(const Text *one, const Text *other)
     return count;
 }
 
-/* Writes for each label [k, VALUES]: common trigrams, those of the query, those of the label; the
- * rarity of common words, of the query's, of the label's; with how many characters both first words
- * begin, and how many that of the query has, and that of the label. The labels' texts lie one after
- * the other and end at `ends` [k]. Returns 0, or OUT_OF_MEMORY, or OUT_OF_RANGE. */
+/* Writes for each label [k, VALUES]: the counts of common trigrams, of the query's, of the label's;
+ * the summed rarities of common words, of the query's, of the label's; the lengths in characters of
+ * the first words' common beginning, of the query's first word, of the label's. The labels' texts
+ * lie one after the other and end at `ends` [k], ascending. Returns 0, or OUT_OF_MEMORY. */
 int64_t compare_texts(const uint8_t *query, int64_t size, const uint8_t *labels,
                       const int64_t *ends, int64_t k, const uint64_t *hashes, const double *rarity,
                       int64_t count, double unknown, double *values)
@@ -216,8 +216,7 @@ int64_t compare_texts(const uint8_t *query, int64_t size, const uint8_t *labels,
 
     for (int64_t label = 0; label < k; label++) {
         int64_t bytes = ends[label] - (label == 0 ? 0 : ends[label - 1]);
-        if (bytes < 0)
-            return OUT_OF_RANGE;
+
         longest = bytes > longest ? bytes : longest;
     }
     if (open_set(&our_trigrams, size) && open_set(&our_words, size) &&

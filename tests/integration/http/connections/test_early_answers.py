@@ -1,4 +1,4 @@
-"""Answers that the connection makes itself have the headers of all others, and their form."""
+"""Errors that the connection sends before the application runs look like all other errors."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.http.browser.headers import STRICT
+from service.http.middleware import STRICT
 from service.settings import ServerSettings
 from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
 from tests.support.waiting import wait_for
@@ -18,13 +18,13 @@ Provoke = Callable[[HttpService], bytes]
 
 
 def crowd(service: HttpService) -> bytes:
-    """Leave no connection but those for probes."""
+    """Allow no connections except those reserved for probes."""
     service.guard.most = 0
     return PREDICTION
 
 
 def overload(service: HttpService) -> bytes:
-    """Let every prediction be refused by its header."""
+    """Make the service refuse every prediction as soon as its header has arrived."""
     service.overload()
     return PREDICTION
 
@@ -56,6 +56,6 @@ def test_an_answer_below_the_application_is_like_any_other(
         assert problem["status"] == status
         assert problem["type"].startswith("urn:keymatch:problem:")
         service.guard.most = 10
-        # A new connection: the client's idle one may have been closed to make room.
+        # On a new connection: the service may have closed the client's idle one.
         metrics = str(service.client.base_url.join("/metrics"))
         wait_for(lambda: f'status="{status}"' in httpx.get(metrics).text)

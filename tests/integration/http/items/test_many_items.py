@@ -1,4 +1,4 @@
-"""A bundle of 100,000 items: opened, written to, replayed, paged through, and snapshot."""
+"""A bundle of 100,000 items can be opened, changed, replayed, listed and written as a snapshot."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from service.core.index.libraries import IndexParameters
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
+from service.core.page_cursor import PageCursor
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.encoder import DIMENSION
@@ -40,7 +41,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written_to(service: LocalService) -> None:
-    """Post new items, replace one of the bundle, delete some of it and a new one."""
+    """Post new items, replace one item of the bundle, and delete old and new ones."""
     service.post("/items", {"items": POSTED})
     service.post("/items", {"items": [{"id": "item 00007", "text": "another text"}]})
     for item_id in ("item 00000", "item 99999", "posted 3"):
@@ -61,7 +62,8 @@ def test_it_is_opened_written_to_replayed_and_snapshot(bundle: Path, tmp_path: P
             "posted 5",
             "item 00007",
         ]
-        last = service.get("/items", params={"after": "item 99998", "limit": 2}).json()
+        after = str(PageCursor.behind("item 99998"))
+        last = service.get("/items", params={"after": after, "limit": 2}).json()
         assert [item["id"] for item in last["items"]] == ["posted 0", "posted 1"]
 
     with local_service(bundle, tmp_path / "state") as replayed:

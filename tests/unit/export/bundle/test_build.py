@@ -1,5 +1,6 @@
-"""Bundles are built from an exported encoder and a data set."""
+"""Building a bundle from an exported encoder and a data set."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
 from service.command_line import open_console
-from service.core.bundle.bundle import open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
@@ -28,7 +29,6 @@ from tests.support.tiny.export import TinyReference, tiny_dataset
 from tests.support.tiny.reranker import tiny_reranker
 from training.datasets.dataset import Dataset, Texts
 from training.datasets.pair_weights import Relevance
-from training.reduction import METHODS
 
 OPTIONS = BundleOptions(
     predictor=PredictorFacts(tau=0.04, depth=200, memorization=0.5),
@@ -43,14 +43,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> TinyReference:
     return TinyReference(tmp_path_factory.mktemp("reference"))
 
 
-@pytest.fixture
-def dataset() -> Dataset:
-    return tiny_dataset()
-
-
 @pytest.fixture(scope="module")
 def encoder(reference: TinyReference, tmp_path_factory: pytest.TempPathFactory) -> ExportedEncoder:
-    """The tiny encoder, exported once for all tests, which only read it."""
+    """The tiny encoder, exported once; tests must not change it."""
     target = tmp_path_factory.mktemp("exported") / "encoder"
     options = EncoderOptions(quantization="none", threads=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -58,20 +53,22 @@ def encoder(reference: TinyReference, tmp_path_factory: pytest.TempPathFactory) 
         return export_encoder(reference, tiny_dataset(), target, options=options, console=QUIET)
 
 
-def test_a_second_ranking_goes_into_the_bundle(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
-    trees = tiny_reranker(tmp_path, list(dataset.labels.texts), OPTIONS.predictor, candidates=3)
-    options = replace(OPTIONS, reranker=trees)
-    export_bundle(encoder, dataset, tmp_path / "bundle", options=options, console=QUIET)
-    opened = open_bundle(tmp_path / "bundle")
-    assert opened.reranker is not None and opened.reranker.facts == trees.facts
-    assert open_reranker(opened) is not None
+Build = Callable[..., Bundle]
 
-    other = replace(options, predictor=replace(OPTIONS.predictor, memorization=0.2))
-    with pytest.raises(InvalidInput, match=r"lambda 0\.5, .*is to have lambda 0\.2"):
-        export_bundle(encoder, dataset, tmp_path / "other", options=other, console=QUIET)
-    assert not (tmp_path / "other").exists()
+
+@pytest.fixture
+def build(encoder: ExportedEncoder, tmp_path: Path) -> Build:
+    """`build(dataset, console, **options)` exports a bundle to `tmp_path / "bundle"`."""
+
+    def build(
+        dataset: Dataset | None = None, console: Console = QUIET, **options: object
+    ) -> Bundle:
+        target = tmp_path / "bundle"
+        chosen = replace(OPTIONS, **options)
+        export_bundle(encoder, dataset or tiny_dataset(), target, options=chosen, console=console)
+        return open_bundle(target)
+
+    return build
 
 
 def entries(folder: Path) -> set[str]:
@@ -79,15 +76,17 @@ def entries(folder: Path) -> set[str]:
 
 
 def test_the_bundle_holds_the_data_set_and_answers(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
+    build: Build, encoder: ExportedEncoder, reference: TinyReference
 ) -> None:
-    target = tmp_path / "bundle"
-    export_bundle(encoder, dataset, target, options=OPTIONS, console=QUIET)
-    bundle = open_bundle(target)
-    facts = bundle.manifest
-    parity = encoder.description.parity
-    assert any("P@1" in name for name in parity)  # of the encoder's own sample
-    assert facts.metrics == {name: parity[name] for name in parity if "P@1" not in name}
+    bundle = build()
+    facts, parity = bundle.manifest, encoder.description.parity
+    assert any("P@1" in name for name in parity)  # measured on the encoder's own sample
+    assert facts.metrics == {
+        **{name: parity[name] for name in parity if "P@1" not in name},
+        "search.recall@14": 100.0,  # measured on the test queries
+        "search.recall_queries": 8.0,
+    }
+    assert (facts.index.recall, facts.index.recall_goal) == (1.0, 0.99)
     assert facts.encoder == encoder.description.encoder
     assert (facts.dataset, facts.encoder.name) == ("outdoor goods", "tiny")
     assert (facts.encoder.query_prompt, facts.encoder.label_prompt) == ("query ", "passage ")
@@ -95,24 +94,27 @@ def test_the_bundle_holds_the_data_set_and_answers(
     assert list(bundle.instance_texts) == list(INSTANCES)
     assert list(bundle.label_ids) == list(LABELS)
     assert np.split(bundle.indices, bundle.indptr[1:-1])[1].tolist() == [0, 3]  # sorted by column
-    predictor = Predictor(OnnxEncoder(target, facts.encoder), tau=facts.predictor.tau)
+    assert bundle.vote_weights is None
+    queries = reference.encode(list(INSTANCES), role=Role.QUERY)
+    labels = reference.encode(list(LABELS.values()), role=Role.LABEL)
+    assert bundle.keys.astype(np.float32) == pytest.approx(
+        np.concatenate([queries, labels]), abs=1e-3
+    )
+    predictor = Predictor(OnnxEncoder(bundle.folder, facts.encoder), tau=facts.predictor.tau)
     answer = predictor.predict(KnowledgeMemory(bundle).view, ["cook outdoors"], PredictOptions())
     assert answer.predictions[0].keywords[0].id == "stove"
 
 
-def test_the_relevance_of_labels_becomes_the_weight_of_votes(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
-    plain, weighted = tmp_path / "plain", tmp_path / "weighted"
-    export_bundle(encoder, dataset, plain, options=OPTIONS, console=QUIET)
-    assert open_bundle(plain).vote_weights is None
-    labels_of = dataset.train.labels_of.copy()
-    labels_of.data[labels_of.indptr[1]] = 3.0  # the first of two labels
-    train = replace(dataset.train, labels_of=labels_of)
-    export_bundle(encoder, replace(dataset, train=train), weighted, options=OPTIONS, console=QUIET)
-    bundle = open_bundle(weighted)
-    assert bundle.vote_weights is not None
-    assert np.split(bundle.vote_weights, bundle.indptr[1:-1])[1].tolist() == [1.5, 0.5]
+def test_a_reranker_goes_into_the_bundle(build: Build, tmp_path: Path) -> None:
+    texts = list(tiny_dataset().labels.texts)
+    trees = tiny_reranker(tmp_path, texts, OPTIONS.predictor, candidates=3)
+    other = replace(OPTIONS.predictor, memorization=0.2)
+    with pytest.raises(InvalidInput, match=r"lambda 0\.5, .*is to have lambda 0\.2"):
+        build(reranker=trees, predictor=other)
+    assert not (tmp_path / "bundle").exists()
+    opened = build(reranker=trees)
+    assert opened.reranker is not None and opened.reranker.facts == trees.facts
+    assert open_reranker(opened) is not None
 
 
 @pytest.mark.parametrize(
@@ -120,48 +122,25 @@ def test_the_relevance_of_labels_becomes_the_weight_of_votes(
     [("given", [1.5, 0.5]), ("log", [4 / 3, 2 / 3]), ("binary", None)],
 )
 def test_votes_weigh_on_the_chosen_scale(
-    relevance: Relevance,
-    expected: list[float] | None,
-    encoder: ExportedEncoder,
-    dataset: Dataset,
-    tmp_path: Path,
+    relevance: Relevance, expected: list[float] | None, build: Build
 ) -> None:
-    """ln(1 + 3) is twice ln(1 + 1)."""
+    """With logarithmic relevance, weight 3 counts twice as much as 1: ln(1 + 3) = 2 ln(1 + 1)."""
+    dataset = tiny_dataset()
     labels_of = dataset.train.labels_of.copy()
-    labels_of.data[labels_of.indptr[1]] = 3.0  # the first of two labels
-    data = replace(dataset, train=replace(dataset.train, labels_of=labels_of))
-    options = replace(OPTIONS, relevance=relevance)
-    export_bundle(encoder, data, tmp_path / "bundle", options=options, console=QUIET)
-    bundle = open_bundle(tmp_path / "bundle")
+    labels_of.data[labels_of.indptr[1]] = 3.0  # the instance's first of two labels
+    train = replace(dataset.train, labels_of=labels_of)
+    bundle = build(replace(dataset, train=train), relevance=relevance)
     if expected is None:
         assert bundle.vote_weights is None
     else:
-        assert bundle.vote_weights is not None
         votes = np.split(bundle.vote_weights, bundle.indptr[1:-1])[1]
         assert votes == pytest.approx(expected)
 
 
-def test_keys_are_encoded_each_in_its_role(
-    encoder: ExportedEncoder, reference: TinyReference, dataset: Dataset, tmp_path: Path
-) -> None:
-    export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=QUIET)
-    keys = open_bundle(tmp_path / "bundle").keys.astype(np.float32)
-    expected = np.concatenate(
-        [
-            reference.encode(list(INSTANCES), role=Role.QUERY),
-            reference.encode(list(LABELS.values()), role=Role.LABEL),
-        ]
-    )
-    assert keys == pytest.approx(expected, abs=1e-3)
-
-
 def test_without_a_terminal_each_step_is_said_in_lines(
-    encoder: ExportedEncoder,
-    dataset: Dataset,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    build: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=open_console())
+    folder = build(console=open_console()).folder
     said = capsys.readouterr()
     assert said.out == ""
     steps = {"encode instances": 8, "encode labels": 6, "build the index": 14}
@@ -170,29 +149,21 @@ def test_without_a_terminal_each_step_is_said_in_lines(
         for step, total in steps.items()
         for line in (f"{step}: 0 of {total} (0 %)", f"{step}: {total} of {total} (100 %)")
     ]
-    export_bundle(encoder, dataset, tmp_path / "quiet", options=OPTIONS, console=QUIET)
+    folder.rename(folder.with_name("other"))
+    build()
     assert capsys.readouterr() == ("", "")
 
 
-def test_no_work_folder_is_left_next_to_a_finished_bundle(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
-    export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=QUIET)
-    assert entries(tmp_path) == {"bundle"}
-
-
 def test_an_interrupted_export_continues_where_it_stopped(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "bundle"
-
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(export, "write_bundle", die)
         with pytest.raises(KeyboardInterrupt):
-            export_bundle(encoder, dataset, target, options=OPTIONS, console=QUIET)
+            build()
     assert entries(tmp_path) == {".bundle.encoding"}
     encoded: list[int] = []
     real = export.encode_resumably
@@ -201,86 +172,50 @@ def test_an_interrupted_export_continues_where_it_stopped(
         return real(*args, progress=encoded.append, **kwargs)
 
     monkeypatch.setattr(export, "encode_resumably", counting)
-    export_bundle(encoder, dataset, target, options=OPTIONS, console=QUIET)
-    assert encoded == [len(INSTANCES), len(LABELS)]  # finished vectors were read, not encoded
+    build()
+    assert encoded == [len(INSTANCES), len(LABELS)]  # read from the cache the second time
     assert entries(tmp_path) == {"bundle"}
 
 
-def test_an_existing_target_is_refused_before_any_work(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
+def test_an_existing_target_is_refused_before_any_work(build: Build, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     with pytest.raises(InvalidInput, match="exists already"):
-        export_bundle(encoder, dataset, tmp_path / "bundle", options=OPTIONS, console=QUIET)
+        build()
     assert entries(tmp_path) == {"bundle"}
 
 
-def test_a_data_set_without_labels_is_refused(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path
-) -> None:
-    shape = (len(INSTANCES), 0)
-    none = replace(
-        dataset.train, labels_of=csr_matrix(shape), filtered=csr_matrix(shape, dtype=bool)
-    )
-    empty = Dataset(name="empty", train=none, test=none, labels=Texts(uids=(), texts=()))
-    with pytest.raises(InvalidInput, match="empty has no labels"):
-        export_bundle(encoder, empty, tmp_path / "bundle", options=OPTIONS, console=QUIET)
-    assert entries(tmp_path) == set()
-
-
-@pytest.mark.parametrize("reduction", METHODS)
-def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path, reduction: str
-) -> None:
-    target = tmp_path / "bundle"
-    smaller = replace(OPTIONS, instances=0.5, reduction=reduction)
-    export_bundle(encoder, dataset, target, options=smaller, console=QUIET)
-    bundle = open_bundle(target)
-    assert (bundle.instances, bundle.labels) == (4, len(LABELS))
-    assert list(bundle.label_ids) == list(LABELS)
-    assert set(bundle.instance_texts) < set(INSTANCES)
-    predictor = Predictor(OnnxEncoder(target, bundle.manifest.encoder), tau=0.04)
-    options = PredictOptions(explain=True)
-    answer = predictor.predict(KnowledgeMemory(bundle).view, ["cook outdoors"], options)
-    keywords = answer.predictions[0].keywords
-    assert {row.text for keyword in keywords for row in keyword.evidence} <= {
-        *bundle.instance_texts,
-        *LABELS.values(),
-    }
-    assert len(keywords) == len(LABELS)
-
-
-def test_a_merged_key_is_a_mean_and_has_the_text_of_one_of_its_members(
-    encoder: ExportedEncoder, reference: TinyReference, dataset: Dataset, tmp_path: Path
-) -> None:
-    """Equal texts for different labels become one row that votes for both."""
-    train = replace(
-        dataset.train,
-        instances=Texts(uids=tuple(INSTANCES), texts=("tent", "tent", *list(INSTANCES)[2:])),
-    )
-    target, share = tmp_path / "bundle", 7 / 8
-    smaller = replace(OPTIONS, instances=share, reduction="merge")
-    export_bundle(encoder, replace(dataset, train=train), target, options=smaller, console=QUIET)
-    bundle = open_bundle(target)
-    assert bundle.instance_texts[0] == "tent"
-    assert np.split(bundle.indices, bundle.indptr[1:-1])[0].tolist() == [0, 3]
-    encoded = reference.encode(["tent"], role=Role.QUERY)[0]
-    assert bundle.keys[0].astype(np.float32) == pytest.approx(encoded, abs=1e-3)
+def without_labels() -> Dataset:
+    train, shape = tiny_dataset().train, (len(INSTANCES), 0)
+    none = replace(train, labels_of=csr_matrix(shape), filtered=csr_matrix(shape, dtype=bool))
+    return Dataset(name="empty", train=none, test=none, labels=Texts(uids=(), texts=()))
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
-    [({"instances": 0.0}, "above 0"), ({"instances": 1.1}, "1.1"), ({"reduction": "x"}, "'x'")],
+    ("dataset", "options", "said"),
+    [
+        (without_labels(), {}, "empty has no labels"),
+        (None, {"instances": 0.0}, "above 0"),
+        (None, {"instances": 1.1}, "1.1"),
+        (None, {"reduction": "random"}, "'random' is unknown; known is representative"),
+    ],
 )
-def test_a_wrong_budget_is_refused_before_any_work(
-    encoder: ExportedEncoder, dataset: Dataset, tmp_path: Path, changed: dict, said: str
+def test_wrong_data_or_budget_is_refused_before_any_work(
+    build: Build, tmp_path: Path, dataset: Dataset | None, options: dict, said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
-        export_bundle(
-            encoder,
-            dataset,
-            tmp_path / "bundle",
-            options=replace(OPTIONS, **changed),
-            console=QUIET,
-        )
+        build(dataset, **options)
     assert entries(tmp_path) == set()
+
+
+def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(build: Build) -> None:
+    bundle = build(instances=0.5)
+    assert (bundle.instances, bundle.labels) == (4, len(LABELS))
+    assert list(bundle.label_ids) == list(LABELS)
+    assert set(bundle.instance_texts) < set(INSTANCES)
+    predictor = Predictor(OnnxEncoder(bundle.folder, bundle.manifest.encoder), tau=0.04)
+    options = PredictOptions(explain=True)
+    answer = predictor.predict(KnowledgeMemory(bundle).view, ["cook outdoors"], options)
+    keywords = answer.predictions[0].keywords
+    known = {*bundle.instance_texts, *LABELS.values()}
+    assert {row.text for keyword in keywords for row in keyword.evidence} <= known
+    assert len(keywords) == len(LABELS)

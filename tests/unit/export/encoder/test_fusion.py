@@ -1,4 +1,4 @@
-"""The graphs of OAK's fusion: as torch computes it, for any number of items."""
+"""The ONNX graphs of OAK's fusion compute the same as torch, for any number of items."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ DIMENSION = 8
 
 
 def moved(seed: int) -> Fusion:
-    """A fusion whose weights have moved."""
+    """Return a fusion with changed weights, as after training."""
     torch.manual_seed(seed)
     fusion = Fusion(DIMENSION, heads=2, hidden=16)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_both_graphs_together_are_the_layer(tmp_path: Path, items: int) -> None:
         attended = torch.from_numpy(values.astype(np.float32))[None]
         mask = torch.ones(1, items, dtype=bool)
         expected = fusion(torch.from_numpy(query)[None], attended, mask)[0].numpy()
-    np.testing.assert_allclose(fused, expected, atol=5e-3)  # logits of up to 20, from fp16
+    np.testing.assert_allclose(fused, expected, atol=5e-3)  # logits up to 20 are made from fp16
 
 
 def test_a_query_without_items_keeps_its_bits(tmp_path: Path) -> None:

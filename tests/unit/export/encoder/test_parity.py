@@ -1,4 +1,4 @@
-"""Parity: a graph whose vectors are torch's passes, and one that differs too much is refused."""
+"""Parity: a graph passes if its vectors are close enough to torch's."""
 
 from dataclasses import dataclass, field, replace
 
@@ -37,7 +37,7 @@ def split(relevance: np.ndarray, name: str) -> Split:
 
 
 def dataset(relevance: np.ndarray) -> Dataset:
-    """Test rows "query 0", ... and labels "label 0", ... with this relevance [n, L]."""
+    """Return test rows "query 0", ... and labels "label 0", ... with this relevance [n, L]."""
     labels = tuple(f"label {column}" for column in range(relevance.shape[1]))
     return Dataset(
         name="artificial",
@@ -54,6 +54,7 @@ def test_differences_within_every_bound_pass() -> None:
     EXACT.check(Tolerance())
     edge = Parity(component=1e-4, cosine=0.98, overlap=0.80, torch_precision=80.0, precision=78.0)
     edge.check(Tolerance())
+    replace(EXACT, precision=95.0).check(Tolerance(precision=0.0))  # better than torch is allowed
 
 
 @pytest.mark.parametrize(
@@ -73,10 +74,6 @@ def test_a_difference_beyond_a_bound_is_named(figure: str, value: float, named: 
         replace(EXACT, **{figure: value}).check(Tolerance())
 
 
-def test_an_export_may_be_better_than_torch() -> None:
-    replace(EXACT, precision=95.0).check(Tolerance(precision=0.0))
-
-
 def test_metrics_for_the_manifest_are_in_percent() -> None:
     assert EXACT.as_metrics() == {
         "parity.fp32_max_component": 0.0,
@@ -92,16 +89,17 @@ def test_metrics_for_the_manifest_are_in_percent() -> None:
 
 @dataclass
 class Reference:
-    """Replaces the torch encoder: the trigram encoder with the same method `encode`."""
+    """Replaces a torch encoder by the trigram encoder, with the same method `encode`."""
 
     encoder: TrigramEncoder = field(default_factory=TrigramEncoder)
+    max_tokens = 32
 
     def encode(self, texts: list[str], *, role: Role) -> np.ndarray:
         return encode(self.encoder, texts, role=role)
 
 
 class Noisy(TrigramEncoder):
-    """Adds noise to each component, uniform in [-noise, noise], before normalising."""
+    """Adds noise to each component, uniform in [-noise, noise], before normalizing."""
 
     def __init__(self, noise: float) -> None:
         super().__init__()
@@ -142,18 +140,15 @@ def measured(*, fp32: TrigramEncoder, exported: TrigramEncoder) -> Parity:
     return measure(SAMPLE, reference=Reference(), fp32=fp32, exported=exported, threads=2)
 
 
-def test_an_equal_graph_has_no_differences() -> None:
+def test_an_equal_graph_has_no_differences_and_small_noise_is_within_tolerance() -> None:
     parity = measured(fp32=TrigramEncoder(), exported=TrigramEncoder())
     assert parity.component == 0.0
     assert parity.cosine == pytest.approx(1.0)
     assert (parity.overlap, parity.precision) == (1.0, parity.torch_precision)
     parity.check(Tolerance())
-
-
-def test_small_noise_is_measured_and_within_tolerance() -> None:
-    parity = measured(fp32=TrigramEncoder(), exported=Noisy(0.01))
-    assert 0.99 < parity.cosine < 1.0
-    parity.check(Tolerance(overlap=0.5, precision=50.0))
+    noisy = measured(fp32=TrigramEncoder(), exported=Noisy(0.01))
+    assert 0.99 < noisy.cosine < 1.0
+    noisy.check(Tolerance(overlap=0.5, precision=50.0))
 
 
 @pytest.mark.parametrize(
@@ -178,14 +173,11 @@ def test_best_keys_by_hand() -> None:
     keys = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], np.float32)
     queries = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
     assert best_keys(queries, keys).tolist() == [[0, 2, 1], [1, 2, 0]]
-
-
-def test_no_more_than_the_top_keys_are_compared() -> None:
     assert best_keys(np.ones((1, 1)), np.arange(30.0).reshape(30, 1)).shape == (1, TOP)
 
 
 def test_precision_by_hand() -> None:
-    """Best keys 4 and 2; the first is a positive of its query, the second is not."""
+    """The best keys are 4 and 2; only the first is a positive of its query."""
     best = np.array([[4, 1], [2, 3]])
     assert precision_at_1(best, [frozenset([4]), frozenset([3])]) == 50.0
 
@@ -214,20 +206,16 @@ def test_a_sample_holds_test_rows_with_their_labels(data: st.DataObject) -> None
 
 
 def test_a_sample_keeps_the_labels_of_its_queries_before_others() -> None:
-    """Forty rows with a label each, eighty labels: ten queries, their ten labels, thirty others."""
+    """Forty rows have one of eighty labels each; the sample has ten queries and their labels."""
     relevance = np.zeros((40, 80))
     relevance[np.arange(40), np.arange(40)] = 1
     drawn = draw_sample(dataset(relevance), size=40)
     assert len(drawn.queries) == 10
     assert all(len(positives) == 1 for positives in drawn.positives)
+    assert drawn == draw_sample(dataset(relevance), size=40)
+    assert drawn != draw_sample(dataset(relevance), size=40, seed=1)
 
 
 def test_without_a_labelled_test_row_there_is_no_sample() -> None:
     with pytest.raises(InvalidInput, match="artificial has no labelled test row"):
         draw_sample(dataset(np.zeros((3, 2))), size=20)
-
-
-def test_equal_seeds_draw_equal_samples() -> None:
-    data = dataset(np.random.default_rng(0).random((30, 30)) < 0.2)
-    assert draw_sample(data, size=20) == draw_sample(data, size=20)
-    assert draw_sample(data, size=20) != draw_sample(data, size=20, seed=1)

@@ -1,6 +1,7 @@
-"""A real encoder, all-MiniLM-L6-v2, is traced and quantized, and compared with torch."""
+"""A real encoder, all-MiniLM-L6-v2, is traced, quantized and compared with torch."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +53,7 @@ def reference() -> "TorchEncoder":
 def opened(
     reference: "TorchEncoder", tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], OnnxEncoder]:
-    """The traced graph by the name of its quantization."""
+    """`opened(quantization)` returns the traced graph in this quantization."""
     from export.encoder.onnx import trace
     from export.encoder.quantize import QUANTIZATIONS, quantize
 
@@ -61,6 +62,7 @@ def opened(
 
     assert b"site-packages" not in traced.read_bytes(), "the graph contains paths of this machine"
 
+    @cache
     def opened(quantization: str) -> OnnxEncoder:
         folder = tmp_path_factory.mktemp(quantization)
         words = moby.load().labels.texts[::50]
@@ -82,16 +84,6 @@ def opened(
 @pytest.fixture(scope="module")
 def fp32(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
     return opened("none")
-
-
-@pytest.fixture(scope="module")
-def int8(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
-    return opened("int8")
-
-
-@pytest.fixture(scope="module")
-def static(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
-    return opened("static-int8")
 
 
 def test_the_fp32_graph_equals_torch_to_one_in_ten_thousand(
@@ -116,41 +108,39 @@ def test_a_text_has_the_same_fp32_vector_among_any_other_texts(fp32: OnnxEncoder
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_a_text_has_the_same_int8_vector_bit_for_bit_among_any_other_texts(
-    int8: OnnxEncoder,
+def test_int8_vectors_keep_their_bits_among_any_texts_as_they_never_run_in_batches(
+    opened: Callable[[str], OnnxEncoder],
 ) -> None:
+    """If this fails because bits are equal, set `batch_invariant` in `QUANTIZATIONS`."""
+    int8 = opened("int8")
     together = encode(int8, TEXTS, role=Role.QUERY)
     backwards = encode(int8, TEXTS[::-1], role=Role.QUERY)[::-1]
     alone = np.concatenate([encode(int8, [text], role=Role.QUERY) for text in TEXTS])
     assert np.array_equal(together, alone)
     assert np.array_equal(together, backwards)
-
-
-def test_int8_in_a_batch_differs_and_so_is_never_run_in_batches(int8: OnnxEncoder) -> None:
-    """If this fails, int8 may run in batches: set `batch_invariant` in `QUANTIZATIONS`."""
     tokens = int8.tokenize(TEXTS[:4], role=Role.QUERY)
     assert not np.array_equal(int8.embed_batch(tokens), int8.embed(tokens))
 
 
 def test_a_text_has_the_same_static_int8_vector_in_a_batch_of_any_lengths(
-    static: OnnxEncoder,
+    opened: Callable[[str], OnnxEncoder],
 ) -> None:
+    static = opened("static-int8")
     texts = [*TEXTS, *QUERIES, *LABELS, "boots and tents"]
     tokens = static.tokenize(texts, role=Role.QUERY)
     assert len(tokens) == 32
-    assert static.embed_batch(tokens) == pytest.approx(static.embed(tokens), abs=1e-6)
     assert np.array_equal(static.embed_batch(tokens), static.embed(tokens))
 
 
 def test_static_int8_is_closer_to_fp32_than_dynamic_int8(
-    fp32: OnnxEncoder, int8: OnnxEncoder, static: OnnxEncoder
+    fp32: OnnxEncoder, opened: Callable[[str], OnnxEncoder]
 ) -> None:
-    """Calibrated with single words, it is measured on short phrases: cosines 0.997 and 0.993."""
+    """Calibrated with words, measured on phrases: cosine 0.997 (static) and 0.993 (dynamic)."""
     texts = [*QUERIES, *LABELS, *TEXTS[:5]]
     exact = encode(fp32, texts, role=Role.QUERY)
     cosines = [
         float((encode(graph, texts, role=Role.QUERY) * exact).sum(axis=1).mean())
-        for graph in (static, int8)
+        for graph in map(opened, ("static-int8", "int8"))
     ]
     assert cosines[0] > max(0.995, cosines[1])
 
@@ -171,17 +161,4 @@ def test_the_int8_graphs_pass_parity(
     parity.check(Tolerance())
     assert parity.component < 1e-4
     assert parity.cosine > 0.98
-    assert parity.precision >= 75.0  # seven of eight by torch; a synonym may be lost
-
-
-def test_another_encoders_graph_is_refused(
-    reference: "TorchEncoder", fp32: OnnxEncoder, int8: OnnxEncoder
-) -> None:
-    """int8 in place of fp32: the components differ by far more than rounding."""
-    from export.encoder.parity import Sample, Tolerance, measure
-    from service.core.errors import ParityError
-
-    sample = Sample(queries=QUERIES, keys=LABELS, positives=[frozenset([0])] * len(QUERIES))
-    parity = measure(sample, reference=reference, fp32=int8, exported=fp32, threads=2)
-    with pytest.raises(ParityError, match="fp32 component"):
-        parity.check(Tolerance())
+    assert parity.precision >= 75.0  # torch finds seven of eight; one synonym may be lost

@@ -1,4 +1,4 @@
-"""Results of a file are byte for byte those of `POST /predict`."""
+"""The results for a file of queries equal those of `POST /predict` byte for byte."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.bulk.answering import answer, results
+from service.bulk.answering import results
 from service.bulk.memory import open_memory
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidInput
@@ -30,21 +30,21 @@ def bundle(request: pytest.FixtureRequest, tiny_bundle_folder: Path, tmp_path: P
 @pytest.mark.parametrize("top_k", [1, 100])
 def test_results_have_the_bytes_of_http(bundle: Path, top_k: int, explain: bool) -> None:
     loaded = open_memory(bundle, None, EngineSettings(), until=0)
-    options = loaded.options(PredictOptions(top_k=top_k, explain=explain))
-    predictions = answer(loaded, QUERIES, options)
+    options = loaded.bundle.manifest.options(PredictOptions(top_k=top_k, explain=explain))
     found = results(loaded, [FileQuery(text=query) for query in QUERIES], options)
-    assert [query.text for query in found] == list(predictions) == list(dict.fromkeys(QUERIES))
+    assert [query.text for query in found] == list(dict.fromkeys(QUERIES))
     assert any(result["keywords"] for result in found.values())
-    for query, prediction in predictions.items():
-        expected = result_answer(prediction, explain=explain)
-        assert orjson.dumps(found[FileQuery(text=query)]) == orjson.dumps(expected)
+    for query, result in found.items():
+        answer = loaded.predictor.predict(loaded.memory.view, [query.text], options)
+        expected = result_answer(answer.predictions[0], explain=explain)
+        assert orjson.dumps(result) == orjson.dumps(expected)
         assert ("items" in expected) == (explain and loaded.bundle.items is not None)
 
 
 def test_each_query_attends_to_its_own_items(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle", items=ITEMS)
     loaded = open_memory(bundle, None, EngineSettings(), until=0)
-    options = loaded.options(PredictOptions(top_k=6))
+    options = loaded.bundle.manifest.options(PredictOptions(top_k=6))
     asked = [
         FileQuery(text=text, items=items)
         for text in ("tent", "warm boots", "tent")

@@ -1,5 +1,7 @@
 """Answers as JSON lines, CSV and parquet."""
 
+import csv
+import io
 from pathlib import Path
 
 import orjson
@@ -9,30 +11,30 @@ from pyarrow import parquet
 from service.bulk.formats import AnsweredPart, Format, format_of
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig
-from service.http.answers import KeywordAnswer
+from service.http.answers import KeywordAnswer, ResultAnswer
 
-SCORE = 0.1 + 0.2  # all digits matter
+SCORE = 0.1 + 0.2  # needs all of its digits
 KEYWORDS: list[KeywordAnswer] = [
     {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True},
     {"id": "y", "text": "é", "score": 0.1, "novel": False},
 ]
+QUOTED, NONE = 'a "b", c', FileQuery(text="none")
+RESULT: ResultAnswer = {"query": QUOTED, "score_kind": "probability", "keywords": KEYWORDS}
+EMPTY: ResultAnswer = {"query": "none", "score_kind": "probability", "keywords": []}
 ANSWERED = AnsweredPart(
     first_row=3,
     queries=(
-        FileQuery(text='a "b", c'),
+        FileQuery(text=QUOTED),
         FileQuery(text="", problem="the query is empty"),
-        FileQuery(text="none"),
-        FileQuery(text='a "b", c'),
+        NONE,
+        FileQuery(text=QUOTED),
     ),
-    results={
-        FileQuery(text='a "b", c'): {"query": 'a "b", c', "keywords": KEYWORDS},
-        FileQuery(text="none"): {"query": "none", "keywords": []},
-    },
+    results={FileQuery(text=QUOTED): RESULT, NONE: EMPTY},
 )
 
 
 def written(form: Format, folder: Path) -> Path:
-    """The file of two equal parts."""
+    """Write `ANSWERED` as two parts and join them; return the file."""
     parts = [folder / "0", folder / "1"]
     for part in parts:
         part.write_bytes(form.part(ANSWERED))
@@ -43,33 +45,71 @@ def written(form: Format, folder: Path) -> Path:
 def test_json_lines_are_results_of_http(tmp_path: Path) -> None:
     lines = written(format_of(Path("o.jsonl"), explain=False), tmp_path).read_bytes().splitlines()
     assert [orjson.loads(line) for line in lines] == 2 * [
-        {"query": 'a "b", c', "keywords": KEYWORDS},
+        RESULT,
         {"query": "", "keywords": [], "problem": "the query is empty"},
-        {"query": "none", "keywords": []},
-        {"query": 'a "b", c', "keywords": KEYWORDS},
+        EMPTY,
+        RESULT,
     ]
 
 
 def test_csv_has_a_line_for_each_keyword(tmp_path: Path) -> None:
-    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true\n'
-    second = '"a ""b"", c",2,y,é,0.1,false\n'
-    part = f"3,{first}3,{second}4,,,,,,\n5,none,,,,,\n6,{first}6,{second}"
+    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability\n'
+    second = '"a ""b"", c",2,y,é,0.1,false,probability\n'
+    part = f"3,{first}3,{second}4,,,,,,,\n5,none,,,,,,probability\n6,{first}6,{second}"
     text = written(format_of(Path("o.csv"), explain=False), tmp_path).read_text()
-    assert text == f"row,query,rank,id,text,score,novel\n{part}{part}"
+    assert text == f"row,query,rank,id,text,score,novel,score_kind\n{part}{part}"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1"])
+def test_formulas_are_escaped_if_asked(text: str) -> None:
+    query = FileQuery(text=text)
+    keyword: KeywordAnswer = {"id": text, "text": text, "score": -0.5, "novel": False}
+    answered = AnsweredPart(
+        first_row=1,
+        queries=(query, FileQuery(text=text, problem="any"), FileQuery(text="1=1")),
+        results={
+            query: {"query": text, "score_kind": "votes", "keywords": [keyword]},
+            FileQuery(text="1=1"): {"query": "1=1", "score_kind": "votes", "keywords": []},
+        },
+    )
+
+    def cells(**options: bool) -> list[list[str]]:
+        form = format_of(Path("o.csv"), explain=False, **options)
+        return list(csv.reader(io.StringIO(form.part(answered).decode(), newline="")))
+
+    raw, escaped = text, f"'{text}"
+    for given, expected in (({}, raw), ({"escape_formulas": True}, escaped)):
+        assert cells(**given) == [
+            ["1", expected, "1", expected, expected, "-0.5", "false", "votes"],
+            ["2", expected, "", "", "", "", "", ""],
+            ["3", "1=1", "", "", "", "", "", "votes"],
+        ]
 
 
 def test_parquet_has_a_row_for_each_query(tmp_path: Path) -> None:
     rows = parquet.read_table(written(format_of(Path("o.parquet"), explain=False), tmp_path))
     assert rows.to_pylist()[4:] == [
-        {"query": 'a "b", c', "keywords": KEYWORDS, "problem": None},
-        {"query": "", "keywords": [], "problem": "the query is empty"},
-        {"query": "none", "keywords": [], "problem": None},
-        {"query": 'a "b", c', "keywords": KEYWORDS, "problem": None},
+        {**RESULT, "problem": None},
+        {"query": "", "keywords": [], "problem": "the query is empty", "score_kind": None},
+        {**EMPTY, "problem": None},
+        {**RESULT, "problem": None},
     ]
 
 
-def test_other_endings_and_evidence_elsewhere_are_refused() -> None:
-    with pytest.raises(InvalidConfig, match=r"expected .jsonl, .csv or .parquet"):
-        format_of(Path("o.json"), explain=False)
-    with pytest.raises(InvalidConfig, match="no place for evidence"):
-        format_of(Path("o.csv"), explain=True)
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("o.json", {"explain": False}, r"expected .jsonl, .csv or .parquet"),
+        ("o.csv", {"explain": True}, "no place for evidence"),
+        (
+            "o.jsonl",  # JSON files have no formulas to escape
+            {"explain": False, "escape_formulas": True},
+            r"name a \.csv file for --escape-formulas",
+        ),
+    ],
+)
+def test_what_a_format_has_no_place_for_is_refused(
+    name: str, options: dict[str, bool], said: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        format_of(Path(name), **options)

@@ -1,4 +1,4 @@
-"""`python -m service key`: a key that is shown once, and the line that admits it."""
+"""`keymatch key` prints a new key and the line of the key file that admits it."""
 
 import hashlib
 
@@ -17,7 +17,7 @@ def app() -> App:
 
 
 def test_key_and_line_belong_together(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of(app, "key", "--name", "shop", "--scopes", "write, read") == 0
+    assert status_of(app, "key", "--name", "shop", "--scope", "write, read") == 0
     printed = capsys.readouterr()
     shown = printed.err.strip().rsplit(": ", 1)[1]
     assert printed.out == f"shop:read,write:{hashlib.sha256(shown.encode()).hexdigest()}\n"
@@ -27,7 +27,7 @@ def test_key_and_line_belong_together(app: App, capsys: pytest.CaptureFixture[st
 def test_a_wrong_scope_is_named(
     app: App, capsys: pytest.CaptureFixture[str], scopes: str, said: str
 ) -> None:
-    status = status_of(app, "key", "--name", "shop", "--scopes", scopes)
+    status = status_of(app, "key", "--name", "shop", "--scope", scopes)
     complaint = one_line(status, capsys.readouterr().err)
     assert said in complaint
     assert "read, write, admin, metrics" in complaint

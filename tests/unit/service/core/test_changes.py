@@ -1,15 +1,15 @@
-"""What the label log stores of a click, with and without a weight."""
+"""A click's weight in the label log is stored only if it is not 1, and checked when it is read."""
 
 import numpy as np
 import pytest
 
-from service.core.changes import Item, PutInstance
+from service.core.changes import Posted, PutInstance
 from service.core.types import Event, Halves, NewInstance
 
 PLAIN = {"query": "dusk", "labels": ("lamp", "tent")}
 
 
-def vectors_of(item: Item) -> Halves:
+def vectors_of(item: Posted) -> Halves:
     return np.ones((1, 4), np.float16)
 
 

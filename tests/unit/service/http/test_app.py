@@ -1,4 +1,4 @@
-"""Start and end of the application: it opens, checks and closes its engine."""
+"""The application opens, checks and closes its engine."""
 
 import asyncio
 from pathlib import Path
@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from service.engine.status import State
+from service.engine.engine import State
+from service.http.access import Access
 from service.http.app import build_app
-from service.http.auth import Access
 from service.settings import Settings
 from service.telemetry import Telemetry
 
 
 class OpenEngine:
-    """An open engine, as far as an application without requests uses it."""
+    """The part of an open engine that an application without requests uses."""
 
     state = State.READY
-    arrivals = None  # nothing comes in
+    arrivals = None  # no request arrives
 
     def __init__(self, *, broken: bool) -> None:
         self.measured = asyncio.Event()

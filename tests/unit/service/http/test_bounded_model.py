@@ -1,25 +1,149 @@
-"""Validation stops where one more error makes no difference, and says the same where it does."""
+"""Validation stops after enough errors; if there are fewer, it reports the same as pydantic."""
 
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from service.core.errors import InvalidFields
+from service.core.errors import InvalidFields, InvalidInput
 from service.http import problems
-from service.http.bounded_model import MOST, BoundedModel, wrong_fields
+from service.http.bounded_model import (
+    FEW,
+    MOST,
+    BoundedModel,
+    MostValues,
+    body_parts,
+    most_values,
+    wrong_fields,
+)
 from service.http.request_models import RequestModels
 from service.settings import Limits
 
 MODELS = RequestModels(Limits())
+texts = st.text(alphabet='a\\"[]{},: \n', max_size=8)
+documents = st.recursive(
+    st.integers(-9, 9) | texts | st.none(),
+    lambda children: st.lists(children, max_size=5) | st.dictionaries(texts, children, max_size=5),
+    max_leaves=30,
+)
 MANY = {f"unknown{number}": 0 for number in range(20_000)}
 LONG = {f"name{number}": 0 for number in range(20_000)}
 LABELS = {"labels": [{"text": "tent", "queries": ["a", "b"]}, {"text": "boots", "id": "b"}]}
 
 
+def count(document: object) -> tuple[int, int]:
+    """Count marks of values (`,`, `[`, `{`) and of names (`:`) in a slow and simple way."""
+    if isinstance(document, list | dict):
+        inner = document.values() if isinstance(document, dict) else document
+        below = [count(value) for value in inner]
+        values = 1 + max(0, len(document) - 1) + sum(values for values, _ in below)
+        names = (len(document) if isinstance(document, dict) else 0) + sum(n for _, n in below)
+        return values, names
+    return 0, 0
+
+
+def refused(content: bytes, *, values: float, names: float) -> bool:
+    try:
+        MostValues(values=values, names=names).require(content, what="body")
+    except InvalidInput:
+        return True
+    return False
+
+
+@given(document=documents)
+def test_marks_within_texts_do_not_count(document: object) -> None:
+    content, (values, names) = orjson.dumps(document), count(document)
+    assert not refused(content, values=values, names=names)
+    assert not values or refused(content, values=values - 1, names=names)
+    assert not names or refused(content, values=values, names=names - 1)
+
+
+@given(content=st.binary(max_size=100))
+def test_any_bytes_are_counted_or_left_to_the_parser(content: bytes) -> None:
+    refused(content, values=1, names=1)
+
+
+def test_what_a_model_may_have_follows_from_the_limits() -> None:
+    limits = Limits(labels=300, label_queries=100, metadata_entries=50)
+    most = most_values(RequestModels(limits).labels)
+    label = {
+        "id": "a",
+        "text": "a",
+        "queries": ["a"] * 100,
+        "metadata": {str(n): "" for n in range(50)},
+    }
+    values, names = count({"labels": [label] * 300})
+    assert values <= most.values <= values * 1.02
+    assert names == most.names or most.names == FEW
+
+
+@pytest.mark.parametrize("model", [MODELS.predict, MODELS.label, MODELS.instances, MODELS.labels])
+def test_nothing_short_is_refused(model: type) -> None:
+    assert not refused(b"[" + b"0," * (FEW - 2) + b"0]", values=most_values(model).values, names=0)
+
+
+def parts(content: bytes, *, most: int | None = 3) -> tuple[dict[str, object], list[object]] | None:
+    """Split a body with the list `labels` into its other fields and the list's parsed entries."""
+    split = body_parts(content, "labels", known=("labels", "mode"), most=most)
+    return split and (split[0], list(split[1]))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"labels": []},
+        {"labels": [{"text": 'a "b" ]}', "queries": ["ü", "\u2028"]}, 1, None]},
+        {"mode": {"deep": [1, 2]}, "labels": [[[]], "x"]},
+    ],
+)
+@pytest.mark.parametrize("spaces", [None, orjson.OPT_INDENT_2])
+def test_the_parts_are_those_of_the_whole(document: dict[str, object], spaces: int | None) -> None:
+    fields = {name: value for name, value in document.items() if name != "labels"}
+    assert parts(orjson.dumps(document, option=spaces)) == (fields, document["labels"])
+
+
+def test_the_last_of_two_fields_of_a_name_counts_as_in_the_whole() -> None:
+    assert parts(b'{"labels": [1], "labels": [2]}') == ({}, [2])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1]",
+        b'{"labels": [1}',
+        b'{"labels": [1]} 2',
+        b'{"labels": {"a": 1}}',
+        b'{"labels": null}',
+        b'{"mode": 1}',
+        b'{"labels": [], "other": 1}',
+        b'{"labels": [1, 2, 3, 4]}',
+        b'{"labels": [NaN]}',
+        b"\xff",
+        b'{"labels": ' + b"[" * 100_000,
+    ],
+)
+def test_anything_else_is_left_whole(content: bytes) -> None:
+    assert parts(content) is None
+
+
+@pytest.mark.parametrize("entry", [b'"\\ud800"', b'"\xff"', b"01", b"[" * 2000 + b"]" * 2000])
+def test_a_malformed_entry_is_refused_as_in_the_whole(entry: bytes) -> None:
+    content = b'{"labels": [0, %s]}' % entry
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(content)
+    try:
+        split = parts(content)
+    except orjson.JSONDecodeError:
+        return
+    assert split is None
+
+
 def wrong(model: type[BaseModel], document: Any) -> list[tuple[str, str]]:
-    """The invalid fields that a bounded model names."""
+    """Return the invalid fields that `BoundedModel` reports."""
     try:
         BoundedModel(model).validate(document)
     except InvalidFields as error:

@@ -1,4 +1,4 @@
-"""Every exception has its status and title, and reveals no internals."""
+"""Every exception is answered with the right status and title, and without internals."""
 
 import orjson
 import pytest

@@ -1,13 +1,17 @@
-"""Request models take their limits from the settings, and ids from the text."""
+"""Request models take their limits from the settings, and missing ids from the text."""
+
+from time import thread_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from service.core.text_identity import identity
 from service.http.request_models import RequestModels
-from service.http.request_models.labels import normalised
 from service.settings import Limits
+
+MODELS = RequestModels(Limits())
 
 
 def test_limits_are_those_of_the_settings() -> None:
@@ -35,33 +39,46 @@ def test_a_label_may_be_forbidden_to_carry_queries_or_metadata() -> None:
             model(labels=[{"text": "a", **extra}])
 
 
-@pytest.mark.parametrize(
-    ("text", "label_id"),
-    [
-        ("Password  Manager", "password manager"),
-        ("Straße", "strasse"),
-        ("\ufb01re", "fire"),
-        ("\u2460", "1"),
-        ("I\u0307", "i\u0307"),
-        ("a\u00a0b", "a b"),
-    ],
-)
-def test_ids_are_normalised_texts(text: str, label_id: str) -> None:
-    assert normalised(text) == label_id
+def test_a_label_or_item_without_id_gets_none_here() -> None:
+    assert MODELS.label.model_validate({"text": "AB"}).to_label().id == ""
+    [item] = MODELS.items(items=[{"text": "AB"}]).items
+    assert item.to_item().id == ""
 
 
 @given(text=st.text(min_size=1, max_size=20))
-def test_every_accepted_text_gives_a_normalised_id(text: str) -> None:
-    model = RequestModels(Limits()).labels
+def test_every_accepted_text_has_an_identity_that_is_an_id(text: str) -> None:
     try:
-        [body] = model(labels=[{"text": text}]).labels
+        [body] = MODELS.labels(labels=[{"text": text}]).labels
     except ValidationError:
-        assert not text.strip()  # refused for nothing else than being blank
+        assert not text.strip()  # only blank texts are refused
         return
-    label = body.to_label()
-    assert label.id == " ".join(label.id.split())
-    assert label.id
-    assert label.text.strip()
+    made = identity(body.text)
+    assert MODELS.label.model_validate({"text": "a", "id": made}).id == made
+    assert MODELS.instances(instances=[{"query": "a", "labels": [made]}])
+
+
+def test_an_id_made_from_a_text_is_known_under_any_limit_of_texts() -> None:
+    models = RequestModels(Limits(query_characters=20))
+    longest = identity("\ufdfa" * 20)
+    assert len(longest) > 200
+    [body] = models.instances(instances=[{"query": "a", "labels": [longest]}]).instances
+    assert body.labels == [longest]
+
+
+def test_the_event_loop_normalizes_no_line_of_a_stream() -> None:
+    """Sorting this text's marks took 8 ms: three streams of such lines blocked everything else."""
+    model, slow = MODELS.label, "a" + "\u0344" * 1023 + "\u0316" * 1023
+    start = thread_time()
+    for _ in range(50):
+        assert model.model_validate({"text": slow}).to_label().text == slow
+    assert thread_time() - start < 0.1
+
+
+def test_equal_texts_of_a_request_are_refused_whatever_their_spelling() -> None:
+    model = MODELS.labels
+    with pytest.raises(ValidationError, match="label 1 repeats the id 'ab'"):
+        model(labels=[{"text": "AB"}, {"text": "\uff41\uff42"}])
+    assert model(labels=[{"text": "AB", "id": "1"}, {"text": "AB", "id": "2"}])
 
 
 def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:

@@ -1,4 +1,4 @@
-"""Large answers of /predict: the same document as small ones, and refused before they are built."""
+"""Large answers of /predict are the same documents as small ones; too large ones are not built."""
 
 import asyncio
 from dataclasses import replace
@@ -28,7 +28,7 @@ LIMIT = 1_000_000
 
 
 def serialized(answer: Answer, *, explain: bool = True) -> Answer:
-    """The answer as a request for much gets it from the engine."""
+    """The answer with serialized results, as the engine returns large ones."""
     serialize = SerializedResults(explain=explain, limit=LIMIT)
     return replace(answer, predictions=(), serialized=tuple(map(serialize, answer.predictions)))
 

@@ -1,4 +1,4 @@
-"""All limits of memory are shares of one budget, which a start holds against what there is."""
+"""All memory limits are shares of one budget, and a start checks that the settings fit into it."""
 
 from dataclasses import replace
 from pathlib import Path

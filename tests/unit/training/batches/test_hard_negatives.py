@@ -1,4 +1,4 @@
-"""Hard negatives by every index."""
+"""Hard negatives, found with each kind of index."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ def test_the_nearest_labels_that_are_not_ones_own(library: str) -> None:
     rng = np.random.default_rng(0)
     instances, labels = unit(rng, 40), unit(rng, 60)
     own, filtered = rng.random((40, 60)) < 0.2, rng.random((40, 60)) < 0.05
-
     mined = mine_hard_negatives(
         instances=instances,
         labels=labels,
@@ -26,7 +25,6 @@ def test_the_nearest_labels_that_are_not_ones_own(library: str) -> None:
         top=5,
         library=library,
     )
-
     scores = instances @ labels.astype(np.float16).astype(np.float32).T
     scores[own | filtered] = -np.inf
     expected = np.argsort(-scores, axis=1)[:, :5]
@@ -37,7 +35,6 @@ def test_the_nearest_labels_that_are_not_ones_own(library: str) -> None:
 
 def test_fewer_labels_than_asked_for_leave_places_empty() -> None:
     rng = np.random.default_rng(0)
-
     mined = mine_hard_negatives(
         instances=unit(rng, 2),
         labels=unit(rng, 3),
@@ -46,6 +43,5 @@ def test_fewer_labels_than_asked_for_leave_places_empty() -> None:
         top=4,
         library="exact",
     )
-
     assert mined[0].tolist() == [2, -1, -1, -1]
     assert sorted(mined[1].tolist()) == [-1, 0, 1, 2]

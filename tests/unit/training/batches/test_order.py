@@ -1,4 +1,4 @@
-"""Which rows make which batch."""
+"""The order in which rows are grouped into batches."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ def epoch(number: int, *, size: int, clusters: list[np.ndarray] | None = None) -
 @given(size=st.integers(2, 40), number=st.integers(0, 3))
 def test_an_epoch_takes_no_row_twice(size: int, number: int) -> None:
     taken = np.concatenate(epoch(number, size=size))
-
     assert len(np.unique(taken)) == len(taken)
     assert len(taken) == (len(ROWS) if size > len(ROWS) else len(ROWS) // size * size)
     assert np.isin(taken, ROWS).all()
@@ -29,7 +28,6 @@ def test_an_epoch_takes_no_row_twice(size: int, number: int) -> None:
 
 def test_epochs_differ_and_repeat_with_the_seed() -> None:
     first, second = epoch(0, size=5), epoch(1, size=5)
-
     assert any((a != b).any() for a, b in zip(first, second, strict=True))
     assert all((a == b).all() for a, b in zip(first, epoch(0, size=5), strict=True))
 

@@ -1,4 +1,4 @@
-"""What was chosen for a checkpoint comes back as it was written; damage is refused."""
+"""A checkpoint's file of choices is read as it was written; a damaged file is refused."""
 
 from dataclasses import replace
 from pathlib import Path

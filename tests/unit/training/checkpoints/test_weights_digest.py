@@ -1,4 +1,4 @@
-"""The digest of a checkpoint changes with its weights, and with nothing else."""
+"""The digest of a checkpoint depends only on its weights."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def checkpoint(folder: Path, *, weight: float = 1.0) -> Path:
     return folder
 
 
-def test_settings_and_a_second_ranking_do_not_count(tmp_path: Path) -> None:
+def test_settings_and_a_reranker_do_not_count(tmp_path: Path) -> None:
     first = checkpoint(tmp_path / "first")
     second = checkpoint(tmp_path / "second")
     (second / "keymatch.json").write_text('{"memorization": 0.4}')

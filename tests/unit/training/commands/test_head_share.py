@@ -1,4 +1,4 @@
-"""`score --head-share`: each of UniDEC's heads by itself, or another mixture of the two."""
+"""`score --head-share` measures one of UniDEC's heads, or another mixture of the two."""
 
 from pathlib import Path
 
@@ -10,18 +10,18 @@ from service.core.types import Role
 from tests.support.tiny.training import RECIPE, tiny_dataset
 from training.__main__ import app
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
-from training.commands.scoring import score as command
+from training.commands import score as command
 from training.evaluation import results
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import heads_of, with_share
 
 HEADS = "[heads]\nencoder = 16\nclassifier = 12\n"
-ENCODER = 16  # dimensions of D
+ENCODER = 16  # dimensions of the encoder head D
 
 
 @pytest.fixture(scope="module")
 def trained(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of UniDEC with label keys of ours, and its results at the share that was chosen."""
+    """A UniDEC run with made-up label keys, scored at its chosen share."""
     folder = tmp_path_factory.mktemp("unidec")
     recipe = folder / "unidec.toml"
     recipe.write_text(
@@ -117,12 +117,9 @@ def test_wrong_arguments_are_one_line(
 
 
 def test_an_encoder_without_heads_is_refused(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, out = tmp_path / "rae.toml", tmp_path / "run"
-    recipe.write_text(RECIPE.format(model=model, system="rae"))
-    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
-    places = ["--run", str(out), "--data", str(data), "--out", str(tmp_path / "one")]
+    places = ["--run", str(two_runs / "rae"), "--data", str(data), "--out", str(tmp_path / "one")]
     assert run(app, ["score", *places, "--head-share", "1"]) == 2
     assert "has no two heads" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "one").exists()

@@ -1,5 +1,6 @@
-"""Scoring a run and an encoder from the command line."""
+"""`score` for a run and for an encoder."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,18 +39,21 @@ def test_a_run_is_scored_at_what_was_chosen_and_at_all_else(
     assert scored.training_seconds is not None
     examples = read_examples(out)
     assert examples is not None and len(examples.queries) == 16
-    assert (examples.against is not None) == (system == "rae")  # classifiers have no step 0
+    assert (examples.against is not None) == (system == "rae")  # only RAE-XMC has a step 0
+
+
+@pytest.fixture
+def out(two_runs: Path, tmp_path: Path) -> Path:
+    """A copy of the RAE-XMC run that a test may change."""
+    return shutil.copytree(two_runs / "rae", tmp_path / "run")
 
 
 def test_the_untrained_memory_is_kept_in_training_or_measured_when_asked(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, out = tmp_path / "mine.toml", tmp_path / "run"
-    recipe.write_text(RECIPE.format(model=model, system="rae"))
-    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
     score = ["score", "--run", str(out), "--data", str(data)]
     assert run(app, score) == 0
-    assert f"against the untrained memory of {model}: " in capsys.readouterr().out
+    assert f"against the memory of {model} before this training: " in capsys.readouterr().out
     kept = read_examples(out)
 
     (out / "untrained.safetensors").unlink()
@@ -77,12 +81,9 @@ def test_an_encoder_is_scored_without_a_run(model: Path, data: Path, tmp_path: P
 
 
 def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, out, weighted = tmp_path / "mine.toml", tmp_path / "run", tmp_path / "weighted"
-    recipe.write_text(RECIPE.format(model=model, system="rae"))
-    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
-    dataset = lf_xmc.read(data)
+    dataset, weighted = lf_xmc.read(data), tmp_path / "weighted"
     dataset.train.labels_of.data[::2] = 100.0
     lf_xmc.write(dataset, weighted)
 
@@ -106,10 +107,13 @@ def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --run, or --encoder and --out"),
-        (["--encoder", "x"], "give either --run, or --encoder and --out"),
-        (["--run", "{tmp}", "--out", "x"], "give either --run, or --encoder and --out"),
+        ([], "give one of --bundle, --run, or --encoder and --out"),
+        (["--encoder", "x"], "give one of --bundle, --run, or --encoder and --out"),
+        (["--run", "{tmp}", "--out", "x"], "give one of --bundle, --run, or --encoder and --out"),
         (["--encoder", "x", "--out", "y", "--untrained"], "--untrained goes with --run"),
+        (["--bundle", "x", "--run", "{tmp}"], "--bundle and --run exclude each other"),
+        (["--bundle", "x", "--untrained"], "--bundle and --untrained exclude each other"),
+        (["--run", "{tmp}", "--exact"], "--exact goes with --bundle"),
         (["--run", "{tmp}"], "run.json: is missing: the run has not finished"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The train command: the files of a run, two stages, its last words, and errors in one line."""
+"""The train command: the files of a run, two stages, its last output, and errors in one line."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Train = Callable[..., int]
 
 @pytest.fixture
 def train(model: Path, data: Path, tmp_path: Path) -> Train:
-    """`train(*set, system=...)` runs the command into the folder `run`; returns its exit status."""
+    """`train(*set, system=...)` trains into the folder `run` and returns the exit status."""
 
     def trained(*changes: str, system: str = "rae") -> int:
         recipe = write_recipe(tmp_path, model=model, system=system)
@@ -90,8 +90,8 @@ def test_a_run_that_ends_below_the_untrained_encoder_says_so_in_its_last_line(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith(f"{tmp_path / 'run'}/best: step 0 of 8, ")
     assert lines[-1] == (
-        "training made the encoder worse on the held-out rows: the untrained one is kept. Try a"
-        " smaller learning rate, or `python -m training fit`"
+        "training made the encoder worse on the held-out rows: the one that it started from is"
+        " kept. Try a smaller learning rate, or `keymatch fit`"
     )
 
 
@@ -111,7 +111,7 @@ def test_the_untrained_encoder_competes_neither_without_rows_nor_with_a_head(
 
     facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
     assert facts["progress"]["best_step"] > 0
-    assert "the untrained one is kept" not in capsys.readouterr().out
+    assert "the one that it started from is kept" not in capsys.readouterr().out
 
 
 def test_the_table_of_recipes_fits_a_terminal_and_says_when_to_use_each(
@@ -164,9 +164,10 @@ def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read at its import
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read from env at import
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert train(*changes) == 2
 
-    error = capsys.readouterr().err.splitlines()[-1]  # behind the lines that say what is done
+    error = capsys.readouterr().err.splitlines()[-1]  # after the lines of progress
     assert error.startswith("error: ")
     assert message in error

@@ -5,17 +5,15 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
-from training.datasets import BUILTIN, load_builtin
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
-from training.datasets.sparse_rows import SparseRows
+from training.datasets.lf_xmc.rows import SparseRows
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
 
 
 def split(rows: int = 2, labels: int = 3, **changes: csr_matrix) -> Split:
-    names = tuple(f"q{row}" for row in range(rows))
     built = Split(
-        instances=Texts(uids=names, texts=names),
+        instances=Texts.named_by_text(f"q{row}" for row in range(rows)),
         labels_of=csr_matrix((rows, labels), dtype=np.float32),
         filtered=csr_matrix((rows, labels), dtype=bool),
     )
@@ -64,8 +62,3 @@ def test_sparse_rows_sort_their_columns() -> None:
     assert matrix.toarray().tolist() == [[4.0, 0.0, 0.5], [0, 0, 0], [0, 1.0, 0]]
     assert matrix.indices.tolist() == [0, 2, 1]
     assert (matrix.dtype, matrix.indices.dtype, matrix.indptr.dtype) == ("f4", "i4", "i4")
-
-
-def test_an_unknown_builtin_names_the_known() -> None:
-    with pytest.raises(InvalidInput, match=f"there are {', '.join(BUILTIN)}"):
-        load_builtin("amazon")

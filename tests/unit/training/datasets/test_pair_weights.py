@@ -1,4 +1,4 @@
-"""The two equations of weights, by values that are computed by hand."""
+"""The two equations for weights, checked with values computed by hand."""
 
 import math
 
@@ -7,13 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tests.support.tiny.training import tiny_dataset
-from training.datasets.pair_weights import (
-    DAY,
-    decayed,
-    relevance,
-    vote_weights,
-    with_relevance,
-)
+from training.datasets.pair_weights import DAY, decayed, relevance, vote_weights, with_relevance
 
 
 def test_a_row_weighs_half_after_each_half_life() -> None:

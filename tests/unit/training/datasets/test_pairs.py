@@ -1,6 +1,7 @@
-"""Tables of (query, keyword) rows become data sets: pairs, weights, the split."""
+"""Tables of (query, keyword) rows become data sets: pairs, weights, and the split."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidData, InvalidInput
-from tests.support.tiny.tables import (
-    FORMATS,
-    HEADER,
-    ROWS,
-    from_table,
-    relevance,
-    table,
-    write_table,
-)
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.types import NewLabel
+from tests.support.tiny.tables import FORMATS, ROWS, relevance, table, write_table
 from training.datasets import lf_xmc
-from training.datasets.pairs import PairOptions
+from training.datasets.dataset import Texts
+from training.datasets.pairs import PairOptions, TableData
 from training.datasets.train_test_split import is_test
+
+Read = Callable[..., TableData]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """`read(rows, columns, ...)` writes rows as a table with these columns, and reads it."""
+
+    def written(
+        rows: list[list[Any]] = ROWS, columns: str = "q k w id", ending: str = "csv", **given: Any
+    ) -> TableData:
+        path = write_table(tmp_path, ending, rows, columns.split())
+        return table(path, query="q", label="k", **{"test_fraction": 0, **given})
+
+    return written
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_every_format_reads_the_same(tmp_path: Path, ending: str) -> None:
-    path = write_table(tmp_path, ending, ROWS, HEADER)
-    dataset = from_table(path, query="q", label="k", weight="w", label_id="id", test_fraction=0.5)
+def test_every_format_reads_the_same(read: Read, ending: str) -> None:
+    dataset = read(ending=ending, weight="w", label_id="id", test_fraction=0.5).dataset
     assert dataset.labels.uids == ("7", "8", "9", "10")
     assert dataset.labels.texts == ("shoes", "winter boots", "boots", "hat")
     assert relevance(dataset) == {
@@ -35,103 +46,92 @@ def test_every_format_reads_the_same(tmp_path: Path, ending: str) -> None:
         ("hat", "boots"): 1.0,
         ("scarf", "hat"): 3.0,
     }
-    assert (dataset.name, dataset.source, dataset.fields) == ("table", path.name, ("title",))
+    found = (dataset.name, dataset.source, dataset.fields)
+    assert found == ("table", f"table.{ending}", ("title",))
 
 
-def test_without_weight_and_id(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
-    dataset = from_table(path, query="q", label="k", test_fraction=0.5)
-    assert dataset.labels.uids == dataset.labels.texts
+def test_without_weight_and_id_and_filtering_labels_that_are_the_query(read: Read) -> None:
+    dataset = read().dataset
+    assert dataset.labels.uids == dataset.labels.texts  # both are in lower case
     assert relevance(dataset)["red shoes", "shoes"] == 2.0
+    texts, labels = dataset.train.instances.texts, dataset.labels.texts
+    filtered = zip(*dataset.train.filtered.nonzero(), strict=True)
+    assert {(texts[row], labels[label]) for row, label in filtered} == {
+        ("boots", "boots"),
+        ("hat", "hat"),
+    }
 
 
-def test_a_query_that_is_a_label_is_filtered(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
-    dataset = from_table(path, query="q", label="k", test_fraction=0.5)
-    filtered = set()
-    for split in (dataset.train, dataset.test):
-        for row, label in zip(*split.filtered.nonzero(), strict=True):
-            filtered.add((split.instances.texts[row], dataset.labels.texts[label]))
-    assert filtered == {("boots", "boots"), ("hat", "hat")}
-
-
-def test_exact_pairs_are_kept_on_request(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("q,k\na,a\nb,a\nc,b\n")
-    names: dict[str, Any] = {"query": "q", "label": "k", "test_fraction": 0}
-    filtering = table(tmp_path / "t.csv", **names)
-    keeping = table(tmp_path / "t.csv", **names, keep_exact=True)
+def test_exact_pairs_are_kept_on_request(read: Read) -> None:
+    rows = [["a", "a"], ["b", "a"], ["c", "b"]]
+    filtering, keeping = read(rows, "q k"), read(rows, "q k", keep_exact=True)
     assert (filtering.facts.exact, keeping.facts.exact) == (1, 1)
-    assert filtering.dataset.train.filtered.nnz == 2  # (a, a), and (b, b), which is no pair
+    assert filtering.dataset.train.filtered.nnz == 2  # (a, a), and (b, b), which no row has
     assert keeping.dataset.train.filtered.nnz == 0
     assert relevance(keeping.dataset)["a", "a"] == 1.0
 
 
-def test_the_facts_say_what_was_done(tmp_path: Path) -> None:
+def test_the_facts_say_what_was_done(read: Read) -> None:
     rows = [["a", "b", "2024-01-01"], ["a", "b", "2024-01-03"], ["c", "d", 1704412800]]
-    path = write_table(tmp_path, "csv", rows, ["q", "k", "t"])
-    facts = table(path, query="q", label="k", time="t", test_fraction=0.5).facts
-    assert (facts.rows, facts.rejected, facts.merged, facts.test_only) == (3, 0, 1, 1)
+    facts = read(rows, "q k t", time="t", test_fraction=0.5).facts
+    assert (facts.rows, facts.merged, facts.test_only) == (3, 1, 1)
     assert facts.period == (1704067200.0, 1704412800.0)
 
 
-def test_without_a_test_split(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
-    dataset = from_table(path, query="q", label="k", test_fraction=0)
+def test_without_a_test_split(read: Read, tmp_path: Path) -> None:
+    dataset = read().dataset
     assert (len(dataset.train), len(dataset.test)) == (4, 0)
     assert dataset.test.labels_of.shape == dataset.test.filtered.shape == (0, 4)
     for layout in ("json", "sparse"):
         lf_xmc.write(dataset, tmp_path / layout, layout=layout)
-        read = lf_xmc.read(tmp_path / layout)
-        assert (len(read.test), read.train.instances) == (0, dataset.train.instances)
+        again = lf_xmc.read(tmp_path / layout)
+        assert (len(again.test), again.train.instances) == (0, dataset.train.instances)
 
 
-def test_the_newest_queries_are_for_test(tmp_path: Path) -> None:
+def test_the_newest_queries_are_for_test(read: Read) -> None:
     rows = [[f"query {row}", "label", 1000 - row] for row in range(10)] + [["query 9", "x", 2000]]
-    path = write_table(tmp_path, "csv", rows, ["q", "k", "t"])
-    dataset = from_table(path, query="q", label="k", time="t", test_fraction=0.3)
+    dataset = read(rows, "q k t", time="t", test_fraction=0.3).dataset
     assert set(dataset.test.instances.texts) == {"query 9", "query 0", "query 1"}
 
 
-def test_old_rows_weigh_less(tmp_path: Path) -> None:
+def test_old_rows_weigh_less(read: Read) -> None:
     rows = [["a", "b", 4, "2024-01-01"], ["a", "b", 1, "2024-01-21"], ["c", "b", 2, "2024-01-11"]]
-    path = write_table(tmp_path, "csv", rows, ["q", "k", "w", "t"])
-    names = {"query": "q", "label": "k", "weight": "w", "time": "t"}
-    dataset = from_table(path, **names, test_fraction=0, half_life=10.0)
+    dataset = read(rows, "q k w t", weight="w", time="t", half_life=10.0).dataset
     assert relevance(dataset) == {("a", "b"): 2.0, ("c", "b"): 1.0}
 
 
-def test_the_weight_is_scaled_after_it_is_summed(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
-    names: dict[str, Any] = {"query": "q", "label": "k", "weight": "w", "test_fraction": 0}
-    for scale, expected in {"given": 3.5, "binary": 1.0, "log": math.log(4.5)}.items():
-        found = relevance(from_table(path, **names, relevance=scale))["red shoes", "shoes"]
-        assert found == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("scale", "expected"), [("given", 3.5), ("binary", 1.0), ("log", math.log(4.5))]
+)
+def test_the_weight_is_scaled_after_it_is_summed(read: Read, scale: str, expected: float) -> None:
+    found = relevance(read(weight="w", relevance=scale).dataset)
+    assert found["red shoes", "shoes"] == pytest.approx(expected)
 
 
-def test_a_half_life_needs_times_and_weights(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
+def test_a_half_life_needs_times_and_weights(read: Read) -> None:
     with pytest.raises(InvalidInput, match="needs a column of times: --time"):
-        from_table(path, query="q", label="k", half_life=3.0)
+        read(half_life=3.0)
     with pytest.raises(InvalidInput, match="positive number of days, not -1"):
         PairOptions(half_life=-1.0)
     with pytest.raises(InvalidInput, match="has no weights that a half-life could change"):
         PairOptions(half_life=1.0, relevance="binary")
 
 
-def test_one_text_may_have_several_ids_but_not_the_reverse(tmp_path: Path) -> None:
-    rows = [["a", "same", 1, "1"], ["b", "same", 1, "2"], ["same", "c", 1, "3"], ["d", "e", 1, "4"]]
-    path = write_table(tmp_path, "csv", rows, HEADER)
-    dataset = from_table(path, query="q", label="k", label_id="id", test_fraction=0.5)
+def test_one_text_may_have_several_ids_but_not_the_reverse(read: Read) -> None:
+    rows = [["a", "same", "1"], ["b", "same", "2"], ["same", "c", "3"], ["d", "e", "4"]]
+    dataset = read(rows, "q k id", label_id="id").dataset
     assert dataset.labels.texts == ("same", "same", "c", "e")
-    assert dataset.train.filtered.nnz + dataset.test.filtered.nnz == 2
-    path = write_table(tmp_path, "csv", [*rows, ["f", "other", 1, "1"]], HEADER)
+    assert dataset.train.filtered.nnz == 2
+    spelled = [["a", "T-Shirt", "1"], ["b", "t-shirt", "1"], ["c", "T-SHIRT", "2"]]
+    labels = read(spelled, "q k id", label_id="id").dataset.labels
+    assert labels == Texts(uids=("1", "2"), texts=("T-Shirt", "T-SHIRT"))
     with pytest.raises(InvalidData, match="'1' has the text 'other', but earlier 'same'"):
-        from_table(path, query="q", label="k", label_id="id")
+        read([*rows, ["f", "other", "1"]], "q k id", label_id="id")
 
 
-def test_labels_of_test_queries_stay(tmp_path: Path) -> None:
+def test_labels_of_test_queries_stay(read: Read) -> None:
     rows = [[f"query {row}", f"label {row}"] for row in range(40)]
-    dataset = from_table(write_table(tmp_path, "csv", rows, ["q", "k"]), query="q", label="k")
+    dataset = read(rows, "q k", test_fraction=0.2).dataset
     assert len(dataset.labels) == 40
     assert len(dataset.test) == dataset.test.labels_of.nnz > 0
 
@@ -145,30 +145,85 @@ def test_later_rows_move_no_query(
     sides = []
     for ordered in (rows, [[text, "new"] for text in sorted(more)] + rows[::-1]):
         path = write_table(tmp_path_factory.mktemp("t"), "csv", ordered, ["q", "k"])
-        dataset = from_table(path, query="q", label="k", seed=seed, test_fraction=0.4)
+        dataset = table(path, query="q", label="k", seed=seed, test_fraction=0.4).dataset
         sides.append({text for text in dataset.test.instances.texts if text not in more})
     assert sides[0] == sides[1]
 
 
 def test_the_split_has_the_fraction_and_follows_the_seed() -> None:
     texts = [f"query {row}" for row in range(4000)]
-    zero = [is_test(text, fraction=0.2, seed=0) for text in texts]
-    one = [is_test(text, fraction=0.2, seed=1) for text in texts]
+    zero, one, larger = (
+        [is_test(text, fraction=fraction, seed=seed) for text in texts]
+        for fraction, seed in ((0.2, 0), (0.2, 1), (0.3, 0))
+    )
     assert 0.17 < sum(zero) / 4000 < 0.23
     assert zero != one
-    larger = [is_test(text, fraction=0.3, seed=0) for text in texts]
     assert all(b for a, b in zip(zero, larger, strict=True) if a)
 
 
 @pytest.mark.parametrize("fraction", [1.0, -0.1, 2.0, float("nan")])
-def test_a_fraction_out_of_range(tmp_path: Path, fraction: float) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
+def test_a_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(InvalidInput, match="0 or more and below 1"):
-        from_table(path, query="q", label="k", test_fraction=fraction)
+        PairOptions(test_fraction=fraction)
 
 
 @pytest.mark.parametrize(("fraction", "side"), [(1e-9, "test"), (1 - 1e-9, "train")])
-def test_an_empty_side(tmp_path: Path, fraction: float, side: str) -> None:
-    path = write_table(tmp_path, "csv", ROWS, HEADER)
+def test_an_empty_side(read: Read, fraction: float, side: str) -> None:
     with pytest.raises(InvalidData, match=f"the split leaves {side} empty: 4 queries"):
-        from_table(path, query="q", label="k", test_fraction=fraction)
+        read(test_fraction=fraction)
+
+
+SPELLINGS = [
+    ["Nike Shoes", "Nike"],
+    ["nike  shoes", "nike"],
+    ["\uff2eike\u200b shoes", "nike\u200b"],
+    ["cafe\u0301", "Caf\u00e9 bar"],
+    ["caf\u00e9", "cafe\u0301 BAR"],
+    ["NIKE", "other"],
+    ["nike", "Nike"],
+]
+
+
+def test_spellings_of_one_text_are_one_label_and_unless_case_is_kept_one_query(read: Read) -> None:
+    folded = read(SPELLINGS, "q k")
+    dataset = folded.dataset
+    assert dataset.train.instances.texts == ("Nike Shoes", "cafe\u0301", "NIKE")
+    assert dataset.labels == Texts(
+        uids=("nike", "caf\u00e9 bar", "other"), texts=("Nike", "Caf\u00e9 bar", "other")
+    )
+    assert relevance(dataset)["Nike Shoes", "Nike"] == 3.0
+    assert (folded.facts.folded_queries, folded.facts.folded_labels) == (4, 3)
+    assert folded.facts.exact == 1  # "nike", clicked for "Nike"
+    apart = read(SPELLINGS, "q k", keep_case=True)
+    assert len(apart.dataset.train) == len(SPELLINGS)
+    assert apart.dataset.labels.uids == dataset.labels.uids
+    assert (apart.facts.folded_queries, apart.facts.folded_labels) == (0, 3)
+
+
+@pytest.mark.parametrize("keep_case", [False, True])
+def test_all_spellings_of_a_query_are_on_one_side(read: Read, keep_case: bool) -> None:
+    """In a shop's data, 76 of 464 test queries were training queries in other case or spacing."""
+    rows = [[text, "k"] for row in range(40) for text in (f"query {row}", f"QUERY  {row}")]
+    dataset = read(rows, "q k", test_fraction=0.4, keep_case=keep_case).dataset
+    train, test = (
+        {text.lower() for text in split.instances.texts} for split in (dataset.train, dataset.test)
+    )
+    assert train and test and not train & test
+
+
+def test_ids_made_from_texts_are_those_of_the_service(read: Read, trigram_bundle: Bundle) -> None:
+    texts = ["AB", "Stra\u00dfe", "\ufdfa" * 2048, "x" * 2048]
+    dataset = read([["q", text] for text in texts], "q k").dataset
+    labels = KnowledgeMemory(trigram_bundle).view.labels
+    posted = [labels.identified(NewLabel(id="", text=text)).id for text in texts]
+    assert list(dataset.labels.uids) == posted
+
+
+@pytest.mark.parametrize(("ending", "empty"), [("csv", ""), ("jsonl", None)])
+def test_an_empty_weight_counts_as_one_and_is_reported(
+    read: Read, ending: str, empty: str | None
+) -> None:
+    rows = [["a", "x", empty], ["b", "x", 3], ["c", "x", empty]]
+    found = read(rows, "q k w", ending, weight="w")
+    assert relevance(found.dataset) == {("a", "x"): 1.0, ("b", "x"): 3.0, ("c", "x"): 1.0}
+    assert found.facts.unweighted == 2

@@ -9,7 +9,7 @@ from training.datasets.propensity import inverse_propensity, label_frequency
 
 
 def test_three_rows_by_hand() -> None:
-    # N = 3; label 0 stands in two rows, label 1 in one, label 2 in none.
+    # N = 3; two rows have label 0, one has label 1, none has label 2.
     labels_of = csr_matrix(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], dtype=np.float32))
     c = (math.log(3) - 1) * math.sqrt(1.4)
     expected = [1 + c / math.sqrt(2.4), 1 + c / math.sqrt(1.4), 1 + c / math.sqrt(0.4)]

@@ -1,4 +1,4 @@
-"""The first answers of a memory without filtered pairs, their verdicts, and their file."""
+"""A memory's first answers without filtered pairs, their comparison, and their file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ CHOICES = replace(UNCHOSEN, memorization=0.0, depth=8)
 
 
 def of(*rows: str) -> np.ndarray:
-    """Which answers are right: "x" for a right one."""
+    """Return which answers are right, written as "x"."""
     return np.array([[mark == "x" for mark in row] for row in rows])
 
 
@@ -40,7 +40,7 @@ def test_more_right_answers_win_and_of_as_many_those_that_stand_higher() -> None
 
 
 def labels_alone(dataset: Dataset) -> OfflineMemory:
-    """A memory of unit vectors: the key of label l is the l-th axis."""
+    """Return a memory in which the key of label l is the l-th unit vector."""
     labels = len(dataset.labels)
     return OfflineMemory(
         keys=np.concatenate([np.zeros((len(dataset.train), labels)), np.eye(labels)]).astype(
@@ -52,7 +52,7 @@ def labels_alone(dataset: Dataset) -> OfflineMemory:
 
 
 def answered(dataset: Dataset) -> Answers:
-    """Every query is nearest to label 0, then 1, 2, ..."""
+    """Return answers for queries that are nearest to label 0, then 1, 2, ..."""
     rows = drawn_rows(dataset.test, seed=3)
     labels = len(dataset.labels)
     queries = np.tile(np.arange(labels, 0, -1, dtype=np.float32), (len(rows), 1))

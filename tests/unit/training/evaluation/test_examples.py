@@ -1,8 +1,6 @@
-"""Queries to judge by: texts, right answers, verdicts and counts, and their file."""
+"""Example queries of a comparison: texts, right answers, verdicts, counts, and their file."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -36,7 +34,7 @@ def wrong(row: int) -> list[int]:
 
 
 def both() -> tuple[Answers, Answers]:
-    """Ours: two right in row 7, none in row 2, one in row 11; the other memory: one in each."""
+    """In rows 7, 2 and 11, ours has two, no and one right answer; the other memory has one each."""
     ours = [two_right(7) + wrong(7)[:3], wrong(2)[:5], [two_right(11)[0], *wrong(11)[:4]]]
     other = [[two_right(row)[0], *wrong(row)[:4]] for row in ROWS.tolist()]
     return answers(ours), answers(other, "base")
@@ -77,42 +75,24 @@ def test_they_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_examples(tmp_path) == examples
 
 
-def unjudged(document: dict[str, Any]) -> None:
-    del document["queries"][1]["verdict"]
-
-
-def another_verdict(document: dict[str, Any]) -> None:
-    document["queries"][0]["verdict"] = "drawn"
-
-
-def a_negative_count(document: dict[str, Any]) -> None:
-    document["against"]["lost"] = -1
-
-
-def another_version(document: dict[str, Any]) -> None:
-    document["version"] = 9
-
-
-def another_format(document: dict[str, Any]) -> None:
-    document["format"] = "else"
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("place", "value", "message"),
     [
-        (unjudged, "examples.json: is not what `score` writes"),
-        (another_verdict, "examples.json: is not what `score` writes"),
-        (a_negative_count, "examples.json: is not what `score` writes"),
-        (another_version, "examples.json: version: must be 1"),
-        (another_format, "examples.json: format: must be 'keymatch-examples'"),
+        (("queries", 1, "verdict"), None, "examples.json: is not what `score` writes"),
+        (("queries", 0, "verdict"), "drawn", "examples.json: is not what `score` writes"),
+        (("against", "lost"), -1, "examples.json: is not what `score` writes"),
+        (("version",), 9, "examples.json: version: must be 1"),
+        (("format",), "else", "examples.json: format: must be 'keymatch-examples'"),
     ],
 )
 def test_damage_is_named(
-    damage: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+    place: tuple[str | int, ...], value: object, message: str, tmp_path: Path
 ) -> None:
     write_examples(examples_of(*both(), tiny_dataset(), seed=0), tmp_path)
-    document = orjson.loads((tmp_path / FILE).read_bytes())
-    damage(document)
+    document = part = orjson.loads((tmp_path / FILE).read_bytes())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
     (tmp_path / FILE).write_bytes(orjson.dumps(document))
     with pytest.raises(InvalidData) as raised:
         read_examples(tmp_path)

@@ -1,4 +1,4 @@
-"""Each metric by hand, then against a slow oracle, then against napkinXC."""
+"""Each metric is checked by hand, with a slow oracle, and with napkinXC."""
 
 import math
 
@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 from service.core.errors import InvalidInput
 from training.evaluation import metrics
 
-# Two rows, five labels, by hand: row 0 wants {0, 1, 2} and gets a hit, a miss, a hit;
-# row 1 wants {3} and gets a miss, a hit, no answer. Row 2 has no label and must change nothing.
+# Row 0 has the labels {0, 1, 2} and its answers are a hit, a miss, a hit. Row 1 has {3} and gets
+# a miss, a hit, no answer. Row 2 has no label and must change nothing. There are five labels.
 RANKED = np.array([[0, 4, 2], [0, 3, -1], [1, 2, 3]])
 POSITIVES = csr_matrix(
     np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
@@ -40,23 +40,19 @@ def test_rows_without_labels_are_left_out_and_counted(outcome: metrics.RankingOu
     assert outcome.ranked.tolist() == RANKED[:2].tolist()
 
 
-def test_precision_by_hand(outcome: metrics.RankingOutcome) -> None:
-    assert metrics.precision(outcome, k=1) == pytest.approx(1 / 2)
-    assert metrics.precision(outcome, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
-
-
-def test_recall_by_hand(outcome: metrics.RankingOutcome) -> None:
-    assert metrics.recall(outcome, k=1) == pytest.approx((1 / 3 + 0) / 2)
-    assert metrics.recall(outcome, k=3) == pytest.approx((2 / 3 + 1) / 2)
-
-
-def test_ndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
-    assert metrics.ndcg(outcome, k=1) == pytest.approx((1 + 0) / 2)
-    assert metrics.ndcg(outcome, k=3) == pytest.approx((1.5 / (1.5 + LOG3) + LOG3) / 2)
+def test_precision_recall_and_ndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
+    for metric, at_one, at_three in (
+        (metrics.precision, 1 / 2, (2 / 3 + 1 / 3) / 2),
+        (metrics.recall, (1 / 3 + 0) / 2, (2 / 3 + 1) / 2),
+        (metrics.ndcg, (1 + 0) / 2, (1.5 / (1.5 + LOG3) + LOG3) / 2),
+        (metrics.coverage, 1 / 4, 3 / 4),
+    ):
+        assert metric(outcome, k=1) == pytest.approx(at_one)
+        assert metric(outcome, k=3) == pytest.approx(at_three)
 
 
 def test_psp_by_hand(outcome: metrics.RankingOutcome) -> None:
-    # Best at 1: label 1 (weight 4) for row 0, label 3 (weight 3) for row 1.
+    # The best answer at 1 is label 1 (weight 4) for row 0 and label 3 (weight 3) for row 1.
     assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
     expected = (2 + 1 + 3) / (4 + 2 + 1 + 3)
     assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
@@ -71,8 +67,8 @@ def test_psndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
 
 
 def test_macro_f1_by_hand(outcome: metrics.RankingOutcome) -> None:
-    # At 2, label 0: true 1, named 2, wanted 1 -> 2/3; labels 1, 2: 0; label 3: 1 -> 1; label 4
-    # is named but nobody wants it.
+    # At 2, label 0: 1 hit, 2 answers, 1 positive -> 2/3; labels 1, 2: 0; label 3: 1; label 4 is
+    # answered but is no positive.
     assert metrics.label_f1(outcome, k=2) == pytest.approx([2 / 3, 0, 0, 1, np.nan], nan_ok=True)
     assert metrics.macro_f1(outcome, k=2) == pytest.approx((2 / 3 + 1) / 4)
 
@@ -83,28 +79,18 @@ def test_macro_f1_by_segment_by_hand(outcome: metrics.RankingOutcome) -> None:
     )
     expected = {"head": 2 / 3, "torso": np.nan, "tail": 1.0, "xtail": 0.0, "unseen": 0.0}
     assert value == pytest.approx(expected, nan_ok=True)
-    halves = {"rare": (-1, 10), "often": (10, np.inf)}
-    value = metrics.macro_f1_by_segment(
-        outcome, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2, boundaries=halves
-    )
-    assert value == pytest.approx({"rare": 0.0, "often": (2 / 3 + 1) / 2})
 
 
-def test_coverage_by_hand(outcome: metrics.RankingOutcome) -> None:
-    assert metrics.coverage(outcome, k=1) == pytest.approx(1 / 4)
-    assert metrics.coverage(outcome, k=3) == pytest.approx(3 / 4)
-
-
-def test_without_filtered_moves_the_others_up() -> None:
+def test_labels_that_are_not_filtered_move_up() -> None:
     filtered = csr_matrix(np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]], dtype=bool))
-    expected = [[4, 2, -1], [0, 3, -1], [3, -1, -1]]
-    assert metrics.without_filtered(RANKED, filtered).tolist() == expected
+    expected = [[1, 2, -1], [0, 1, -1], [2, -1, -1]]  # positions in RANKED
+    assert metrics.unfiltered_first(RANKED, filtered).tolist() == expected
 
 
 def test_a_filtered_positive_is_no_positive() -> None:
     filtered = csr_matrix(np.array([[1, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=bool))
     outcome = metrics.ranking_outcome(RANKED, POSITIVES, filtered=filtered)
-    # Row 0 keeps {1, 2} and the ranking [2]; row 1's only label is filtered, so it is left out.
+    # Row 0 keeps {1, 2} and the ranking [2]. Row 1's only label is filtered, so row 1 is left out.
     assert outcome.unlabelled == 2
     assert outcome.sizes.tolist() == [2]
     assert outcome.ranked.tolist() == [[2, -1, -1]]
@@ -159,7 +145,7 @@ def test_too_few_columns_or_no_labels_are_errors(outcome: metrics.RankingOutcome
         metrics.evaluate(RANKED[2:], POSITIVES[2:], inverse_propensities=WEIGHTS)
 
 
-# The oracle: one row at a time, sets and loops, nothing shared with the code above.
+# The oracle: row by row, with sets and loops, and without code of `metrics`.
 
 
 def slow(ranked: list[list[int]], wanted: list[set[int]], weights: list[float], k: int) -> dict:
@@ -255,8 +241,8 @@ def test_fast_metrics_equal_the_oracle(case: tuple, k: int, use_filter: bool) ->
     assert metrics.coverage(outcome, k=k) == pytest.approx(expected["coverage"])
 
 
-# napkinXC takes lists of labels; its F1 at k exists for k up to 5 only, and divides by the
-# largest label in sight plus one where ours divides by the labels that have a positive.
+# napkinXC takes lists of labels. Its F1 at k only exists up to k = 5, and divides by the largest
+# label plus one; ours divides by the number of labels with a positive.
 
 
 @pytest.fixture(scope="module")
@@ -296,5 +282,5 @@ def test_macro_f1_agrees_with_napkinxc(random_case: Case) -> None:
     outcome = metrics.ranking_outcome(ranked, positives)
     truth = [row.indices.tolist() for row in positives]
     theirs = napkinxc.macro_f1_measure_at_k(truth, ranked[:, :5].tolist(), k=5)
-    assert len(np.unique(positives.indices)) == 40  # so both divide by 40
+    assert len(np.unique(positives.indices)) == 40  # therefore both divide by 40
     assert [metrics.macro_f1(outcome, k=k) for k in range(1, 6)] == pytest.approx(theirs)

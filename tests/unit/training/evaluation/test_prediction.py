@@ -1,4 +1,4 @@
-"""The quick prediction against the one that serves, and the paper's equations by hand."""
+"""The offline prediction equals the served one, and the paper's equations hold by hand."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_it_ranks_as_the_serving_predictor(
         ]
 
 
-# One query, two instances and two labels in the plane; similarities .8, .6 and .6, 0.
+# In the plane, a query's similarities to two instances and two labels are .8, .6 and .6, 0.
 KEYS = OfflineMemory(
     keys=np.array([[0.8, 0.6], [0.6, 0.8], [0.6, -0.8], [0.0, 1.0]], np.float16),
     labels_of=csr_matrix(np.array([[1, 0], [0, 1]])),
@@ -60,7 +60,7 @@ QUERY = np.array([[1.0, 0.0]], np.float32)
 
 
 def test_two_searches_are_mixed_convexly() -> None:
-    """Eq. 11 by hand: softmax(.8, .6) over instances, softmax(.6, 0) over labels, tau = .2."""
+    """Eq. 11: softmax(.8, .6) over instances and softmax(.6, 0) over labels, with tau = .2."""
     found = retrieve(KEYS, QUERY, depth=2)
     near, far = np.exp([4.0, 3.0]) / np.exp([4.0, 3.0]).sum()
     first, second = np.exp([3.0, 0.0]) / np.exp([3.0, 0.0]).sum()

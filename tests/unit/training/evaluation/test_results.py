@@ -1,4 +1,4 @@
-"""Results on disk."""
+"""Result files: written, read, and refused if damaged."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,56 +50,38 @@ def test_they_come_back_as_they_were_written(written: Path) -> None:
         assert 100 * read.rows[:, column].mean() == pytest.approx(read.results[0].metrics[name])
 
 
-def break_json(folder: Path) -> None:
-    (folder / results.FILE).write_text("{")
-
-
-def another_format(folder: Path) -> None:
-    (folder / results.FILE).write_bytes(orjson.dumps({"format": "else"}))
-
-
-def another_version(folder: Path) -> None:
-    (folder / results.FILE).write_bytes(orjson.dumps({"format": results.FORMAT, "version": 9}))
-
-
-def another_field(folder: Path) -> None:
-    document = orjson.loads((folder / results.FILE).read_bytes())
-    (folder / results.FILE).write_bytes(orjson.dumps({**document, "more": 1}))
-
-
-def no_json(folder: Path) -> None:
-    (folder / results.FILE).unlink()
-
-
-def no_rows(folder: Path) -> None:
-    (folder / results.ROWS).unlink()
-
-
-def cut_rows(folder: Path) -> None:
-    rows = folder / results.ROWS
-    rows.write_bytes(rows.read_bytes()[:-40])
-
-
-def damaged_rows(folder: Path) -> None:
-    (folder / results.ROWS).write_bytes(b"PK no zip")
+JSON, ROWS = results.FILE, results.ROWS
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("file", "damage", "message"),
     [
-        (no_json, "results.json: cannot be read"),
-        (break_json, "results.json: not valid JSON"),
-        (another_format, "results.json: format: must be 'keymatch-results'"),
-        (another_version, "results.json: version: must be 1"),
-        (another_field, "results.json: is not what `score` writes"),
-        (no_rows, "rows.npz: is missing or damaged"),
-        (cut_rows, "rows.npz: is missing or damaged"),
-        (damaged_rows, "rows.npz: is missing or damaged"),
+        (JSON, None, "results.json: cannot be read"),
+        (JSON, lambda _: b"{", "results.json: not valid JSON"),
+        (JSON, lambda _: b'{"format": "else"}', "results.json: format: must be 'keymatch-results'"),
+        (
+            JSON,
+            lambda _: b'{"format": "keymatch-results", "version": 9}',
+            "results.json: version: must be 1",
+        ),
+        (
+            JSON,
+            lambda content: orjson.dumps({**orjson.loads(content), "more": 1}),
+            "results.json: is not what `score` writes",
+        ),
+        (ROWS, None, "rows.npz: is missing or damaged"),
+        (ROWS, lambda content: content[:-40], "rows.npz: is missing or damaged"),
+        (ROWS, lambda _: b"PK no zip", "rows.npz: is missing or damaged"),
     ],
 )
-def test_damage_is_named(written: Path, damage: Callable[[Path], None], message: str) -> None:
-    damage(written)
-
+def test_damage_is_named(
+    written: Path, file: str, damage: Callable[[bytes], bytes] | None, message: str
+) -> None:
+    path = written / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InvalidData) as raised:
         results.read(written)
     assert message in str(raised.value)

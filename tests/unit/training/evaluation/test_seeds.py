@@ -1,4 +1,4 @@
-"""Where the results of each seed lie."""
+"""The places of the results of each seed."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def test_seeds_lie_in_the_folder_of_the_first(tmp_path: Path) -> None:
         folder = folder_of_seed(tmp_path, seed)
         folder.mkdir(exist_ok=True)
         (folder / results.FILE).touch()
-    (tmp_path / "seed-3").mkdir()  # still in training
+    (tmp_path / "seed-3").mkdir()  # training has not finished
     (tmp_path / "seed-none").mkdir()
     (tmp_path / "seed-none" / results.FILE).touch()
     assert folders_by_seed(tmp_path) == {seed: folder_of_seed(tmp_path, seed) for seed in seeds}

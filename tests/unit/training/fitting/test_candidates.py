@@ -1,4 +1,4 @@
-"""Candidates follow from data, memory and what was tried before."""
+"""The candidates depend on the data, the memory and earlier trials."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from tests.unit.training.fitting.test_trial import HALF, trial
-from training.fitting.candidate import Candidate
-from training.fitting.candidates import CANDIDATES
-from training.fitting.facts import DataFacts, Lengths
-from training.fitting.memory_need import Transformer, step_memory
-from training.fitting.situation import (
+from training.fitting.candidates import (
+    CANDIDATES,
     LONGER,
     QUICK,
     QUICK_ANCE,
@@ -21,8 +18,10 @@ from training.fitting.situation import (
     SUPCON,
     UNIDEC,
     WHOLE,
+    Candidate,
     Situation,
 )
+from training.fitting.facts import DataFacts, Lengths, Transformer, step_memory
 from training.fitting.trial import Trial
 from training.recipes import recipe as recipes
 from training.recipes.recipe import Recipe
@@ -37,6 +36,7 @@ FACTS = DataFacts(
     known=0.1,
     queries=Lengths(mean=20.0, limit=64),
     keywords=Lengths(mean=20.0, limit=40),
+    unseen=65_813,
     held_out=2_000,
 )
 GOOD = np.where(np.arange(100) < 30, 1.0, HALF)
@@ -84,7 +84,7 @@ def test_small_data_has_small_batches_and_a_small_rate(labelled: int, batch: int
 
 
 def test_slow_hardware_has_smaller_batches_of_the_whole_encoder() -> None:
-    """On a core that encodes 500 texts a second, 300 s are 40 steps of 1,024 pairs, 320 of 128."""
+    """At 500 texts per second, 300 s are 40 steps of 1,024 pairs or 320 steps of 128."""
     slow = replace(situation(trial(QUICK, GOOD)), seconds_per_text=0.002, seconds=300.0)
     for name, batch in ((WHOLE, 128), (SUPCON, 32)):
         tried = replace(slow, trials=(*slow.trials, trial(WHOLE, GOOD)))
@@ -189,13 +189,13 @@ def test_supcon_comes_first_where_rows_have_many_labels() -> None:
     assert CANDIDATES[SUPCON](here) is None
     assert CANDIDATES[LONGER](here).recipe == SUPCON
     assert CANDIDATES[WHOLE](situation()).recipe == RAE
-    slow = replace(here, seconds_per_text=0.002, seconds=400.0)  # 158 s for the first clusters
+    slow = replace(here, seconds_per_text=0.002, seconds=400.0)  # the first clusters take 158 s
     assert CANDIDATES[WHOLE](slow).recipe == RAE
     assert CANDIDATES[SUPCON](slow).recipe == SUPCON
 
 
 def test_a_step_takes_at_most_half_of_the_free_memory() -> None:
-    """Twenty tokens a text took 16.9 GB without a cache: too much for 24 GiB, fine for 64."""
+    """With twenty tokens per text, a step took 16.9 GB uncached: more than half of 24 GiB."""
     roomy = step_memory(FACTS, MINILM, instances=1_024, positives=1, free=64 << 30)
     assert not roomy.gradient_cache
     assert step_memory(FACTS, MINILM, instances=1_024, positives=8, free=64 << 30).gradient_cache

@@ -1,13 +1,24 @@
-"""Trials are compared row by row, and a later one must gain more than its uncertainty."""
+"""Trials are compared row by row; a later one must gain more than the comparison's error."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.command_line import open_console
 from training.checkpoints.choices import UNCHOSEN
-from training.fitting.table import as_facts, reason, verdict
-from training.fitting.trial import Measured, Trial, best_of, gain, joined
+from training.fitting.trial import (
+    Measured,
+    Trial,
+    as_facts,
+    best_of,
+    gain,
+    joined,
+    reason,
+    reasons,
+    table_of,
+    verdict,
+)
 
 
 def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
@@ -28,7 +39,7 @@ HALF = np.tile([0.0, 1.0], 50)
 
 
 def test_a_gain_is_paired() -> None:
-    better = np.where(np.arange(100) < 4, 1.0, HALF)  # two rows more
+    better = np.where(np.arange(100) < 4, 1.0, HALF)  # two more correct rows
     measured = gain(trial("b", better), trial("a", HALF))
     assert measured.points == pytest.approx(2.0)
     differences = 100 * (better - HALF)
@@ -55,6 +66,22 @@ def test_the_best_is_kept_and_noise_is_not() -> None:
     assert [entry["why"] for entry in facts] == whys
 
 
+def test_the_table_has_a_line_per_trial_and_the_reasons_below(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    untrained = trial("untrained", HALF)
+    good = trial("quick-longer", np.where(np.arange(100) < 20, 1.0, HALF))
+    open_console().print(table_of([untrained, good], kept=good))
+    title, header, line, first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == "untrained" and second.split()[0] == "quick-longer"
+    assert max(map(len, (title, header, line, first, second))) <= 80
+    assert [said.rpartition("; ")[2] for said in reasons([untrained, good], kept=good)] == [
+        "quick-longer is better",
+        "kept",
+    ]
+
+
 def test_a_better_mean_with_a_worse_first_label_is_not_kept() -> None:
     untrained = trial("untrained", HALF)
     deep = trial("deep", np.where(np.arange(100) < 60, 1.0, HALF), first=49.0)
@@ -79,5 +106,5 @@ def test_a_row_that_two_splits_hold_out_counts_once() -> None:
         choices=UNCHOSEN, metrics={"P@1": 33.0}, rows=1.0 - rows, numbers=np.array([7, 8, 9])
     )
     trial = joined([first, second], name="a", summary="", folder=Path("a"), seconds=1.0)
-    assert trial.rows[:, 0].tolist() == [1.0, 0.0, 1.0, 0.5]  # rows 4, 7, 8 and 9
+    assert trial.rows[:, 0].tolist() == [1.0, 0.0, 1.0, 0.5]  # of the rows 4, 7, 8 and 9
     assert trial.metrics == {"P@1": 49.5}

@@ -1,4 +1,4 @@
-"""Weights that mislead are noticed on held-out rows, and what is kept votes without them."""
+"""Misleading weights are noticed on held-out rows, and the kept memory votes without them."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ from scipy.sparse import csr_matrix
 
 from training.checkpoints.choices import UNCHOSEN
 from training.evaluation.prediction import OfflineMemory, retrieve
-from training.fitting.trial import measure
-from training.fitting.weights import (
+from training.fitting.trial import (
     best_relevance,
     chosen_with,
+    measure,
     weight_lines,
     weight_trials,
 )
@@ -22,7 +22,7 @@ QUERIES = 12
 
 
 def held_out(*, weight: float) -> HeldOutRetrieval:
-    """Two instances are equally near; both vote for label 0, which is right, one for label 1."""
+    """Return two equally near instances; both vote for the right label 0, one also for label 1."""
     memory = OfflineMemory(
         keys=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float16),
         labels_of=csr_matrix(np.array([[1.0, weight], [1.0, 0.0]], np.float32)),
@@ -45,7 +45,7 @@ def lines(weight: float) -> list[str]:
 
 
 def test_misleading_weights_are_told() -> None:
-    """Binary, label 0 has 1 + 1 votes and label 1 has 1; as given, 0.02 + 1 and 1.98."""
+    """Binary votes are 1 + 1 for label 0 and 1 for label 1; weighted ones are 0.02 + 1 and 1.98."""
     compared, advice = lines(weight=100.0)
     assert compared.startswith("weights of the memory's votes, mean on the held-out rows: given ")
     assert advice.startswith("binary gains ")

@@ -1,4 +1,4 @@
-"""When all texts are encoded again: by steps, by epochs, from a first step on."""
+"""The steps at which all texts are encoded again, set by steps, epochs and a first step."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from training.recipes import recipe as recipes
 
 CLUSTERED = "batch.order=clustered"
 MINED = "batch.hard_negatives=1"
-TEN_A_STEP = "batch.instances=10"  # so that an epoch of a hundred rows has ten steps
+TEN_A_STEP = "batch.instances=10"  # an epoch of a hundred rows has ten steps
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ TEN_A_STEP = "batch.instances=10"  # so that an epoch of a hundred rows has ten 
         ([CLUSTERED, "refresh.every_epochs=1", "optimizer.accumulation=2"], [0, 5, 10, 15, 20, 25]),
         ([CLUSTERED, "refresh.every_epochs=1", "refresh.first=4"], [0, 4, 14, 24]),
         ([MINED, "refresh.every_epochs=1", "refresh.first=4"], [4, 14, 24]),
-        (["refresh.every_epochs=1"], []),  # neither clusters nor hard negatives
+        (["refresh.every_epochs=1"], []),  # nothing needs the vectors
     ],
 )
 def test_the_steps_of_a_refresh_on_a_hundred_rows(settings: list[str], due: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Signals to a run: the first is noted, a second ends it, and two within a second are one."""
+"""A run notes a first signal and ends at a second one; two within a second count as one."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from training.loop.interruption import Interrupted, Interruption
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which tests set."""
+    """The current time, which tests set."""
     time = [100.0]
     monkeypatch.setattr(module, "monotonic", lambda: time[0])
     return time

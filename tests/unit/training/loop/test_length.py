@@ -1,12 +1,17 @@
-"""The length of a run: steps, epochs, minutes, and what the learning rate follows."""
+"""A run's length in steps, epochs or minutes, which also sets the learning rate's schedule."""
+
+import re
 
 import orjson
 import pytest
 
+from service.command_line import open_console
 from service.core.errors import InvalidConfig
-from tests.support.tiny.training import losses, open_tiny_run, write_recipe
-from training.loop.length import Length, length_of
+from tests.support.tiny.training import losses, open_tiny_run, tiny_dataset, write_recipe
+from training import progress as progress_lines
+from training.loop.setup import open_run
 from training.loop.state import Progress
+from training.loop.trainer import Length, length_of
 from training.recipes import recipe as recipes
 
 
@@ -55,6 +60,31 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, model) -> None:
     assert progress.seconds < 30
 
 
+def test_the_time_left_is_that_of_the_minutes(
+    tmp_path, model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All steps would take hours, but the run ends after three seconds."""
+    monkeypatch.setattr(progress_lines, "SECONDS", 0.0)  # prints a line at each step
+    recipe = recipes.load(
+        str(write_recipe(tmp_path, model=model)),
+        ("optimizer.steps=1000000", "optimizer.minutes=0.05", "validation.checks=1"),
+    )
+    trainer = open_run(
+        recipe,
+        tiny_dataset(),
+        tmp_path / "run",
+        source="rae.toml",
+        resume=False,
+        console=open_console(),
+    )
+    trainer.train()
+    said = capsys.readouterr().err
+    left = re.findall(r"^train: .* %\), (.+) left, step [\d,]+, loss ", said, re.M)
+    assert len(left) > 2
+    assert all(re.fullmatch(r"\d s", one) for one in left)
+    assert re.search(r"^train: [89]\d\d,\d{3} of 1,000,000 \((8|9)\d %\)", said, re.M)
+
+
 def test_checks_are_equally_far_apart(tmp_path, model) -> None:
     recipe, run = write_recipe(tmp_path, model=model), tmp_path / "run"
     open_tiny_run(recipe, run, "optimizer.steps=8", "validation.checks=4").train()
@@ -64,7 +94,7 @@ def test_checks_are_equally_far_apart(tmp_path, model) -> None:
 
 
 def test_the_untrained_encoder_competes(tmp_path, model) -> None:
-    """A rate that destroys the encoder: what was there before the first step is kept."""
+    """If a learning rate destroys the encoder, the encoder of step 0 is kept."""
     recipe, run = write_recipe(tmp_path, model=model), tmp_path / "run"
     progress = open_tiny_run(recipe, run, "optimizer.learning_rate=100.0").train()
     assert (progress.best_step, progress.step) == (0, 8)

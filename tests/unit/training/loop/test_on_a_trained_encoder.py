@@ -1,4 +1,4 @@
-"""UniDEC's heads and classifiers over an encoder that is trained already, n-grams included."""
+"""UniDEC's heads and classifiers over an already trained encoder with n-grams."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ UNIDEC = ("system.name=unidec", "heads.encoder=16", "heads.classifier=12", "enco
 
 @pytest.fixture(scope="module")
 def trained(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the data, a recipe, and the run `first`, which has n-grams."""
+    """A folder with the data, a recipe, and the run `first`, whose encoder has n-grams."""
     folder = tmp_path_factory.mktemp("trained")
     write_recipe(folder, model=model)
     lf_xmc.write(lf_xmc.read(data), folder / "data")
@@ -71,7 +71,7 @@ def test_the_shipped_recipe_leaves_the_encoder_as_it_is(trained: Path, tmp_path:
     heads = ("heads.encoder=16", "heads.classifier=12", "system.choose_novel=false")
     places = ["--data", str(trained / "data"), "--out", str(tmp_path / "run")]
     limits = ("encoder.query_tokens=16", "encoder.label_tokens=16", "batch.cluster_size=4")
-    # As the first run: a process keeps the precision of its first run.
+    # As in the first run, because a process keeps its first run's precision.
     precision = "optimizer.precision=fp32"
     command = ["train", "unidec-heads", *places, "--encoder", str(trained / "first")]
     assert run(app, [*command, "--set", *small, *heads, *limits, precision]) == 0

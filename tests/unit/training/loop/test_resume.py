@@ -1,4 +1,4 @@
-"""A stopped and resumed run ends with the weights of one that was never stopped."""
+"""A run that is stopped and resumed ends with the same weights as one that is not."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
 ) -> None:
     recipe = write_recipe(tmp_path, model=model)
     open_tiny_run(recipe, tmp_path / "unbroken", *changes).train()
-    interrupt_at(6, monkeypatch)  # two steps after a state was saved
+    interrupt_at(6, monkeypatch)  # two steps after the last saved state
     with pytest.raises(KeyboardInterrupt):
         open_tiny_run(recipe, tmp_path / "broken", *changes).train()
     monkeypatch.undo()
@@ -57,7 +57,7 @@ def test_a_resumed_disciple_goes_on_with_its_projection(
 
 
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt runs before this step."""
+    """Make runs raise `KeyboardInterrupt` before this step."""
     from training.loop.trainer import Trainer
 
     take_step = Trainer.take_step

@@ -1,11 +1,13 @@
-"""Runs of the tiny encoder: every system learns, and what is frozen stays as it was."""
+"""Runs of the tiny encoder: every system learns, and frozen parts do not change."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from tests.support.tiny.training import (
@@ -16,13 +18,15 @@ from tests.support.tiny.training import (
     with_colour_metadata,
     write_recipe,
 )
+from training.loop.build_model import make_embedder, token_table, trainable_encoder
+from training.recipes import recipe as recipes
 from training.systems.registry import SYSTEMS
 
 HEADS = ("heads.encoder=16", "heads.classifier=16", "heads.learning_rate=5e-3")
 NEEDED = {
     "unidec": HEADS,
     "ngame-classifiers": HEADS,
-}  # settings without which a system cannot be built
+}  # settings that a system requires
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -33,7 +37,7 @@ def test_every_system_learns_and_writes_an_ordinary_checkpoint(
 
     recipe, run = write_recipe(tmp_path, model=model, system=system), tmp_path / "run"
     steps = ("optimizer.steps=40", "validation.every=40")
-    data = with_colour_metadata(tiny_dataset())  # for the systems that read it
+    data = with_colour_metadata(tiny_dataset())  # metadata for the systems that read it
     open_tiny_run(recipe, run, *steps, *NEEDED.get(system, ()), dataset=data).train()
 
     assert_learned(run)
@@ -69,6 +73,20 @@ def test_beside_a_frozen_transformer_ngrams_or_the_head_learn(
     after = load_file(run / "best" / "model.safetensors")
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_what_learns_beside_a_frozen_transformer_lies_on_its_device(model: Path) -> None:
+    """Systems need vectors before the first step. Every machine has the device `meta`."""
+    changes = ("encoder.frozen=true", "ngrams.buckets=64", "optimizer.precision=fp32")
+    recipe = recipes.load("rae-moby", [f"encoder.name={model}", "encoder.query_tokens=8", *changes])
+    encoder = trainable_encoder(recipe)
+    table = token_table(encoder, tiny_dataset(), recipe)
+    accelerator = SimpleNamespace(device=torch.device("meta"), num_processes=1)
+
+    embedder = make_embedder(encoder, table, recipe, accelerator)
+
+    parts = [*embedder.module.parameters(), *embedder.module.buffers()]
+    assert parts and all(part.is_meta for part in parts)
 
 
 def test_classifiers_are_validated_in_place_of_label_vectors(model: Path, tmp_path: Path) -> None:

@@ -1,26 +1,20 @@
-"""LoRA: what learns, that nothing changes at first, and that merged weights give equal vectors."""
+"""LoRA: the trained parameters, no change at first, and equal vectors after merging."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from service.core.errors import InvalidConfig, MissingExtra  # noqa: E402
-from service.core.types import Role  # noqa: E402
-from tests.support.tiny.training import (  # noqa: E402
-    write_tiny_checkpoint,
-    write_tiny_language_model,
-)
-from training.checkpoints.model_folder import write_model  # noqa: E402
-from training.models.lora import add_adapters, merged, remove_adapters  # noqa: E402
-from training.models.settings import LoraSettings  # noqa: E402
-from training.models.torch_encoder import TorchEncoder, load_encoder  # noqa: E402
-from training.models.wise_ft import Mixture  # noqa: E402
+from service.core.errors import InvalidConfig
+from service.core.types import Role
+from tests.support.tiny.training import write_tiny_checkpoint, write_tiny_language_model
+from training.checkpoints.model_folder import write_model
+from training.models.lora import add_adapters, merged, remove_adapters
+from training.models.settings import LoraSettings
+from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.wise_ft import Mixture
 
 TEXTS = ["red tent", "a lamp", "boots"]
 SETTINGS = LoraSettings(rank=2, alpha=4.0, dropout=0.0)
@@ -35,7 +29,8 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture(params=FAMILIES)
 def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> TorchEncoder:
     torch.manual_seed(0)
-    return load_encoder(str(FAMILIES[request.param](tmp_path)), max_tokens=16)
+    folder = str(FAMILIES[request.param](tmp_path))
+    return load_encoder(folder, max_tokens=16, stored_precision=True)
 
 
 def vectors(encoder: TorchEncoder) -> np.ndarray:
@@ -48,69 +43,55 @@ def learned(encoder: TorchEncoder) -> dict[str, "torch.Tensor"]:
 
 
 def train(encoder: TorchEncoder) -> None:
-    """Give A and B other values, as training does."""
+    """Change A and B, like training."""
     with torch.no_grad():
         for parameter in learned(encoder).values():
             parameter.add_(0.2 * torch.randn_like(parameter))
 
 
-def test_only_adapters_learn_and_nothing_changes_at_first(encoder: TorchEncoder) -> None:
+def test_only_adapters_learn_and_a_checkpoint_holds_plain_weights(
+    encoder: TorchEncoder, tmp_path: Path
+) -> None:
     before, total = vectors(encoder), sum(p.numel() for p in encoder.model.parameters())
+    names = {*encoder.model.state_dict()}
     add_adapters(encoder.model, SETTINGS)
-    assert vectors(encoder) == pytest.approx(before, abs=1e-6)
+    assert vectors(encoder) == pytest.approx(before, abs=1e-6), "nothing changes at first"
     parameters = learned(encoder)
     assert all({"lora_A", "lora_B"} & {*name.split(".")} for name in parameters)
     assert sum(parameter.numel() for parameter in parameters.values()) < 0.3 * total
     assert {parameter.dtype for parameter in parameters.values()} == {torch.float32}
-
-
-def test_a_checkpoint_holds_plain_weights(encoder: TorchEncoder, tmp_path: Path) -> None:
-    names = {*encoder.model.state_dict()}
-    add_adapters(encoder.model, SETTINGS)
-    untrained = vectors(encoder)
     train(encoder)
     trained = vectors(encoder)
-    assert np.abs(trained - untrained).max() > 0.01
+    assert np.abs(trained - before).max() > 0.01
     write_model(encoder, tmp_path / "best")
     assert np.array_equal(vectors(encoder), trained), "writing changes nothing"
-    written = load_encoder(str(tmp_path / "best"))
+    written = load_encoder(str(tmp_path / "best"), stored_precision=True)
     assert {*written.model.state_dict()} == names
     half = any(p.dtype == torch.bfloat16 for p in written.model.parameters())
     assert vectors(written) == pytest.approx(trained, abs=0.03 if half else 1e-5)
-
-
-def test_weights_are_mixed_between_the_loaded_and_the_trained_ones(encoder: TorchEncoder) -> None:
-    add_adapters(encoder.model, SETTINGS)
-    mixture = Mixture(encoder.model, [0.5, 1.0])
-    with merged(encoder.model):
-        first = {name: value.clone() for name, value in encoder.model.state_dict().items()}
-    train(encoder)
-    with merged(encoder.model):
-        last = {name: value.clone() for name, value in encoder.model.state_dict().items()}
-    with mixture.mixed(0.5), merged(encoder.model):
-        middle = {name: value.clone() for name, value in encoder.model.state_dict().items()}
-    assert any(not torch.equal(first[name], last[name]) for name in first)
-    for name, value in middle.items():
-        expected = (first[name].double() + last[name].double()) / 2
-        loose = value.dtype == torch.bfloat16
-        assert torch.allclose(value.double(), expected, atol=0.01 if loose else 1e-6)
-
-
-def test_adapters_can_be_removed(encoder: TorchEncoder) -> None:
-    before = vectors(encoder)
-    names = {*encoder.model.state_dict()}
-    add_adapters(encoder.model, SETTINGS)
-    train(encoder)
     remove_adapters(encoder.model)
     assert {*encoder.model.state_dict()} == names
     assert np.array_equal(vectors(encoder), before)
 
 
-def test_peft_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = load_encoder(str(write_tiny_language_model(tmp_path)), max_tokens=16)
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MissingExtra, match=r"peft is not installed: .*keymatch\[training\]"):
-        add_adapters(encoder.model, SETTINGS)
+def weights(encoder: TorchEncoder) -> dict[str, "torch.Tensor"]:
+    with merged(encoder.model):
+        return {name: value.clone() for name, value in encoder.model.state_dict().items()}
+
+
+def test_weights_are_mixed_between_the_loaded_and_the_trained_ones(encoder: TorchEncoder) -> None:
+    add_adapters(encoder.model, SETTINGS)
+    mixture = Mixture(encoder.model, [0.5, 1.0])
+    first = weights(encoder)
+    train(encoder)
+    last = weights(encoder)
+    with mixture.mixed(0.5):
+        middle = weights(encoder)
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    for name, value in middle.items():
+        expected = (first[name].double() + last[name].double()) / 2
+        loose = value.dtype == torch.bfloat16
+        assert torch.allclose(value.double(), expected, atol=0.01 if loose else 1e-6)
 
 
 def test_the_layers_can_be_chosen(tmp_path: Path) -> None:

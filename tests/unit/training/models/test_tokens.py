@@ -1,4 +1,4 @@
-"""Token tables and buckets."""
+"""Tables of token ids, and batches of texts of similar length."""
 
 import numpy as np
 from hypothesis import given
@@ -26,7 +26,6 @@ def test_texts_come_back_as_they_were_given() -> None:
 
 def test_padding_stands_behind_and_is_masked() -> None:
     inputs = padded(THREE, np.array([0, 1]), padding=9, device="cpu")
-
     assert inputs["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
     assert inputs["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
@@ -43,7 +42,6 @@ def test_buckets_hold_all_and_fit_the_budget_if_one_text_does(
     lengths: list[int], budget: int
 ) -> None:
     cuts = list(buckets(np.array(lengths), budget=budget))
-
     assert [place for cut in cuts for place in range(cut.start, cut.stop)] == list(
         range(len(lengths))
     )

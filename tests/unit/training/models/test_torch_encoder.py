@@ -1,17 +1,15 @@
-"""Loading an encoder: how a causal language model is padded, and how tokens are pooled."""
+"""Loading an encoder: the padding of a causal language model, and the pooling of tokens."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from service.core.errors import InvalidInput  # noqa: E402
-from service.core.types import Role  # noqa: E402
-from tests.support.tiny.training import write_tiny_language_model  # noqa: E402
-from training.evaluation.encode_texts import encode_texts  # noqa: E402
-from training.models.torch_encoder import load_encoder, set_pooling  # noqa: E402
+from service.core.errors import InvalidInput
+from service.core.types import Role
+from tests.support.tiny.training import write_tiny_language_model
+from training.evaluation.encode_texts import encode_texts
+from training.models.torch_encoder import load_encoder, set_pooling
 
 TEXTS = ["a", "a lamp", "a red tent for two"]
 

@@ -1,8 +1,9 @@
-"""UniDEC's two heads: one unit vector of two halves, whose shares can be changed afterwards."""
+"""UniDEC's two heads make one unit vector of two halves, whose shares can be changed later."""
 
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -43,7 +44,6 @@ def test_a_vector_is_computed_by_hand() -> None:
     text = torch.tensor([[0.6, 0.8]])
     encoded = np.tanh([0.6, 1.6]) / np.linalg.norm(np.tanh([0.6, 1.6]))
     classified = np.array([0.8, 1.8]) / np.linalg.norm([0.8, 1.8])
-
     expected = np.concatenate([0.6 * encoded, 0.8 * classified])
     np.testing.assert_allclose(vectors_of(module, text)[0].detach(), expected, atol=1e-6)
 
@@ -60,6 +60,9 @@ def test_similarities_are_the_shares_of_both_heads(activation: str, inputs: torc
     expected = 2 * (0.8 * encoded @ encoded.T + 0.2 * classified @ classified.T)
     np.testing.assert_allclose(at_most @ at_most.T, expected, atol=1e-5)
     np.testing.assert_allclose(with_share(at_half, 0.8, encoder=5), at_most, atol=1e-6)
+    alone = with_share(at_half, 1.0, encoder=5)  # a share of 1 leaves only the encoder head
+    assert not alone[:, 5:].any()
+    np.testing.assert_allclose(np.linalg.norm(alone[:, :5], axis=1), 1.0, atol=1e-6)
 
 
 def test_for_unidecs_loss_the_classifiers_half_keeps_its_length(inputs: torch.Tensor) -> None:
@@ -71,14 +74,6 @@ def test_for_unidecs_loss_the_classifiers_half_keeps_its_length(inputs: torch.Te
     np.testing.assert_allclose(vectors[:, :5].norm(dim=-1).detach(), 1.0, atol=1e-6)
     expected = module.to_classifier(inputs)
     np.testing.assert_allclose(vectors[:, 5:].detach(), expected.detach(), atol=1e-6)
-
-
-def test_one_share_leaves_one_head(inputs: torch.Tensor) -> None:
-    with torch.no_grad():
-        vectors = vectors_of(heads().eval(), inputs).numpy()
-    alone = with_share(vectors, 1.0, encoder=5)
-    assert not alone[:, 5:].any()
-    np.testing.assert_allclose(np.linalg.norm(alone[:, :5], axis=1), 1.0, atol=1e-6)
 
 
 def test_shared_heads_have_one_projection(inputs: torch.Tensor) -> None:
@@ -113,28 +108,21 @@ def with_heads(model: Path, tmp_path: Path) -> TorchEncoder:
     return encoder
 
 
-def test_a_checkpoint_keeps_its_heads_and_their_share(
+def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
     with_heads: TorchEncoder, tmp_path: Path
 ) -> None:
+    expected = with_heads.encode(TEXTS, role=Role.QUERY)
     loaded = load_encoder(str(tmp_path / "saved"))
     assert loaded.dimension == 32
     module = heads_of(loaded.model)
     assert module is not None and float(module.share) == pytest.approx(0.7)
-    np.testing.assert_allclose(
-        loaded.encode(TEXTS, role=Role.QUERY), with_heads.encode(TEXTS, role=Role.QUERY), atol=1e-6
-    )
-
-
-def test_the_exported_graph_has_the_heads(with_heads: TorchEncoder, tmp_path: Path) -> None:
-    import onnxruntime
+    np.testing.assert_allclose(loaded.encode(TEXTS, role=Role.QUERY), expected, atol=1e-6)
 
     trace(with_heads, tmp_path / "encoder.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx")
     tokens = with_heads.tokenizer(TEXTS, padding=True, return_tensors="np")
     feed = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
-    (vectors,) = session.run(None, feed)
-    expected = with_heads.encode(TEXTS, role=Role.QUERY)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(session.run(None, feed)[0], expected, atol=1e-5)
 
 
 def test_heads_of_other_dimensions_are_refused(model: Path, tmp_path: Path) -> None:

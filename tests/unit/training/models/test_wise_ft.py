@@ -1,4 +1,4 @@
-"""Weights between two encoders, looked at without losing either."""
+"""WiSE-FT: interpolated weights of two encoders, which both stay intact."""
 
 import pytest
 import torch
@@ -9,10 +9,8 @@ from training.models.wise_ft import Mixture, interpolate
 
 def test_the_mean_lies_between() -> None:
     first, present = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 6.0])
-
-    assert interpolate(first, present, 0.25).tolist() == [0.25, 3.0]
-    assert interpolate(first, present, 0.0).tolist() == [0.0, 2.0]
-    assert interpolate(first, present, 1.0).tolist() == [1.0, 6.0]
+    for mixing, expected in ((0.25, [0.25, 3.0]), (0.0, [0.0, 2.0]), (1.0, [1.0, 6.0])):
+        assert interpolate(first, present, mixing).tolist() == expected
 
 
 def test_the_present_weights_come_back_bit_for_bit() -> None:
@@ -23,7 +21,6 @@ def test_the_present_weights_come_back_bit_for_bit() -> None:
     with torch.no_grad():
         module.weight.add_(torch.rand(2, 3))
     present = module.weight.detach().clone()
-
     with mixture.mixed(0.5):
         assert torch.allclose(module.weight, (first + present) / 2)
     assert torch.equal(module.weight, present)

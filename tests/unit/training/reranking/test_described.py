@@ -1,4 +1,4 @@
-"""Candidates are described as the service does it, and ranked by sums of trees."""
+"""Candidates have the same features as in the service, and are ranked by sums of trees."""
 
 from types import SimpleNamespace
 
@@ -10,9 +10,8 @@ from service.core.prediction.reranking.features import FEATURES
 from service.core.prediction.reranking.text_overlap import WordRarity
 from training.checkpoints.choices import Choices
 from training.evaluation.prediction import OfflineMemory, retrieve
-from training.reranking.described import Described, describe
-from training.reranking.item_features import Items
-from training.reranking.queries import LabelsOfMemory, Queries
+from training.reranking.candidates import LabelsOfMemory, Pairs, Queries
+from training.reranking.described import Described, Items, describe, item_features
 
 TEXTS = ["red tent", "blue tent", "lamp", "stove"]
 CHOICES = Choices(system="rae", tau=0.1, memorization=0.5, depth=6)
@@ -20,7 +19,7 @@ CHOICES = Choices(system="rae", tau=0.1, memorization=0.5, depth=6)
 
 @pytest.fixture(scope="module")
 def queries() -> Queries:
-    """Two queries, three instance rows, four labels."""
+    """Return two queries, with three instance rows and four labels."""
     rng = np.random.default_rng(0)
     keys = rng.normal(size=(7, 8))
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
@@ -92,3 +91,23 @@ def test_a_query_without_a_label_has_no_features(queries: Queries) -> None:
     found = described(empty)
     assert found.features.shape == (0, len(FEATURES))
     assert (found.ranked_by(np.zeros(0)) == -1).all()
+
+
+def test_rare_items_weigh_more_and_rows_tell_of_their_labels() -> None:
+    items = Items(
+        queries=csr_matrix([[1, 1, 0]]),
+        labels=csr_matrix([[1, 1, 0], [1, 0, 1], [0, 0, 0]]),
+        instances=csr_matrix([[1, 1, 0], [0, 0, 1]]),
+    )
+    labels_of = csr_matrix([[1, 0, 1], [0, 1, 0]])  # two rows, three labels
+    candidates = Pairs(
+        queries=np.zeros(3, np.int64), labels=np.arange(3), votes=np.ones(3), count=1
+    )
+    features = item_features(items, labels_of, candidates)
+    both, one = np.log(4 / 3), np.log(4 / 2)
+    assert features["items in common"] == pytest.approx([both + one, both, 0.0])
+    assert features["items of the query in the label"][0] == pytest.approx(1.0)
+    assert features["items of the label in the query"][1] == pytest.approx(both / (both + one))
+    # Only the first row has the query's items; its labels are 0 and 2.
+    assert features["items of the label's rows"] == pytest.approx([1.0, 0.0, 1.0])
+    assert all(np.isfinite(values).all() for values in features.values())

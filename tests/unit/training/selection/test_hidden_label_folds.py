@@ -1,4 +1,4 @@
-"""Labels hidden from training, so that what is chosen for novel labels is chosen on novel ones."""
+"""Labels are hidden from training to choose the settings of novel labels."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The held-out slice and what is chosen on it."""
+"""The held-out rows, and the choices that are made on them."""
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from training.selection.validation import (
     ValidationSettings,
     criterion,
     default_slices,
+    gain_of_rows,
     hold_out,
     retrieve_held_out,
 )
@@ -37,7 +38,7 @@ def test_more_than_half_cannot_be_held_out() -> None:
 
 
 def test_more_data_holds_out_no_row_that_trained_before() -> None:
-    """By a hash of the texts; by their numbers, most held-out rows had trained before."""
+    """Rows are drawn by a hash of the text; drawn by number, most would have trained before."""
     texts = [f"query {number}" for number in range(1_300)]
 
     def held_out(rows: int, *, by_text: bool) -> set[int]:
@@ -53,7 +54,7 @@ def test_more_data_holds_out_no_row_that_trained_before() -> None:
 
 
 def test_perfect_vectors_score_perfectly() -> None:
-    """A row's vector is the sum of its labels', so they are its nearest."""
+    """A row's vector is the sum of its labels' vectors, so these are its nearest ones."""
     dataset = tiny_dataset()
     labels = np.eye(16, dtype=np.float32)
     instances = dataset.train.labels_of.toarray() / np.sqrt(2)
@@ -107,10 +108,7 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     tried: list[Choices] = []
 
     def score(choices: Choices) -> float:
-        metrics = held_out.metrics(
-            tau=choices.tau, memorization=choices.memorization, depth=choices.depth
-        )
-        return criterion({0.5: metrics}, ("P@1", "P@5"))
+        return criterion({0.5: held_out.metrics(choices)}, ("P@1", "P@5"))
 
     chosen = choose_on(
         held_out, start, metrics=("P@1", "P@5"), on_tried=lambda choices, _: tried.append(choices)
@@ -123,3 +121,14 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     }
     assert score(chosen) == max(score(each) for each in tried)
     assert chosen.system == "rae"
+
+
+def test_the_error_is_that_of_the_mean_over_rows() -> None:
+    over = np.zeros((4, 3))
+    rows = over.copy()
+    rows[:2] = 0.03  # two rows gain three points in each metric
+    gain = gain_of_rows(1.5, rows, over)
+    assert gain.error == pytest.approx(np.std([3.0, 3.0, 0.0, 0.0], ddof=1) / 2)
+    assert gain.counts and not gain_of_rows(0.5, rows, over).counts
+    assert not gain_of_rows(-1.0, over, over).counts
+    assert gain_of_rows(0.1, over, over).counts

@@ -1,4 +1,4 @@
-"""DEXA: the augmented label by hand, clusters that share a vector, and keys in the memory."""
+"""DEXA: augmented labels by hand, clusters that share a vector, and keys in the memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 
 from tests.support.tiny.training import open_tiny_run, write_recipe
+from tests.unit.training.systems.conftest import LABELS_OF, POSITIVES, batch_of
 from training.checkpoints.label_keys import read_label_keys
 from training.loop.finish import choose_for_inference
 from training.systems.dexa import Dexa, Settings, augmented, build, clusters_of
 from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, Task
 
-# Labels 0 and 1 are close, and so are 2 and 3; nobody has label 3.
+# Labels 0 and 1 are close, and so are 2 and 3; no query has label 3.
 TEXTS = np.array([[1.0, 0.0], [0.98, 0.199], [0.0, 1.0], [0.199, 0.98]], np.float32)
-LABELS_OF = csr_matrix(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], np.float32))
 QUERIES = torch.tensor([[0.6, 0.8], [0.8, 0.6]])
 
 
@@ -37,18 +36,8 @@ def make() -> Callable[..., Dexa]:
 
 
 def batch(texts: torch.Tensor) -> EncodedBatch:
-    """The two queries, and a pool of the labels 0, 1 and 2."""
-    positives = torch.tensor([[True, True, False], [False, False, True]])
-    return EncodedBatch(
-        instances=QUERIES,
-        labels=texts[:3],
-        rows=torch.arange(len(QUERIES)),
-        pool=torch.arange(3),
-        sampled=positives,
-        positives=positives,
-        negatives=~positives,
-        instance_negatives=~torch.eye(2, dtype=torch.bool),
-    )
+    """Return a batch of the two queries, with the labels 0, 1 and 2 as pool."""
+    return batch_of(QUERIES, texts[:3], positives=POSITIVES[:, :3])
 
 
 def test_an_auxiliary_vector_is_added_to_the_text_by_gamma() -> None:
@@ -86,7 +75,7 @@ def test_the_labels_of_a_cluster_move_their_vector_together(make: Callable[..., 
     gradient = system.head.weight.grad.to_dense()  # [K, d]
     clusters = system.head.clusters
     assert texts.grad is not None and texts.grad[:3].abs().sum() > 0.01, "the encoder learns, too"
-    # At e = 0 a text and the vector added to it have the same gradient.
+    # If e = 0, a text and the vector added to it have the same gradient.
     np.testing.assert_allclose(gradient[clusters[0]], texts.grad[:2].sum(0), rtol=1e-4)
 
 

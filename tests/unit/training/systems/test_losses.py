@@ -1,4 +1,4 @@
-"""The losses: first by hand, then their properties, then their gradients."""
+"""The losses: values by hand, properties, and gradients."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +11,13 @@ from training.systems.losses import (
     contrast_with_instances,
     decoupled_softmax,
     one_versus_all,
+    pick_some_both_ways,
     pick_some_labels,
     probabilistic_contrast,
     triplet,
 )
 
-# Two instances, three labels. Instance 0 has labels 0 and 1 (0 was drawn), instance 1 has label 2.
+# Two instances, three labels. Instance 0 has labels 0 (drawn) and 1, instance 1 has label 2.
 SCORES = torch.tensor([[0.8, 0.6, 0.2], [0.1, 0.3, 0.5]], dtype=torch.float64)
 SAMPLED = torch.tensor([[True, False, False], [False, False, True]])
 POSITIVES = torch.tensor([[True, True, False], [False, False, True]])
@@ -41,34 +42,18 @@ def test_instances_of_other_labels_join_the_denominator() -> None:
         math.exp(1.0) / (math.exp(1.0) + math.exp(0.2) + math.exp(0.6) + math.exp(0.8))
     )
 
-    loss = contrast_with_instances(
-        label_scores=SCORES,
-        instance_scores=INSTANCES,
-        sampled=SAMPLED,
-        negatives=NEGATIVES,
-        instance_negatives=INSTANCE_NEGATIVES,
-        tau=TAU,
-    )
+    given = {"label_scores": SCORES, "sampled": SAMPLED, "negatives": NEGATIVES, "tau": TAU}
+    strangers = {"instance_scores": INSTANCES, "instance_negatives": INSTANCE_NEGATIVES}
+    loss = contrast_with_instances(**given, **strangers)
 
     assert float(loss) == pytest.approx(-(first + second) / 2)
-
-
-def test_without_strangers_it_is_the_decoupled_softmax() -> None:
-    with_none = contrast_with_instances(
-        label_scores=SCORES,
-        instance_scores=INSTANCES,
-        sampled=SAMPLED,
-        negatives=NEGATIVES,
-        instance_negatives=torch.zeros_like(INSTANCE_NEGATIVES),
-        tau=TAU,
-    )
-    without = decoupled_softmax(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, tau=TAU)
-
-    assert float(with_none) == pytest.approx(float(without))
+    strangers["instance_negatives"] = torch.zeros_like(INSTANCE_NEGATIVES)
+    none = contrast_with_instances(**given, **strangers)
+    assert float(none) == pytest.approx(float(decoupled_softmax(**given))), "without strangers"
 
 
 def test_a_triplet_counts_the_hardest_negatives_that_violate_the_margin() -> None:
-    # Instance 0: 0.2 - 0.8 + 0.3 < 0. Instance 1: 0.3 - 0.5 + 0.3 = 0.1, the hardest of two.
+    # Instance 0: 0.2 - 0.8 + 0.3 < 0. Instance 1, with its hardest negative: 0.3 - 0.5 + 0.3 = 0.1.
     loss = triplet(label_scores=SCORES, sampled=SAMPLED, negatives=NEGATIVES, margin=0.3, hardest=1)
 
     assert float(loss) == pytest.approx(0.1 / 2)
@@ -87,7 +72,7 @@ def test_binary_cross_entropy_is_summed_over_labels() -> None:
 
 
 def test_siamesexmls_likelihood_counts_close_negatives() -> None:
-    # P = .75 exp(2 (s - 1)): of positives at .8 and .5, of the negative at .3; others are too far.
+    # P = .75 exp(2 (s - 1)) for positives at .8 and .5 and a negative at .3; others are too far.
     first = -math.log(0.75 * math.exp(-0.4)) / 2
     second = -math.log(0.75 * math.exp(-1.0)) / 2
     close = -math.log(1 - 0.75 * math.exp(-1.4)) / 2
@@ -106,44 +91,27 @@ def test_siamesexmls_likelihood_counts_close_negatives() -> None:
 
 
 def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
+    """PAL sums over all positives; POL only uses the sampled positive."""
     total = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4))
-    first = ((total - 1.6) + (total - 1.2)) / 2
     second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
-
     everything = POSITIVES | NEGATIVES
-    loss = pick_some_labels(scores=SCORES, targets=POSITIVES, candidates=everything, tau=TAU)
-
-    assert float(loss) == pytest.approx((first + second) / 2)
-
-
-def test_pal_sums_over_the_positives() -> None:
-    total = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4))
-    first = (total - 1.6) + (total - 1.2)
-    second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
-
-    loss = pick_some_labels(
-        scores=SCORES,
-        targets=POSITIVES,
-        candidates=POSITIVES | NEGATIVES,
-        tau=TAU,
-        normalized=False,
-    )
-
-    assert float(loss) == pytest.approx((first + second) / 2)
-
-
-def test_pol_pulls_to_the_sampled_positive_alone() -> None:
-    first = math.log(math.exp(1.6) + math.exp(1.2) + math.exp(0.4)) - 1.6
-    second = math.log(math.exp(0.2) + math.exp(0.6) + math.exp(1.0)) - 1.0
-
-    everything = POSITIVES | NEGATIVES
-    loss = pick_some_labels(scores=SCORES, targets=SAMPLED, candidates=everything, tau=TAU)
-
-    assert float(loss) == pytest.approx((first + second) / 2)
+    for targets, normalized, first in (
+        (POSITIVES, True, ((total - 1.6) + (total - 1.2)) / 2),
+        (POSITIVES, False, (total - 1.6) + (total - 1.2)),
+        (SAMPLED, True, total - 1.6),
+    ):
+        given = {"targets": targets, "candidates": everything, "tau": TAU, "normalized": normalized}
+        loss = pick_some_labels(scores=SCORES, **given)
+        assert float(loss) == pytest.approx((first + second) / 2)
+        back = pick_some_labels(
+            scores=SCORES.T, **given | {"targets": targets.T, "candidates": everything.T}
+        )
+        both = pick_some_both_ways(scores=SCORES, queries=0.3, **given)
+        assert float(both) == pytest.approx(0.3 * float(loss) + 0.7 * float(back))
 
 
 def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict[str, Tensor]:
-    """Every loss of these scores."""
+    """Return every loss of these scores, by name."""
     return {
         "decoupled": decoupled_softmax(
             label_scores=scores, sampled=sampled, negatives=negatives, tau=TAU
@@ -179,7 +147,7 @@ LOSSES = sorted(losses(SCORES, NEGATIVES))
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_pair_that_is_no_negative_has_no_influence(name: str) -> None:
-    """A filtered pair, and a positive that was not drawn, may have any score."""
+    """A filtered pair or a positive that was not drawn may have any score."""
     free = NEGATIVES.clone()
     free[1, 0] = False  # filtered
     changed = SCORES.clone()

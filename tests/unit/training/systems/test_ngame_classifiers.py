@@ -1,4 +1,4 @@
-"""NGAME's second stage: the loss by hand, what it leaves alone, and the key of the fused score."""
+"""NGAME's second stage: its loss by hand, its frozen parts, and keys for the fused score."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,72 +6,39 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from torch.nn.functional import normalize
 
 from service.core.errors import InvalidConfig
 from tests.support.tiny.training import open_tiny_run, write_recipe
-from training.models.two_heads import TwoHeads, with_share
+from tests.unit.training.systems.conftest import (
+    ENCODER,
+    POSITIVES,
+    batch_of,
+    two_headed_task,
+)
+from training.models.two_heads import with_share
 from training.systems.losses import triplet
 from training.systems.ngame_classifiers import NgameClassifiers, Settings, build
-from training.systems.system import EncodedBatch, Task
-
-LABELS, ENCODER, CLASSIFIER = 4, 3, 2
-LABELS_OF = csr_matrix(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], np.float32))  # nobody has label 3
-POSITIVES = torch.from_numpy(LABELS_OF.toarray() > 0)
+from training.systems.system import EncodedBatch
 
 Make = Callable[..., NgameClassifiers]
 
 
 @pytest.fixture
-def vectors() -> torch.Tensor:
-    return torch.randn(6, ENCODER + CLASSIFIER, generator=torch.Generator().manual_seed(2))
-
-
-@pytest.fixture
 def make(vectors: torch.Tensor) -> Make:
     def made(**settings: object) -> NgameClassifiers:
-        return build(Settings(**settings), task(vectors))
+        return build(Settings(**settings), two_headed_task(vectors, activation="none"))
 
     return made
 
 
-def task(vectors: torch.Tensor, *, heads: bool = True) -> Task:
-    two = TwoHeads(inputs=5, encoder=ENCODER, classifier=CLASSIFIER, activation="none")
-    return Task(
-        labels=LABELS,
-        dimension=ENCODER + CLASSIFIER,
-        label_vectors=lambda: vectors[2:].numpy(),
-        instance_vectors=lambda: vectors[:2].numpy(),
-        labels_of=LABELS_OF,
-        heads=two if heads else None,
-    )
-
-
 def batch(vectors: torch.Tensor) -> EncodedBatch:
-    return EncodedBatch(
-        instances=vectors[:2],
-        labels=vectors[2:],
-        rows=torch.arange(2),
-        pool=torch.arange(LABELS),
-        sampled=POSITIVES,
-        positives=POSITIVES,
-        negatives=~POSITIVES,
-        instance_negatives=~torch.eye(2, dtype=torch.bool),
-    )
+    return batch_of(vectors[:2], vectors[2:])
 
 
 def triplets(scores: torch.Tensor, *, margin: float, hardest: int) -> float:
-    negatives = ~POSITIVES
-    return float(
-        triplet(
-            label_scores=scores,
-            sampled=POSITIVES,
-            negatives=negatives,
-            margin=margin,
-            hardest=hardest,
-        )
-    )
+    masks = {"sampled": POSITIVES, "negatives": ~POSITIVES}
+    return float(triplet(label_scores=scores, **masks, margin=margin, hardest=hardest))
 
 
 def test_the_loss_is_that_of_both_heads(vectors: torch.Tensor, make: Make) -> None:
@@ -110,14 +77,14 @@ def test_one_key_has_the_fused_score(vectors: torch.Tensor, make: Make) -> None:
 
     d, c = (normalize(half, dim=-1) for half in (vectors[:, :ENCODER], vectors[:, ENCODER:]))
     psi = normalize(system.head.weight.detach(), dim=-1).clone()
-    psi[3] = c[5]  # it has no row, so its text speaks for it
+    psi[3] = c[5]  # no row has this label, so its text replaces its classifier
     expected = share * (d[:2] @ d[2:].T) + (1 - share) * (c[:2] @ psi.T)
     np.testing.assert_allclose(fused, expected, atol=1e-5)
 
 
 def test_it_needs_heads(vectors: torch.Tensor) -> None:
     with pytest.raises(InvalidConfig, match=r"ngame-classifiers needs the table \[heads\]"):
-        build(Settings(), task(vectors, heads=False))
+        build(Settings(), two_headed_task(vectors, heads=False))
 
 
 def test_over_a_frozen_encoder_the_classifiers_learn_and_d_is_the_first_stages_vector(
@@ -132,7 +99,7 @@ def test_over_a_frozen_encoder_the_classifiers_learn_and_d_is_the_first_stages_v
     trainer = open_tiny_run(recipe, run, *frozen, *heads, *steps)
 
     def hits() -> float:
-        """R@10 of the classifiers alone."""
+        """Return the R@10 of the classifiers alone."""
         instances, keys = trainer.model.memory_keys(lambda done, total: None)
         assert trainer.validation is not None
         return trainer.validation.scores(instances[:, 32:], keys[:, 32:])[0.0]["R@10"]

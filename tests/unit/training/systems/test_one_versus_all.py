@@ -1,4 +1,4 @@
-"""One-versus-all: products in half precision are those of full precision, but for rounding."""
+"""One-versus-all: half-precision products equal full-precision ones up to rounding."""
 
 from pathlib import Path
 

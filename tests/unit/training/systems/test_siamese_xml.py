@@ -1,4 +1,4 @@
-"""SiameseXML: classifiers that start as label vectors and learn over a frozen encoder."""
+"""SiameseXML: classifiers start as label vectors and learn while the encoder is frozen."""
 
 from pathlib import Path
 

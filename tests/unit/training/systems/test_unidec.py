@@ -1,4 +1,4 @@
-"""UniDEC: both losses by hand, keys of known and unknown labels, and a run up to its bundle."""
+"""UniDEC: both losses by hand, keys of known and unknown labels, and a run with its bundle."""
 
 from pathlib import Path
 
@@ -6,67 +6,38 @@ import numpy as np
 import orjson
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 
-from tests.support.tiny.training import open_tiny_run, tiny_dataset, write_recipe
+from tests.support.tiny.training import open_tiny_run, write_recipe
+from tests.unit.training.systems.conftest import (
+    ENCODER,
+    POSITIVES,
+    batch_of,
+    two_headed_task,
+)
 from training.checkpoints.choices import read_novel
 from training.checkpoints.label_keys import read_label_keys
 from training.loop.finish import SHARES, choose_for_inference
 from training.models.torch_encoder import load_encoder
-from training.models.two_heads import TwoHeads, heads_of
-from training.systems.losses import pick_some_labels
-from training.systems.system import EncodedBatch, Task
+from training.models.two_heads import heads_of
+from training.systems.losses import pick_some_both_ways
+from training.systems.system import EncodedBatch
 from training.systems.unidec import Settings, Unidec, build
-
-LABELS, ENCODER, CLASSIFIER = 4, 3, 2
-LABELS_OF = csr_matrix(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], np.float32))  # nobody has label 3
-
-
-@pytest.fixture
-def vectors() -> torch.Tensor:
-    return torch.randn(6, ENCODER + CLASSIFIER, generator=torch.Generator().manual_seed(2))
 
 
 def system(vectors: torch.Tensor, **settings: object) -> Unidec:
-    def of_labels() -> np.ndarray:
-        return vectors[2:].numpy()
-
-    return build(
-        Settings(**settings),
-        Task(
-            labels=LABELS,
-            dimension=ENCODER + CLASSIFIER,
-            label_vectors=of_labels,
-            instance_vectors=lambda: vectors[:2].numpy(),
-            labels_of=LABELS_OF,
-            heads=TwoHeads(inputs=5, encoder=ENCODER, classifier=CLASSIFIER),
-        ),
-    )
+    return build(Settings(**settings), two_headed_task(vectors))
 
 
 def batch(vectors: torch.Tensor) -> EncodedBatch:
-    positives = torch.from_numpy(LABELS_OF.toarray() > 0)
-    sampled = positives.clone()
+    sampled = POSITIVES.clone()
     sampled[0, 1] = False
-    return EncodedBatch(
-        instances=vectors[:2],
-        labels=vectors[2:],
-        rows=torch.arange(2),
-        pool=torch.arange(LABELS),
-        sampled=sampled,
-        positives=positives,
-        negatives=~positives,
-        instance_negatives=~torch.eye(2, dtype=torch.bool),
-    )
+    return batch_of(vectors[:2], vectors[2:], sampled=sampled)
 
 
 def both_ways(scores: torch.Tensor, tau: float) -> torch.Tensor:
-    positives = torch.from_numpy(LABELS_OF.toarray() > 0)
-    everything = torch.ones_like(positives)
-    return 0.5 * pick_some_labels(
-        scores=scores, targets=positives, candidates=everything, tau=tau
-    ) + 0.5 * pick_some_labels(
-        scores=scores.T, targets=positives.T, candidates=everything.T, tau=tau
+    everything = torch.ones_like(POSITIVES)
+    return pick_some_both_ways(
+        scores=scores, targets=POSITIVES, candidates=everything, tau=tau, queries=0.5
     )
 
 
@@ -84,7 +55,7 @@ def test_the_loss_is_the_weighted_sum_of_both_heads(vectors: torch.Tensor) -> No
 
 
 def test_the_papers_classifiers_have_any_length(vectors: torch.Tensor) -> None:
-    """A common factor of both halves, as the encoder's last normalisation makes it, cancels."""
+    """A common factor of both halves, as from the encoder's final normalization, cancels out."""
     made = system(vectors, encoder_weight=0.0, classifier_tau=0.2, normalized=False)
     with torch.no_grad():
         made.head.weight.mul_(3.0)
@@ -161,4 +132,3 @@ def test_shares_and_novel_labels_are_chosen_at_the_end(model: Path, tmp_path: Pa
     np.testing.assert_allclose(np.linalg.norm(keys, axis=1), 1.0, atol=1e-2)
     novel = read_novel(run / "best")
     assert novel is not None and novel.classifiers == "keys"
-    assert len(tiny_dataset().labels) == 16

@@ -1,5 +1,7 @@
-"""The manifest is read as it was written, and every edit is detected."""
+"""A manifest is read as it was written, every edit is detected, and absurd values do no harm."""
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,30 +12,68 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle import manifest
-from service.core.bundle.manifest import Manifest
+from service.core.bundle.bundle import open_bundle
+from service.core.bundle.manifest import FILE_NAME, Manifest
 from service.core.errors import BundleAltered, BundleError, BundleMissing, BundleUnsupported
-from tests.support.tiny.bundles import write_document
+from service.engine.trial import first_answer
+from tests.support.tiny.bundles import write_document, write_whole_bundle
 from tests.support.tiny.encoder import tiny_facts
-from tests.support.tiny.novel import FACTS as NOVEL
+
+Key = tuple[str, ...]
+
+ABSURD = (0, -1, 10**9, 10**18, 2**63, 0.0, -0.5, 0.5, 1e9, 1e308, 1e-300, True, "1", None, [], {})
+# Values that no numeric field may have. (An event's number may be any below 2**63.)
+NEVER = (2**63, 1e308, True, "1", [], {})
+NEGATIVE = {"text_threshold", "query_threshold", "intercept"}  # fields that may be negative
+LEARNED = {"log": "0f" * 16, "version": 3}
 
 
 @pytest.fixture(scope="module")
-def facts(tiny_bundle_folder: Path) -> Manifest:
-    return manifest.read(tiny_bundle_folder)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with every optional part; do not change it."""
+    return write_whole_bundle(tmp_path_factory.mktemp("manifests") / "whole")
+
+
+@pytest.fixture(scope="module")
+def document(whole: Path) -> dict[str, Any]:
+    return {**orjson.loads((whole / FILE_NAME).read_bytes()), "learned": LEARNED}
+
+
+@pytest.fixture(scope="module")
+def copy(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(whole, tmp_path_factory.mktemp("manifests") / "copy"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, facts: Manifest) -> Path:
+def folder(copy: Path, document: dict[str, Any]) -> Path:
+    """A bundle whose manifest a test may change; the next test gets the original manifest."""
+    write_document(copy, document)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def facts(whole: Path) -> Manifest:
+    return manifest.read(whole)
+
+
+def numbers(value: Any, path: Key = ()) -> Iterator[Key]:
+    """Yield the path of every number in a document."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from numbers(inner, (*path, name))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def changed(document: dict[str, Any], path: Key, value: object) -> dict[str, Any]:
+    name, *rest = path
+    inner = changed(document[name], tuple(rest), value) if rest else value
+    return {**document, name: inner}
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path, facts: Manifest) -> None:
     manifest.write(facts, tmp_path)
-    return tmp_path
-
-
-def document(folder: Path) -> dict[str, Any]:
-    return orjson.loads((folder / "manifest.json").read_bytes())
-
-
-def test_a_manifest_is_read_as_it_was_written(folder: Path, facts: Manifest) -> None:
-    assert manifest.read(folder) == facts
+    assert manifest.read(tmp_path) == facts
 
 
 @settings(max_examples=30)
@@ -54,69 +94,22 @@ def test_any_numbers_and_names_are_read_as_written(
     metrics: dict[str, float],
 ) -> None:
     folder = tmp_path_factory.mktemp("manifest")
-    changed = replace(
+    other = replace(
         facts,
         name=name,
         encoder=tiny_facts(query_prompt=name),
         predictor=replace(facts.predictor, tau=tau),
         metrics=metrics,
     )
-    manifest.write(changed, folder)
-    assert manifest.read(folder) == changed
+    manifest.write(other, folder)
+    assert manifest.read(folder) == other
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [
-        ("predictor", "tau", 0.2),
-        ("predictor", "depth", 11),
-        ("encoder", "max_tokens", 512),
-        ("memory", "labels", 7),
-        ("metrics", "parity.cosine_mean", 0.5),
-    ],
-)
-def test_an_edited_value_is_detected(folder: Path, section: str, key: str, value: object) -> None:
-    edited = document(folder)
-    edited[section][key] = value
-    (folder / "manifest.json").write_bytes(orjson.dumps(edited))
-    with pytest.raises(BundleAltered, match=r"manifest\.json differs from its own checksum"):
-        manifest.read(folder)
-
-
-def test_the_order_of_the_keys_does_not_matter(folder: Path, facts: Manifest) -> None:
-    backwards = dict(reversed(document(folder).items()))
-    (folder / "manifest.json").write_bytes(orjson.dumps(backwards))
-    assert manifest.read(folder) == facts
-
-
-@pytest.mark.parametrize("version", [0, 2, 4, "1", None])
-def test_another_version_is_unsupported(folder: Path, version: object) -> None:
-    write_document(folder, document(folder) | {"version": version})
-    with pytest.raises(BundleUnsupported) as raised:
-        manifest.read(folder)
-    assert str(raised.value) == (
-        f"{folder / 'manifest.json'} has format version {version!r}, but this build of Keymatch"
-        " reads only version 1: export it again with `python -m export`"
-    )
-
-
-def test_irenes_facts_are_read_as_written(tmp_path: Path, facts: Manifest) -> None:
-    changed = replace(facts, novel=NOVEL)
-    manifest.write(changed, tmp_path)
-    assert manifest.read(tmp_path) == changed
-
-
-def test_facts_that_are_none_are_left_out(folder: Path, facts: Manifest) -> None:
-    assert facts.novel is None
-    assert "novel" not in document(folder)
-    assert set(document(folder)["predictor"]) == {"tau", "depth", "memorization"}
-
-
-@pytest.mark.parametrize("version", [True, 1.0])
-def test_a_version_that_is_not_an_integer_is_refused(folder: Path, version: object) -> None:
-    write_document(folder, document(folder) | {"version": version})
-    with pytest.raises(BundleAltered, match="version"):
-        manifest.read(folder)
+def test_facts_that_are_none_are_left_out(tiny_bundle_folder: Path) -> None:
+    assert manifest.read(tiny_bundle_folder).novel is None
+    document = orjson.loads((tiny_bundle_folder / FILE_NAME).read_bytes())
+    assert "novel" not in document
+    assert set(document["predictor"]) == {"tau", "depth", "memorization"}
 
 
 def test_the_fingerprint_changes_with_every_fact(facts: Manifest) -> None:
@@ -125,68 +118,199 @@ def test_the_fingerprint_changes_with_every_fact(facts: Manifest) -> None:
     assert manifest.fingerprint(replace(facts)) == manifest.fingerprint(facts)
 
 
-@pytest.mark.parametrize("content", [b"[]", b"null", b"3", b"{}", b'{"format": "other"}'])
-def test_json_of_another_format_is_unsupported(folder: Path, content: bytes) -> None:
-    (folder / "manifest.json").write_bytes(content)
-    with pytest.raises(BundleUnsupported, match="does not describe a keymatch-bundle"):
-        manifest.read(folder)
+# Edits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50])
-def test_a_file_that_is_not_json_is_altered(folder: Path, content: bytes) -> None:
-    (folder / "manifest.json").write_bytes(content)
-    with pytest.raises(BundleAltered, match=r"manifest\.json is not JSON"):
-        manifest.read(folder)
+def test_the_order_of_the_keys_does_not_matter(folder: Path) -> None:
+    before = manifest.read(folder)
+    backwards = dict(reversed(orjson.loads((folder / FILE_NAME).read_bytes()).items()))
+    (folder / FILE_NAME).write_bytes(orjson.dumps(backwards))
+    assert manifest.read(folder) == before
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value", "where"),
-    [
-        ("predictor", "tau", "0.1", r"predictor\.tau"),
-        ("encoder", "dimension", 16.5, r"encoder\.dimension"),
-        ("memory", "surprise", 1, r"memory\.surprise"),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_named(
-    folder: Path, section: str, key: str, value: object, where: str
-) -> None:
-    wrong = document(folder)
-    wrong[section][key] = value
-    write_document(folder, wrong)
-    with pytest.raises(BundleAltered, match=where):
-        manifest.read(folder)
-
-
-def test_a_missing_section_is_named(folder: Path) -> None:
-    wrong = document(folder)
-    del wrong["predictor"]
-    write_document(folder, wrong)
-    with pytest.raises(BundleAltered, match="predictor"):
-        manifest.read(folder)
+def test_any_edited_number_is_detected(folder: Path) -> None:
+    written = orjson.loads((folder / FILE_NAME).read_bytes())
+    for path in numbers(written):
+        if path != ("version",):
+            (folder / FILE_NAME).write_bytes(orjson.dumps(changed(written, path, 3.25)))
+            with pytest.raises(BundleAltered, match=r"manifest\.json differs from its own che"):
+                manifest.read(folder)
 
 
 def test_every_flipped_bit_is_detected_or_changes_nothing(folder: Path, facts: Manifest) -> None:
-    """Only a flip in white space, or in the case of an escape, may change nothing."""
-    whole = (folder / "manifest.json").read_bytes()
-    for place in range(0, len(whole), 7):
+    """A flip may go unnoticed only in white space or in the letter case of an escape sequence."""
+    manifest.write(facts, folder)
+    whole = (folder / FILE_NAME).read_bytes()
+    for place in range(0, len(whole), 17):
         flipped = bytearray(whole)
         flipped[place] ^= 0x01
-        (folder / "manifest.json").write_bytes(flipped)
+        (folder / FILE_NAME).write_bytes(flipped)
         try:
             assert manifest.read(folder) == facts
         except BundleError as error:
-            assert "manifest.json" in str(error)
+            assert FILE_NAME in str(error)
 
 
-def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("not a folder")
-    for place in (tmp_path, tmp_path / "nowhere", file):
-        with pytest.raises(BundleMissing, match=r"manifest\.json is missing"):
-            manifest.read(place)
+@pytest.mark.parametrize("version", [0, 2, 4, "1", None])
+def test_another_version_is_unsupported(
+    folder: Path, document: dict[str, Any], version: object
+) -> None:
+    write_document(folder, document | {"version": version})
+    with pytest.raises(BundleUnsupported) as raised:
+        manifest.read(folder)
+    assert str(raised.value) == (
+        f"{folder / FILE_NAME} has format version {version!r}, but this build of Keymatch"
+        " reads only version 1: export it again with `keymatch export`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "said"),
+    [
+        *(
+            (content, BundleUnsupported, "does not describe a keymatch-bundle")
+            for content in (b"[]", b"null", b"3", b"{}", b'{"format": "other"}')
+        ),
+        *(
+            (content, BundleAltered, r"manifest\.json is not JSON")
+            for content in (b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50)
+        ),
+    ],
+)
+def test_other_content_is_refused(
+    folder: Path, content: bytes, error: type[Exception], said: str
+) -> None:
+    (folder / FILE_NAME).write_bytes(content)
+    with pytest.raises(error, match=said):
+        manifest.read(folder)
 
 
 def test_a_manifest_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").mkdir()
+    (tmp_path / FILE_NAME).mkdir()
     with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read"):
         manifest.read(tmp_path)
+
+
+def test_a_manifest_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / FILE_NAME).open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(BundleAltered, match="has more than 16777216 bytes"):
+        manifest.read(tmp_path)
+
+
+# Ranges ---------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_number_is_tried(document: dict[str, Any]) -> None:
+    tried = {path[0] for path in numbers(document)}
+    parts = {"encoder", "memory", "index", "predictor", "novel", "items"}
+    assert tried == parts | {"version", "files", "learned", "metrics", "reranker"}
+
+
+def test_a_number_that_cannot_be_one_is_refused_by_its_name(
+    folder: Path, document: dict[str, Any]
+) -> None:
+    for path in numbers(document):
+        for value in (*NEVER, *(() if path[-1] in NEGATIVE else (-1,))):
+            if path[0] == "metrics" and value in (2**63, 1e308, -1):
+                continue  # a metric may be any finite number
+            write_document(folder, changed(document, path, value))
+            with pytest.raises(BundleError) as refused:
+                manifest.read(folder)
+            assert str(folder / FILE_NAME) in str(refused.value), (path, value)
+            if path != ("version",):
+                assert f"{FILE_NAME}: {'.'.join(path)}" in str(refused.value), (path, value)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "0x10", "1_000"])
+def test_a_number_that_json_does_not_have_is_refused(folder: Path, text: str) -> None:
+    content = (folder / FILE_NAME).read_bytes()
+    for before in (b'"tau":0.1', b'"ef":64', b'"depth":10'):
+        assert before in content
+        name = before.split(b":")[0]
+        (folder / FILE_NAME).write_bytes(content.replace(before, name + b":" + text.encode()))
+        with pytest.raises(BundleAltered, match=r"manifest\.json is not JSON"):
+            manifest.read(folder)
+
+
+def test_numbers_that_are_not_refused_are_harmless(folder: Path, document: dict[str, Any]) -> None:
+    """Any number leads to an error that names the bundle, or to a finite answer."""
+    opened = 0
+    for path in numbers(document):
+        for value in ABSURD:
+            write_document(folder, changed(document, path, value))
+            try:
+                first_answer(open_bundle(folder, verify=path[0] != "files"))
+                opened += 1
+            except BundleError as error:
+                assert folder.name in str(error), (path, value)
+    assert opened > 20
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        ("predictor.tau", 0, "greater than or equal to 0.000001"),
+        ("predictor.tau", -1, "greater than or equal to 0.000001"),
+        ("predictor.tau", "0.1", "valid number"),
+        ("predictor.depth", 10**9, "less than or equal to 2000"),
+        ("predictor.depth", 0, "greater than or equal to 1"),
+        ("predictor.memorization", 1.5, "less than or equal to 1"),
+        ("index.ef", 0, "greater than or equal to 8"),
+        ("index.m", 1, "greater than or equal to 4"),
+        ("encoder.max_tokens", 10**9, "less than or equal to 32768"),
+        ("encoder.dimension", 10**9, "less than or equal to 16384"),
+        ("encoder.dimension", 16.5, "integer"),
+        ("memory.labels", -1, "greater than or equal to 0"),
+        ("memory.surprise", 1, "nexpected"),
+        ("items.attended", 10**9, "less than or equal to 1000"),
+        ("reranker.candidates", 10**9, "less than or equal to 2000"),
+        ("reranker.slope", 0, "greater than 0"),
+        ("reranker.predictor.tau", 0, "greater than or equal to 0.000001"),
+        ("novel.refinement.shortlist", 10**9, "less than or equal to 2000"),
+        ("novel.refinement.length", 0, "greater than 0"),
+        ("learned.version", -1, "greater than or equal to 0"),
+        ("version", True, "integer"),
+        ("version", 1.0, "integer"),
+        ("name", "x" * 10_001, "at most 10000 characters"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(
+    folder: Path, document: dict[str, Any], where: str, value: object, said: str
+) -> None:
+    write_document(folder, changed(document, tuple(where.split(".")), value))
+    with pytest.raises(BundleAltered, match=said) as refused:
+        manifest.read(folder)
+    assert f"{FILE_NAME}: {where}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bytes": -1, "sha256": "0" * 64}, r"keys\.npy\.bytes: .*greater than or equal to 0"),
+        ({"bytes": 1, "sha256": "0"}, r"keys\.npy\.sha256: .*should match pattern"),
+    ],
+)
+def test_facts_of_a_file_have_ranges(
+    folder: Path, document: dict[str, Any], change: dict[str, object], said: str
+) -> None:
+    write_document(folder, changed(document, ("files", "keys.npy"), change))
+    with pytest.raises(BundleAltered, match=said):
+        manifest.read(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/keys.npy", "a/../keys.npy", "a//b", "."])
+def test_a_file_outside_of_the_folder_is_refused(
+    folder: Path, document: dict[str, Any], name: str
+) -> None:
+    file = {"bytes": 1, "sha256": "0" * 64}
+    write_document(folder, changed(document, ("files", name), file))
+    with pytest.raises(BundleAltered, match="path of a file below the folder"):
+        manifest.read(folder)
+
+
+def test_a_missing_section_is_named(folder: Path, document: dict[str, Any]) -> None:
+    rest = {name: value for name, value in document.items() if name != "predictor"}
+    write_document(folder, rest)
+    with pytest.raises(BundleAltered, match="predictor"):
+        manifest.read(folder)

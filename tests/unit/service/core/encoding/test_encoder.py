@@ -1,4 +1,4 @@
-"""The ONNX encoder: token limit, prompts, batches, and refusal of damaged files."""
+"""The ONNX encoder: token limit, prompts, batches, and the refusal of damaged files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import load, numpy_helper
+from tokenizers import Tokenizer
 
+from service.cli.check import check
+from service.core.bundle.bundle import open_bundle
 from service.core.encoding import encoder as encoder_module
-from service.core.encoding.encoder import OnnxEncoder, encode, encode_all
+from service.core.encoding.encoder import (
+    OnnxEncoder,
+    encode,
+    encode_all,
+    load_tokenizer,
+    require_full_length,
+)
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.types import Role
+from service.engine.loaded_bundle import load_bundle
+from service.settings import EngineSettings
+from tests.support.tiny.bundles import sign_again
 from tests.support.tiny.encoder import (
     DIMENSION,
     VOCABULARY,
@@ -45,7 +57,7 @@ def tiny(opened: Callable[..., OnnxEncoder]) -> OnnxEncoder:
 
 
 def test_a_vector_equals_one_computed_by_hand(tiny: OnnxEncoder, folder: Path) -> None:
-    """The mean of the letters' embeddings between [CLS] and [SEP], divided by its length."""
+    """The vector is the mean embedding of [CLS], the letters and [SEP], divided by its length."""
     (letters,) = (
         numpy_helper.to_array(tensor)
         for tensor in load(folder / "encoder.onnx").graph.initializer
@@ -65,14 +77,13 @@ def test_any_text_has_a_unit_vector(tiny: OnnxEncoder, text: str) -> None:
     assert np.linalg.norm(vectors) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_no_texts_have_no_vectors(tiny: OnnxEncoder) -> None:
-    assert encode(tiny, [], role=Role.QUERY).shape == (0, DIMENSION)
-    assert encode_all(tiny, [], role=Role.QUERY, threads=2).shape == (0, DIMENSION)
-
-
-def test_dimension_and_fingerprint_are_the_manifests(opened: Callable[..., OnnxEncoder]) -> None:
+def test_no_texts_have_no_vectors_of_the_manifests_dimension(
+    opened: Callable[..., OnnxEncoder],
+) -> None:
     encoder = opened(fingerprint="print")
     assert (encoder.dimension, encoder.fingerprint) == (DIMENSION, "print")
+    assert encode(encoder, [], role=Role.QUERY).shape == (0, DIMENSION)
+    assert encode_all(encoder, [], role=Role.QUERY, threads=2).shape == (0, DIMENSION)
 
 
 # Tokens ----------------------------------------------------------------------------------
@@ -81,16 +92,11 @@ def test_dimension_and_fingerprint_are_the_manifests(opened: Callable[..., OnnxE
 def test_a_long_text_is_cut_between_its_special_tokens(
     opened: Callable[..., OnnxEncoder],
 ) -> None:
-    (short, long) = opened(max_tokens=5).tokenize(["ab", "abcdefgh"], role=Role.QUERY)
+    encoder = opened(max_tokens=5)
+    (short, long) = encoder.tokenize(["ab", "abcdefgh"], role=Role.QUERY)
     assert short == [CLS, VOCABULARY["a"], VOCABULARY["##b"], SEP]
     assert long == [CLS, VOCABULARY["a"], VOCABULARY["##b"], VOCABULARY["##c"], SEP]
-
-
-def test_tokens_beyond_the_maximum_do_not_change_the_vector(
-    opened: Callable[..., OnnxEncoder],
-) -> None:
-    encoder = opened(max_tokens=6)
-    first, second = encode(encoder, ["abcdXXXX", "abcdYY"], role=Role.QUERY)
+    first, second = encode(encoder, ["abcXXXX", "abcYY"], role=Role.QUERY)
     assert np.array_equal(first, second)
 
 
@@ -115,41 +121,49 @@ def test_several_texts_have_the_vectors_of_each_alone_in_order(
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_batches_run_where_they_change_no_bit_or_where_the_caller_allows_the_last_bits(
-    opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cases = (
+def batches_of(
+    encoder: OnnxEncoder, tokens: list[list[int]], *, together: bool, patch: pytest.MonkeyPatch
+) -> list[list[int]]:
+    """Embed `tokens`; return the texts' token counts in each batch that the graph gets."""
+    seen: list[list[int]] = []
+    run = encoder.embed_batch
+    patch.setattr(
+        encoder, "embed_batch", lambda batch: (seen.append(list(map(len, batch))), run(batch))[1]
+    )
+    encoder.embed(tokens, together=together)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("quantization", "batch_invariant", "together", "sizes"),
+    [
         ("none", True, True, [5]),
         ("int8", False, True, [1] * 5),
         ("none", True, False, [1] * 5),
         ("static-int8", True, False, [5]),
-    )
-    for quantization, batch_invariant, together, sizes in cases:
-        encoder = opened(quantization=quantization, batch_invariant=batch_invariant)
-        seen: list[int] = []
-        run = encoder.embed_batch
-        monkeypatch.setattr(
-            encoder,
-            "embed_batch",
-            lambda tokens, run=run, seen=seen: (seen.append(len(tokens)), run(tokens))[1],
-        )
-        encoder.embed(encoder.tokenize(TEXTS, role=Role.QUERY), together=together)
-        assert seen == sizes
+    ],
+)
+def test_batches_run_if_they_change_no_bit_or_if_the_caller_allows_the_last_bits(
+    opened: Callable[..., OnnxEncoder],
+    quantization: str,
+    batch_invariant: bool,
+    together: bool,
+    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = opened(quantization=quantization, batch_invariant=batch_invariant)
+    tokens = encoder.tokenize(TEXTS, role=Role.QUERY)
+    seen = batches_of(encoder, tokens, together=together, patch=monkeypatch)
+    assert list(map(len, seen)) == sizes
 
 
 def test_a_batch_holds_texts_of_similar_length(
     opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 2)
+    tokens = [[1] * 5, [1], [1] * 9, [1] * 2]
     encoder = opened(batch_invariant=True)
-    run, seen = encoder.embed_batch, []
-    monkeypatch.setattr(
-        encoder,
-        "embed_batch",
-        lambda tokens: (seen.append([len(ids) for ids in tokens]), run(tokens))[1],
-    )
-    encoder.embed([[1] * 5, [1], [1] * 9, [1] * 2], together=True)
-    assert seen == [[1, 2], [5, 9]]
+    assert batches_of(encoder, tokens, together=True, patch=monkeypatch) == [[1, 2], [5, 9]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -195,9 +209,33 @@ def test_a_file_that_cannot_be_loaded_is_named(
         OnnxEncoder(tmp_path, tiny_facts())
 
 
-def test_another_seed_is_another_encoder(tmp_path: Path, tiny: OnnxEncoder) -> None:
-    write_tiny_encoder(tmp_path, seed=1)
-    other = OnnxEncoder(tmp_path, tiny_facts())
-    assert not np.allclose(
-        encode(other, ["tent"], role=Role.QUERY), encode(tiny, ["tent"], role=Role.QUERY)
-    )
+def test_the_tokenizer_says_which_end_of_a_long_text_is_cut(folder: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(9, direction="left")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    right = load_tokenizer(folder / "tokenizer.json", max_tokens=4)
+    left = load_tokenizer(tmp_path / "tokenizer.json", max_tokens=4)
+    assert right.encode("a b c").tokens == ["[CLS]", "a", "b", "[SEP]"]
+    assert left.encode("a b c").tokens == ["[CLS]", "b", "c", "[SEP]"]
+
+
+def test_a_graph_that_reads_less_than_the_limit_is_not_served(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    """RoBERTa has 514 positions but reads 512 tokens, and older manifests say 514."""
+    folder = make_bundle(max_tokens=32)
+    write_tiny_encoder(folder, positions=31)
+    sign_again(folder)
+    bundle = open_bundle(folder)
+    encoder = OnnxEncoder(folder, bundle.manifest.encoder)
+    assert encode(encoder, ["tent"], role=Role.QUERY).shape == (1, DIMENSION)
+    for refused in (
+        lambda: require_full_length(bundle, encoder),
+        lambda: load_bundle(folder, None, EngineSettings(threads=1)),
+        lambda: check(bundle=folder),
+    ):
+        with pytest.raises(BundleUnsupported, match="fails on a text of 32 tokens, its limit"):
+            refused()
+    write_tiny_encoder(folder, positions=32)
+    sign_again(folder)
+    assert check(bundle=folder) == 0

@@ -31,72 +31,45 @@ def rows(*values: list[float]) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def listed(
-    similarities: np.ndarray, *, texts: np.ndarray, queries: np.ndarray | None
-) -> Shortlisted:
-    """A shortlist of labels 10, 11, ..."""
-    return Shortlisted(
-        rows=10 + np.tile(np.arange(similarities.shape[1]), (len(similarities), 1)),
-        similarities=similarities,
-        text_scores=texts,
-        query_scores=np.full_like(texts, NAN) if queries is None else queries,
-    )
-
-
-def associated_labels(listed: Shortlisted, refinement: Refinement) -> np.ndarray:
-    votes = votes_for(listed, refinement)
-    return most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
-
-
-def test_zero_shot_keeps_the_most_similar_survivors() -> None:
-    places = associated_labels(
-        listed(
-            rows([0.9, 0.8, 0.7, 0.6, 0.5]), texts=rows([0.3, 0.1, 0.2, 0.9, 0.9]), queries=None
+@pytest.mark.parametrize(
+    ("similarities", "texts", "queries", "places"),
+    [
+        pytest.param(
+            [0.9, 0.8, 0.7, 0.6, 0.5],
+            [0.3, 0.1, 0.2, 0.9, 0.9],
+            None,
+            [0, 2, 3],
+            id="zero-shot keeps the most similar survivors",
         ),
-        a_refinement(),
-    )
-    assert places.tolist() == [[0, 2, 3]]
-
-
-def test_one_shot_prefers_labels_that_agree_with_text_and_query() -> None:
-    places = associated_labels(
-        listed(
-            rows([0.9, 0.8, 0.7, 0.6, 0.5]),
-            texts=rows([0.3, 0.3, 0.3, 0.3, 0.1]),
-            queries=rows([0.1, 0.6, 0.1, 0.5, 0.9]),
+        pytest.param(
+            [0.9, 0.8, 0.7, 0.6, 0.5],
+            [0.3, 0.3, 0.3, 0.3, 0.1],  # the last label's text score is too low for any query score
+            [0.1, 0.6, 0.1, 0.5, 0.9],
+            [1, 3, 0],
+            id="one-shot prefers labels that agree with text and query",
         ),
-        a_refinement(),
-    )
-    assert places.tolist() == [[1, 3, 0]], (
-        "the last label scores the text too low, whatever it scores the query"
-    )
-
-
-def test_a_label_without_a_query_is_zero_shot() -> None:
-    scores = rows([0.3, 0.3, 0.3, 0.3])
-    places = associated_labels(
-        listed(rows([0.9, 0.8, 0.7, 0.6]), texts=scores, queries=rows([NAN, NAN, NAN, NAN])),
-        a_refinement(),
-    )
-    assert places.tolist() == [[0, 1, 2]]
-
-
-def test_possibly_no_label_survives() -> None:
-    places = associated_labels(
-        listed(rows([0.9, 0.8]), texts=rows([0.1, 0.0]), queries=None),
-        a_refinement(),
-    )
-    assert places.tolist() == [[-1] * ASSOCIATED]
-
-
-def test_empty_places_of_a_shortlist_never_survive() -> None:
-    places = associated_labels(
-        listed(
-            rows([0.9, -np.inf, -np.inf, -np.inf]), texts=rows([0.9, 0.9, 0.9, 0.9]), queries=None
+        pytest.param(
+            [0.9, 0.8, 0.7, 0.6], [0.3] * 4, [NAN] * 4, [0, 1, 2], id="no query is zero-shot"
         ),
-        a_refinement(),
+        pytest.param([0.9, 0.8], [0.1, 0.0], None, [-1, -1, -1], id="no label survives"),
+        pytest.param(
+            [0.9, *[-np.inf] * 3], [0.9] * 4, None, [0, -1, -1], id="empty places never survive"
+        ),
+    ],
+)
+def test_associated_labels(
+    similarities: list[float], texts: list[float], queries: list[float] | None, places: list[int]
+) -> None:
+    """The shortlist holds the labels 10, 11, ...; `places` are positions in it, -1 for none."""
+    listed = Shortlisted(
+        rows=10 + np.arange(len(similarities))[None],
+        similarities=rows(similarities),
+        text_scores=rows(texts),
+        query_scores=rows([NAN] * len(texts) if queries is None else queries),
     )
-    assert places.tolist() == [[0, -1, -1]]
+    votes = votes_for(listed, a_refinement())
+    found = most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
+    assert found.tolist() == [places]
 
 
 def test_a_score_equal_to_the_threshold_reaches_it() -> None:
@@ -112,9 +85,6 @@ def test_pooling_weighs_by_votes_and_similarity() -> None:
     votes, similarities = np.array([[1, 2, 0, 1]]), rows([0.9, 0.9, 0.8, 0.9 - 0.1 * np.log(2)])
     weights = pool_weights(votes, similarities, temperature=0.1)
     assert weights[0] == pytest.approx(np.array([2, 4, 0, 1]) / 7)
-
-
-def test_without_survivors_all_pooling_weights_are_zero() -> None:
     no_survivor = rows([-np.inf, -np.inf])
     assert pool_weights(np.array([[0, 0]]), no_survivor, temperature=0.1).tolist() == [[0.0, 0.0]]
 
@@ -187,7 +157,7 @@ def test_pooled_survivors_are_combined_as_one_vector(labels: NovelLabels) -> Non
 
 def test_a_text_is_shifted_by_its_neighbours_offset(labels: NovelLabels) -> None:
     one = replace(a_refinement(text=0.3, shortlist=1), pooling=0.2, residual=1.0)
-    texts = rows([0.6, 0.8, 0.0, 0.0])  # the second is nearest
+    texts = rows([0.6, 0.8, 0.0, 0.0])  # nearest to the second label's text
     represented = replace(labels, refinement=one).represent(texts)
     assert represented.vectors[0] == pytest.approx(unit(texts[0] + SEEN[1] - KEYS[1]), abs=1e-3)
     half = replace(labels, refinement=replace(one, residual=0.5)).represent(texts)

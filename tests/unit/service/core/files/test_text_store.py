@@ -1,10 +1,10 @@
-"""Text stores: every text, in any script, is read as written and can be found."""
+"""A text store reads every text, in any script, as it was written, and can find it."""
 
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import BundleAltered
@@ -16,11 +16,12 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 def store(folder: Path, *content: str, lookup: bool = True) -> TextStore:
     text_store.write(folder / "store", content, lookup=lookup)
-    return TextStore(folder / "store")
+    return TextStore(folder / "store", lookup=lookup)
 
 
 @settings(max_examples=60)
 @given(st.lists(any_text, max_size=8), any_text)
+@example([], "anything")
 def test_every_text_is_read_as_written_and_found(content: list[str], other: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         opened = store(Path(folder), *content)
@@ -30,17 +31,8 @@ def test_every_text_is_read_as_written_and_found(content: list[str], other: str)
             assert opened[opened.find(text)] == text
         assert [content[place] for place in opened.filled()] == [text for text in content if text]
         assert (opened.find(other) is None) == (other not in content)
-
-
-@settings(max_examples=60)
-@given(st.lists(any_text, max_size=8), any_text)
-def test_the_texts_above_another_follow_in_order(content: list[str], border: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        texts = store(Path(folder), *content)
-        above = texts.order[texts.place_above(border) :].tolist()
-        assert [texts[position] for position in above] == sorted(
-            text for text in content if text > border
-        )
+        above = opened.order[opened.place_above(other) :].tolist()
+        assert [opened[place] for place in above] == sorted(t for t in content if t > other)
 
 
 def test_lookup_is_ordered_by_utf8_bytes_not_by_utf16_code_units(tmp_path: Path) -> None:
@@ -49,27 +41,18 @@ def test_lookup_is_ordered_by_utf8_bytes_not_by_utf16_code_units(tmp_path: Path)
     assert [opened.find(text) for text in ("\U0001f600", "\ufffd", "é", "e", "")] == [0, 1, 2, 3, 4]
 
 
-def test_an_empty_store_holds_and_finds_nothing(tmp_path: Path) -> None:
-    opened = store(tmp_path)
-    assert len(opened) == 0
-    assert list(opened) == []
-    assert opened.find("anything") is None
-
-
 def test_a_store_of_empty_texts_keeps_their_number(tmp_path: Path) -> None:
-    assert list(store(tmp_path, "", "")) == ["", ""]
-
-
-def test_a_position_after_the_last_is_an_error(tmp_path: Path) -> None:
+    opened = store(tmp_path, "", "")
+    assert list(opened) == ["", ""]
     with pytest.raises(IndexError):
-        store(tmp_path, "only")[1]
+        opened[2]
 
 
 def test_find_needs_a_store_with_lookup(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="without lookup"):
-        store(tmp_path, "a", lookup=False).find("a")
-    with pytest.raises(TypeError, match="without lookup"):
-        store(tmp_path, "a", lookup=False).place_above("a")
+    opened = store(tmp_path, "a", lookup=False)
+    for ask in (opened.find, opened.place_above):
+        with pytest.raises(TypeError, match="without lookup"):
+            ask("a")
 
 
 @pytest.mark.parametrize("content", [b"", b"shor", b"longer than it was"])

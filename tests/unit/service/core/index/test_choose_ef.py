@@ -1,4 +1,4 @@
-"""The smallest ef for a recall: by a search of known recall, and by a real graph."""
+"""The smallest ef that reaches a recall is found, for simulated searches and a real graph."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ import pytest
 
 from service.core.errors import InvalidInput
 from service.core.index.choose_ef import choose_ef
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Rows
+from tests.support.vectors import built, units
 
 DEPTH = 10
 
 
 def random_vectors(count: int, *, seed: int) -> Floats:
-    vectors = np.random.default_rng(seed).standard_normal((count, 32)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units(count, 32, seed=seed)
 
 
 class Losing:
-    """A search that returns the nearest rows, of which `losing(ef)` are replaced by row -1."""
+    """A search whose last rows are missing: `losing` maps the least ef to how many are missing."""
 
     def __init__(self, keys: Floats, losing: dict[int, int]) -> None:
         self.keys, self.losing, self.asked = keys.astype(np.float32), losing, list[int]()
@@ -62,10 +62,7 @@ def test_a_recall_out_of_reach_is_an_error_that_says_what_is_reached() -> None:
 
 def test_a_real_graph_reaches_it(tmp_path: Path) -> None:
     keys, queries = random_vectors(3000, seed=0).astype(np.float16), random_vectors(50, seed=1)
-    faiss = load_library("faiss")
-    path = tmp_path / "index"
-    faiss.build(keys, IndexParameters(m=4, ef_construction=16), path, lambda rows: None)
-    segment = faiss.open(path, rows=len(keys), dimension=32)
+    segment = built(keys, tmp_path / "index", IndexParameters(m=4, ef_construction=16))
     found = chosen(segment, keys, queries, 0.9)
     assert found.recall >= 0.9
     assert found.ef > DEPTH

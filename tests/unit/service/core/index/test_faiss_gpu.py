@@ -1,6 +1,6 @@
-"""The adapter of faiss on a GPU: refusals as they are, and its calls over faiss on the processor.
+"""The adapter of faiss on a GPU, tested with a stand-in that runs faiss on the CPU.
 
-The stand-in has the names of faiss's classes for a GPU; `python -m loadtests.gpu` runs real ones.
+The stand-in has the names of faiss's GPU classes; `python -m loadtests.gpu` runs the real ones.
 """
 
 import gc
@@ -15,7 +15,7 @@ import pytest
 from service.core.errors import DeviceUnavailable
 from service.core.index import faiss_gpu
 from service.core.index.devices import device_module
-from tests.support.device.vectors import QUERIES, slow_search, unit_rows
+from tests.support.vectors import QUERIES, slow_search, unit_rows
 
 
 class Resources:
@@ -24,7 +24,7 @@ class Resources:
 
 
 class Index:
-    """A flat index that fails where two threads use it, or one frees it beside another."""
+    """A flat index that fails if two threads use it at once, or if it is freed during a search."""
 
     alive, running = 0, 0
 

@@ -1,4 +1,4 @@
-"""Every index library, compared with a full scan: searches, filters, files that are refused."""
+"""Every index library finds what a full scan finds, with and without filters; bad files fail."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,53 +7,49 @@ import numpy as np
 import pytest
 
 from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
-from service.core.index.libraries import IndexParameters, SegmentLibrary, load_library
+from service.core.index.frozen_segment import build_segment, open_segment
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import RowFilter, Segment, batches
+from tests.support.vectors import DIMENSION, bitmap, built, unit_rows, units
 
-ROWS, DIMENSION = 60, 8
+ROWS = 60
 PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
 
 
 @pytest.fixture(params=["faiss", "hnswlib"])
-def library(request: pytest.FixtureRequest) -> SegmentLibrary:
+def library(request: pytest.FixtureRequest) -> str:
     if find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    return load_library(request.param)
+    return request.param
 
 
 @pytest.fixture(scope="module")
 def vectors() -> np.ndarray:
-    drawn = np.random.default_rng(1).standard_normal((ROWS, DIMENSION))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
+    return unit_rows(ROWS, seed=1)
 
 
 @pytest.fixture(scope="module")
 def queries() -> np.ndarray:
-    drawn = np.random.default_rng(2).standard_normal((5, DIMENSION))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return units(5, seed=2)
 
 
 @pytest.fixture
-def path(library: SegmentLibrary, vectors: np.ndarray, tmp_path: Path) -> Path:
+def path(library: str, vectors: np.ndarray, tmp_path: Path) -> Path:
     file = tmp_path / "base.index"
-    library.build(vectors, IndexParameters(**PARAMETERS), file, lambda done: None)
+    build_segment(vectors, IndexParameters(library=library, **PARAMETERS), file, lambda done: None)
     return file
 
 
 @pytest.fixture
-def segment(library: SegmentLibrary, path: Path) -> Segment:
-    return library.open(path, rows=ROWS, dimension=DIMENSION)
+def segment(library: str, path: Path) -> Segment:
+    return open_segment(path, library=library, rows=ROWS, dimension=DIMENSION)
 
 
 def nearest_of(vectors: np.ndarray, queries: np.ndarray, rows: list[int], count: int):
-    """Rows and inner products of a full scan over some rows."""
+    """Scan `rows` of `vectors`; return each query's nearest rows and their inner products."""
     similarities = queries @ vectors[rows].astype(np.float32).T
     order = np.argsort(-similarities, axis=1)[:, :count]
     return np.array(rows)[order], np.take_along_axis(similarities, order, 1)
-
-
-def bitmap(dead: set[int]) -> np.ndarray:
-    return np.packbits([row not in dead for row in range(ROWS)], bitorder="little")
 
 
 def test_a_segment_finds_what_a_full_scan_finds(
@@ -84,7 +80,7 @@ def test_a_filter_is_obeyed_and_no_row_that_passes_is_lost(
     stop: int,
     dead: set[int],
 ) -> None:
-    row_filter = RowFilter(start=start, stop=stop, alive=bitmap(dead) if dead else None)
+    row_filter = RowFilter(start=start, stop=stop, alive=bitmap(ROWS, dead) if dead else None)
     allowed = [row for row in range(start, stop) if row not in dead]
     _, rows = segment.search(queries, count=5, ef=80, row_filter=row_filter)
     expected, _ = nearest_of(vectors, queries, allowed, 5)
@@ -95,7 +91,7 @@ def test_a_filter_is_obeyed_and_no_row_that_passes_is_lost(
 def test_vectors_are_returned_bit_for_bit_in_the_given_order(
     segment: Segment, vectors: np.ndarray
 ) -> None:
-    """A merge builds the next segment from them."""
+    """A merge of segments builds the next one from these vectors."""
     for rows in ([0], [59, 3, 3, 17], list(range(ROWS))):
         found = segment.vectors(np.array(rows, np.int64))
         assert found.dtype == np.float16
@@ -112,43 +108,44 @@ def test_places_without_a_row_hold_minus_one(segment: Segment, queries: np.ndarr
 def test_a_filter_that_passes_no_row_finds_nothing(segment: Segment, queries: np.ndarray) -> None:
     for row_filter in (
         RowFilter(start=7, stop=7),
-        RowFilter(start=3, stop=5, alive=bitmap({3, 4})),
+        RowFilter(start=3, stop=5, alive=bitmap(ROWS, {3, 4})),
     ):
         _, rows = segment.search(queries, count=4, ef=80, row_filter=row_filter)
         assert np.all(rows == -1)
 
 
-def test_progress_counts_the_rows(
-    library: SegmentLibrary, vectors: np.ndarray, tmp_path: Path
-) -> None:
+def test_progress_counts_the_rows(library: str, vectors: np.ndarray, tmp_path: Path) -> None:
     done: list[int] = []
-    library.build(vectors, IndexParameters(**PARAMETERS), tmp_path / "index", done.append)
+    build_segment(
+        vectors, IndexParameters(library=library, **PARAMETERS), tmp_path / "index", done.append
+    )
     assert done[-1] == ROWS
 
 
 @pytest.mark.parametrize(("rows", "dimension"), [(ROWS + 1, DIMENSION), (ROWS, DIMENSION * 2)])
 def test_another_size_than_the_manifests_is_refused(
-    library: SegmentLibrary, path: Path, rows: int, dimension: int
+    library: str, path: Path, rows: int, dimension: int
 ) -> None:
     with pytest.raises(BundleAltered, match=r"base\.index"):
-        library.open(path, rows=rows, dimension=dimension)
+        open_segment(path, library=library, rows=rows, dimension=dimension)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"not an index at all" * 40])
-def test_a_file_that_is_no_index_is_refused(
-    library: SegmentLibrary, tmp_path: Path, content: bytes
+@pytest.mark.parametrize("content", [None, b"", b"x", b"not an index at all" * 40])
+def test_a_file_that_is_missing_or_no_index_is_refused(
+    library: str, tmp_path: Path, content: bytes | None
 ) -> None:
-    (tmp_path / "base.index").write_bytes(content)
+    if content is not None:
+        (tmp_path / "base.index").write_bytes(content)
     with pytest.raises(BundleAltered, match=r"base\.index"):
-        library.open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+        open_segment(tmp_path / "base.index", library=library, rows=ROWS, dimension=DIMENSION)
 
 
-def test_a_truncated_index_is_refused(library: SegmentLibrary, path: Path) -> None:
+def test_a_truncated_index_is_refused(library: str, path: Path) -> None:
     whole = path.read_bytes()
     for size in (1, 50, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(BundleAltered, match=r"base\.index"):
-            library.open(path, rows=ROWS, dimension=DIMENSION)
+            open_segment(path, library=library, rows=ROWS, dimension=DIMENSION)
 
 
 def test_an_index_of_another_kind_is_refused(tmp_path: Path, vectors: np.ndarray) -> None:
@@ -157,12 +154,7 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path, vectors: np.ndarray
     flat.add(vectors.astype(np.float32))
     faiss.write_index(flat, str(tmp_path / "base.index"))
     with pytest.raises(BundleAltered, match=r"base\.index"):
-        load_library("faiss").open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
-
-
-def test_a_missing_index_is_refused(library: SegmentLibrary, tmp_path: Path) -> None:
-    with pytest.raises(BundleAltered, match=r"base\.index"):
-        library.open(tmp_path / "base.index", rows=ROWS, dimension=DIMENSION)
+        open_segment(tmp_path / "base.index", library="faiss", rows=ROWS, dimension=DIMENSION)
 
 
 def test_an_unknown_library_is_refused_by_name() -> None:
@@ -191,18 +183,15 @@ def test_a_filters_mask_by_hand() -> None:
     assert RowFilter(start=2, stop=4).mask().tolist() == [True, True]
 
 
-def test_a_filter_finds_rows_that_a_walk_would_not_reach(
-    library: SegmentLibrary, tmp_path: Path
-) -> None:
-    """Few rows pass, all far from the query: a walk would end before it reaches them."""
+def test_a_filter_finds_rows_that_a_walk_would_not_reach(library: str, tmp_path: Path) -> None:
+    """Few rows pass the filter, all far from the query: a walk would end before it finds them."""
     drawn = np.random.default_rng(3)
     aside = 4 * np.eye(1, DIMENSION)
     others = drawn.standard_normal((3000, DIMENSION)) + aside
     few = drawn.standard_normal((50, DIMENSION)) - aside
     rows = np.concatenate([others, few])
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
-    library.build(rows, IndexParameters(**PARAMETERS), tmp_path / "i", lambda done: None)
-    segment = library.open(tmp_path / "i", rows=3050, dimension=DIMENSION)
+    segment = built(rows, tmp_path / "i", IndexParameters(library=library, **PARAMETERS))
     query = np.eye(1, DIMENSION, dtype=np.float32)
     _, found = segment.search(query, count=20, ef=80, row_filter=RowFilter(start=3000, stop=3050))
     wanted, _ = nearest_of(rows, query, list(range(3000, 3050)), 20)

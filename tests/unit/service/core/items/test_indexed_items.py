@@ -1,4 +1,4 @@
-"""Many items: found through an index as a scan finds them, written, replaced, and kept."""
+"""An index over many items finds what a scan finds, also after items were put or deleted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,32 +7,28 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.bundle import item_index
+from service.core.bundle import item_files
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.bundle.item_files import INDEX, ItemFiles
-from service.core.bundle.item_index import RECALL
+from service.core.bundle.item_files import INDEX, RECALL, ItemFiles
 from service.core.errors import BundleAltered
 from service.core.index.libraries import IndexParameters
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
+from service.core.page_cursor import FIRST_PAGE, PageCursor
 from tests.support.tiny.bundles import make_bundle, sign_again
 from tests.support.tiny.items import item_files_of, with_projected
+from tests.support.vectors import units
 
 ITEMS = {f"item {number}": f"text {number} of {number % 7}" for number in range(2_400)}
-DIMENSION = 16  # of the tiny encoder
-
-
-def units(rows: int, seed: int) -> np.ndarray:
-    drawn = np.random.default_rng(seed).standard_normal((rows, DIMENSION)).astype(np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+DIMENSION = 16  # the tiny encoder's
 
 
 def bundle_of(folder: Path, items: int) -> Bundle:
-    """A bundle with so many items, whose keys are drawn at random."""
+    """A bundle with `items` items, whose keys are random."""
     facts = IndexParameters(m=16, ef_construction=100, ef=64)
     view = KnowledgeMemory(open_bundle(make_bundle(folder / "plain", index=facts))).view
-    keys, ids = units(items, seed=1).astype(np.float16), list(ITEMS)[:items]
+    keys, ids = units(items, DIMENSION, seed=1).astype(np.float16), list(ITEMS)[:items]
     files = item_files_of(folder, ids, [ITEMS[item_id] for item_id in ids], keys)
     view = replace(view, items=ItemMemory.of(files))
     write_snapshot(view, folder / "bundle", name="bundle", log="")
@@ -69,7 +65,7 @@ def test_many_items_get_an_index_whose_recall_is_measured(bundle: Bundle) -> Non
 
 
 def test_few_items_have_none(tmp_path: Path) -> None:
-    few = bundle_of(tmp_path, item_index.INDEXED_ITEMS - 1)
+    few = bundle_of(tmp_path, item_files.INDEXED_ITEMS - 1)
     assert files_of(few).index is None
     assert not (few.folder / INDEX).exists()
 
@@ -77,17 +73,17 @@ def test_few_items_have_none(tmp_path: Path) -> None:
 def test_a_graph_that_misses_too_much_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(item_index, "RECALL", 1.01)
+    monkeypatch.setattr(item_files, "RECALL", 1.01)
     missed = bundle_of(tmp_path, len(ITEMS))
     assert files_of(missed).index is None
     assert not (missed.folder / INDEX).exists()
 
 
 def changed(memory: ItemMemory) -> ItemMemory:
-    """Some of the bundle's items deleted and replaced, and some new ones, of which one is gone."""
+    """Delete and replace some of the bundle's items, put new ones, and delete one of these."""
     for number in range(0, 600, 3):
         memory = memory.delete(f"item {number}")
-    for number, vector in enumerate(units(150, seed=5).astype(np.float16)):
+    for number, vector in enumerate(units(150, DIMENSION, seed=5).astype(np.float16)):
         memory = memory.put(f"item {number + 500}", f"replaced {number}", *with_projected(vector))
         memory = memory.put(f"new {number}", f"new text {number}", *with_projected(vector))
     return memory.delete("new 7")
@@ -99,9 +95,9 @@ def test_what_the_index_finds_has_the_bits_and_the_order_of_a_scan(
 ) -> None:
     indexed, scanned = change(indexed), change(scanned)
     found = 0
-    for query in units(200, seed=3):
-        exact = dict(zip(*reversed(scanned.nearest_of_one(query[None], 40)), strict=True))
-        similarities, places = indexed.nearest_of_one(query[None], indexed.attended)
+    for query in units(200, DIMENSION, seed=3):
+        exact = dict(zip(*reversed(scanned.nearest(query[None], 40)), strict=True))
+        similarities, places = indexed.nearest(query[None], indexed.attended)
         of_scan = [place for place in exact if place in set(places.tolist())]
         assert [place for place in places.tolist() if place in exact] == of_scan
         assert all(exact.get(p, s) == s for s, p in zip(similarities, places, strict=True))
@@ -110,33 +106,33 @@ def test_what_the_index_finds_has_the_bits_and_the_order_of_a_scan(
 
 
 def test_puts_and_deletes_count_at_once(indexed: ItemMemory) -> None:
-    query = units(1, seed=9)
+    query = units(1, DIMENSION, seed=9)
     memory = indexed.put("mine", "my own text", *with_projected(query[0].astype(np.float16)))
-    assert memory.id_at(memory.nearest_of_one(query, 1)[1][0]) == "mine"
-    nearest = [indexed.id_at(place) for place in indexed.nearest_of_one(query, 50)[1]]
+    assert memory.id_at(memory.nearest(query, 1)[1][0]) == "mine"
+    nearest = [indexed.id_at(place) for place in indexed.nearest(query, 50)[1]]
     for item_id in nearest[:40]:
         memory = memory.delete(item_id)
-    left = [memory.id_at(place) for place in memory.nearest_of_one(query, 10)[1]]
+    left = [memory.id_at(place) for place in memory.nearest(query, 10)[1]]
     assert not set(left) & set(nearest[:40])
     assert left[0] == "mine"
-    assert [indexed.id_at(place) for place in indexed.nearest_of_one(query, 50)[1]] == nearest
+    assert [indexed.id_at(place) for place in indexed.nearest(query, 50)[1]] == nearest
 
 
 def test_all_deleted_and_one_left(indexed: ItemMemory) -> None:
     memory = indexed
     for item_id in list(ITEMS)[1:]:
         memory = memory.delete(item_id)
-    query = units(1, seed=11)
-    assert [memory.id_at(place) for place in memory.nearest_of_one(query, 3)[1]] == ["item 0"]
-    assert not len(memory.delete("item 0").nearest_of_one(query, 3)[1])
-    assert [item.id for item in memory.page(after="", size=5)] == ["item 0"]
+    query = units(1, DIMENSION, seed=11)
+    assert [memory.id_at(place) for place in memory.nearest(query, 3)[1]] == ["item 0"]
+    assert not len(memory.delete("item 0").nearest(query, 3)[1])
+    assert [item.id for item in memory.page(size=5)] == ["item 0"]
 
 
 def test_pages_walk_through_all_items_in_order_of_id(indexed: ItemMemory) -> None:
-    memory, ids, after = changed(indexed), [], ""
+    memory, ids, after = changed(indexed), [], FIRST_PAGE
     while page := memory.page(after=after, size=170):
         ids += [item.id for item in page]
-        after = ids[-1]
+        after = PageCursor.behind(ids[-1])
     assert len(ids) == len(memory)
     assert ids == sorted(set(ids))
     assert all(memory.find(item_id) is not None for item_id in ids)
@@ -158,16 +154,16 @@ def test_a_snapshot_of_changed_items_builds_it_anew(bundle: Bundle, tmp_path: Pa
     files = files_of(open_bundle(tmp_path / "changed"))
     assert files.index is not None
     assert files.index.segment.rows == len(files.ids) == len(view.items)
-    query = units(1, seed=5)
-    before = [view.items.id_at(place) for place in view.items.nearest_of_one(query, 2)[1]]
+    query = units(1, DIMENSION, seed=5)
+    before = [view.items.id_at(place) for place in view.items.nearest(query, 2)[1]]
     opened = ItemMemory.of(files)
-    assert [opened.id_at(place) for place in opened.nearest_of_one(query, 2)[1]] == before
+    assert [opened.id_at(place) for place in opened.nearest(query, 2)[1]] == before
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.unlink(), "lists no file items/keys.index"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "keys.index"),
         (lambda path: path.write_bytes(b"no index"), "faiss can read"),
     ],
@@ -186,5 +182,5 @@ def test_an_index_of_other_items_is_refused(bundle: Bundle, tmp_path: Path) -> N
     other = bundle_of(tmp_path, 2_100)
     (other.folder / INDEX).write_bytes((bundle.folder / INDEX).read_bytes())
     sign_again(other.folder)
-    with pytest.raises(BundleAltered, match="2400 rows"):
+    with pytest.raises(BundleAltered, match="2400 distinct keys"):
         open_bundle(other.folder)

@@ -1,4 +1,4 @@
-"""The item memory: found by id, text and vector; put and deleted without a change to old ones."""
+"""Items are found by id, text and vector; puts and deletions leave earlier memories unchanged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from service.core.items.item_memory import ItemMemory
+from service.core.page_cursor import PageCursor
+from service.core.text_identity import identity
+from service.core.types import NewItem
 from tests.support.tiny.items import item_files_of, with_projected
 
 IDS = ["a", "b", "c"]
@@ -25,7 +28,7 @@ def memory(tmp_path: Path) -> ItemMemory:
 
 def nearest_ids(memory: ItemMemory, vector: np.ndarray, count: int) -> list[str]:
     _, places = memory.nearest(vector[None].astype(np.float32), count)
-    return [memory.id_at(place) for place in places[0] if place >= 0]
+    return [memory.id_at(place) for place in places]
 
 
 def test_an_item_is_found_by_id_and_by_text(memory: ItemMemory) -> None:
@@ -35,11 +38,11 @@ def test_an_item_is_found_by_id_and_by_text(memory: ItemMemory) -> None:
     assert memory.find_text("fourth thing") is None
 
 
-def test_the_nearest_descend_and_missing_ones_have_no_place(memory: ItemMemory) -> None:
+def test_the_nearest_descend(memory: ItemMemory) -> None:
     query = (unit(1) + 0.5 * unit(2)).astype(np.float32)
     similarities, places = memory.nearest(query[None], 5)
-    assert places.tolist() == [[1, 2, 0, -1, -1]]
-    assert similarities[0, :3].tolist() == [1.0, 0.5, 0.0]
+    assert places.tolist() == [1, 2, 0]
+    assert similarities.tolist() == [1.0, 0.5, 0.0]
 
 
 def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemMemory) -> None:
@@ -66,7 +69,7 @@ def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
     assert nearest_ids(changed, unit(5), 1) == ["a"]
     assert len(changed) == 3
     assert changed.find_text("first thing") is None
-    assert [item.text for item in changed.page(after="", size=1)] == ["another thing"]
+    assert [item.text for item in changed.page(size=1)] == ["another thing"]
     read = changed.projected(np.array([1, 3]))
     assert np.array_equal(read, [with_projected(unit(place))[1] for place in (1, 5)])
 
@@ -81,7 +84,7 @@ def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> 
 
 
 def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: Path) -> None:
-    """A correction that is taken back, a deletion that is, and a replay over a newer bundle."""
+    """So nothing is lost if a change or deletion is undone, or replayed over a newer bundle."""
     keys = np.stack([unit(0), unit(1), unit(2)])
     files = item_files_of(tmp_path, IDS, TEXTS, keys)
     learned = replace(files, projected=files.projected + np.float16(0.5) * unit(7))
@@ -91,7 +94,7 @@ def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: P
         assert again.find("b") == again.find_text(TEXTS[1]) == 1
         assert np.array_equal(again.projected(np.array([1])), learned.projected[1:2])
         assert (len(again), again.base_dead.count, len(again.posted)) == (3, 0, 0)
-        assert [item.id for item in again.page(after="", size=9)] == IDS
+        assert [item.id for item in again.page(size=9)] == IDS
         assert nearest_ids(again, unit(1), 1) == ["b"]
         assert np.array_equal(again.as_files().projected, learned.projected)
         gone = again.delete("b")
@@ -114,7 +117,7 @@ def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
         memory = memory.put("d", f"{number}", *with_projected(unit(0)))
     assert nearest_ids(memory, unit(0), 9) == ["a", "d", "b", "c"]
     assert (len(memory), memory.dead) == (4, 1 + 2 * 299)
-    assert [item.text for item in memory.page(after="", size=9)] == [
+    assert [item.text for item in memory.page(size=9)] == [
         "version 299",
         "second thing",
         "third thing",
@@ -124,5 +127,16 @@ def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
 
 def test_a_page_follows_the_ids(memory: ItemMemory) -> None:
     memory = memory.put("bb", "between", *with_projected(unit(4))).delete("a")
-    assert [item.id for item in memory.page(after="", size=2)] == ["b", "bb"]
-    assert [item.id for item in memory.page(after="bb", size=2)] == ["c"]
+    assert [item.id for item in memory.page(size=2)] == ["b", "bb"]
+    assert [item.id for item in memory.page(after=PageCursor.behind("bb"), size=2)] == ["c"]
+
+
+def test_a_text_without_id_belongs_to_the_item_with_this_text(memory: ItemMemory) -> None:
+    known = memory.identified(NewItem(id="", text="FIRST thing"))
+    assert known == NewItem(id="a", text="First  Thing")  # the spelling stays: no change
+    assert memory.identified(NewItem(id="x", text="First  Thing")).id == "x"
+    new = memory.identified(NewItem(id="", text="A"))
+    assert new == NewItem(id="a~2", text="A")  # the id `a` belongs to another text
+    larger = memory.put(new.id, new.text, *with_projected(unit(3)))
+    assert larger.identified(NewItem(id="", text="a")).id == "a~2"
+    assert memory.identified(NewItem(id="", text="\ufdfa" * 2048)).id == identity("\ufdfa" * 2048)

@@ -1,21 +1,42 @@
-"""The log in a PostgreSQL schema: URLs, other schemas, and time limits."""
+"""The log in a PostgreSQL schema: URLs, schemas, limits, and network failures."""
 
+import logging
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from time import monotonic
 
 import pytest
 import sqlalchemy as sa
 
 from service.core.errors import InvalidConfig, LogError, LogLocked, MissingExtra
 from service.core.label_log import LabelLog, open_log, postgres
+from service.core.label_log.postgres import PostgresDatabase
+from tests.support.http.wire import Wire
 from tests.support.label_logs import Place, append
-from tests.support.postgres import changed, in_schema, named_after_schema
+from tests.support.postgres import (
+    changed,
+    in_schema,
+    named_after_schema,
+    schema_of,
+    with_options,
+    with_query,
+)
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
 def place(postgres_url: str) -> Place:
     return Place(named_after_schema(postgres_url))
+
+
+def asked(url: str, statement: str) -> sa.Row:
+    """Execute a statement while holding the lock of the log at `url`; return its only row."""
+    database = PostgresDatabase(sa.make_url(url), create=True)
+    with closing(database), database.exclusive() as connection:
+        return connection.exec_driver_sql(statement).one()
 
 
 def test_both_schemes_reach_the_same_log(postgres_url: str) -> None:
@@ -25,17 +46,17 @@ def test_both_schemes_reach_the_same_log(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://u:secret@host/db", "postgres://u:secret@host/db", "sqlite:///labels.sqlite"]
+    ("url", "said"),
+    [
+        ("mysql://u:secret@host/db", "a folder or postgresql://"),
+        ("postgres://u:secret@host/db", "a folder or postgresql://"),
+        ("sqlite:///labels.sqlite", "a folder or postgresql://"),
+        ("postgresql://user:secret@host:port/db", "URL cannot be read"),
+    ],
 )
-def test_another_kind_of_url_is_refused_with_the_allowed_forms(url: str) -> None:
-    with pytest.raises(InvalidConfig, match="a folder or postgresql://") as caught:
+def test_another_url_is_refused_with_the_allowed_forms(url: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said) as caught:
         open_log(url)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_url_that_cannot_be_read_is_refused_without_repeating_it() -> None:
-    with pytest.raises(InvalidConfig, match="URL cannot be read") as caught:
-        open_log("postgresql://user:secret@host:port/db")
     assert "secret" not in str(caught.value)
 
 
@@ -44,12 +65,11 @@ def test_no_message_holds_the_password(postgres_url: str) -> None:
     with closing(open_log(url)) as log:
         assert "secret" not in log.place
         assert ":***@" in log.place
-    unreachable = sa.make_url(url).set(port=1).update_query_dict({"password": "hidden"})
+    with pytest.raises(LogError, match="no schema of its search_path exists"):
+        open_log(in_schema(postgres_url, "never_created"))
     with pytest.raises(LogError, match=r"cannot be opened: .*onnection.* failed") as caught:
-        open_log(unreachable.render_as_string(hide_password=False))
-    assert "secret" not in str(caught.value)
-    assert "hidden" not in str(caught.value)
-    assert "\n" not in str(caught.value)
+        open_log(with_query(changed(url, port=1), password="hidden"))
+    assert not any(hidden in str(caught.value) for hidden in ("secret", "hidden", "\n"))
 
 
 @pytest.mark.parametrize(
@@ -66,17 +86,9 @@ def test_errors_quote_the_server(postgres_url: str, parts: dict[str, str], said:
     assert "secret" not in str(caught.value)
 
 
-def test_a_schema_that_does_not_exist_is_named_as_the_reason(postgres_url: str) -> None:
-    with pytest.raises(LogError, match="no schema of its search_path exists"):
-        open_log(in_schema(postgres_url, "never_created"))
-
-
-def test_a_read_only_server_can_only_be_read(place: Place) -> None:
-    place.open().close()
-    assert isinstance(place.state, str)
-    options = f"{sa.make_url(place.state).query['options']} -cdefault_transaction_read_only=on"
-    url = sa.make_url(place.state).update_query_dict({"options": options})
-    standby = Place(url.render_as_string(hide_password=False))
+def test_a_read_only_server_can_only_be_read(postgres_url: str) -> None:
+    open_log(postgres_url).close()
+    standby = Place(with_options(postgres_url, "-cdefault_transaction_read_only=on"))
     with pytest.raises(LogError, match="cannot be written: the server is a standby or read-only"):
         standby.open()
     with closing(standby.open(create=False)) as log:
@@ -86,7 +98,7 @@ def test_a_read_only_server_can_only_be_read(place: Place) -> None:
 def test_a_role_without_the_right_to_create_tables_is_an_error(
     place: Place, postgres_url: str
 ) -> None:
-    role = f"{sa.make_url(postgres_url).query['options']}".removeprefix("-csearch_path=")
+    role = schema_of(postgres_url)
     place.tamper(f"CREATE ROLE {role} LOGIN")
     try:
         place.tamper(f"GRANT USAGE ON SCHEMA {role} TO {role}")
@@ -99,24 +111,21 @@ def test_a_role_without_the_right_to_create_tables_is_an_error(
 
 def test_without_psycopg_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "service.core.label_log.postgres")
-    monkeypatch.setitem(sys.modules, "psycopg", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # makes its import fail
     with pytest.raises(MissingExtra) as caught:
         open_log("postgresql://host/db")
     assert str(caught.value) == "psycopg is not installed: pip install 'keymatch[postgres]'"
 
 
-# Schemas ---------------------------------------------------------------------------------
-
-
-def test_two_schemas_of_one_database_are_two_logs(place: Place, log: LabelLog) -> None:
-    """Neither waits for the other, and a search path with both schemas does not mix them."""
-    assert isinstance(place.state, str)
-    first = sa.make_url(place.state).query["options"].removeprefix("-csearch_path=")
+def test_two_schemas_of_one_database_are_two_logs(place: Place, postgres_url: str) -> None:
+    """Neither log waits for the other, and a search path with both schemas does not mix them."""
+    first = schema_of(postgres_url)
     second = f"{first}_2"
     place.tamper(f"CREATE SCHEMA {second}")
+    both = in_schema(postgres_url, f"{second},{first}")
     try:
-        append(log, "a")
-        with closing(open_log(in_schema(place.state, f"{second},{first}"))) as other:
+        with closing(place.open()) as log, closing(open_log(both)) as other:
+            append(log, "a")
             assert other.id != log.id
             with log.exclusive(), other.exclusive() as appending:
                 assert appending.last == 0
@@ -126,53 +135,142 @@ def test_two_schemas_of_one_database_are_two_logs(place: Place, log: LabelLog) -
         place.tamper(f"DROP SCHEMA {second} CASCADE")
 
 
-def test_a_commit_is_on_disk_whatever_the_server_is_configured_for(place: Place) -> None:
-    assert isinstance(place.state, str)
-    options = f"{sa.make_url(place.state).query['options']} -csynchronous_commit="
-    for configured, expected in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
-        url = sa.make_url(place.state).update_query_dict({"options": options + configured})
-        with closing(open_log(url.render_as_string(hide_password=False))) as log:
-            with log.exclusive() as appending:
-                show = appending._connection.exec_driver_sql("SHOW synchronous_commit")
-                assert show.scalar() == expected
+@pytest.mark.parametrize(
+    ("configured", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
+)
+def test_a_commit_is_on_disk_whatever_the_server_is_configured_for(
+    postgres_url: str, configured: str, expected: str
+) -> None:
+    url = with_options(postgres_url, f"-csynchronous_commit={configured}")
+    assert asked(url, "SHOW synchronous_commit") == (expected,)
 
 
-def test_a_server_of_another_isolation_level_gives_no_number_twice(place: Place) -> None:
-    assert isinstance(place.state, str)
-    options = sa.make_url(place.state).query["options"]
-    strict = f"{options} -cdefault_transaction_isolation=serializable"
-    url = sa.make_url(place.state).update_query_dict({"options": strict})
-    with closing(open_log(url.render_as_string(hide_password=False))) as log:
-        threads = [
-            threading.Thread(target=lambda: [append(log, "a") for _ in range(10)]) for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+def test_a_server_of_another_isolation_level_gives_no_number_twice(postgres_url: str) -> None:
+    url = with_options(postgres_url, "-cdefault_transaction_isolation=serializable")
+    with closing(open_log(url)) as log:
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda _: append(log, "a"), range(30)))
         assert log.last_sequence() == 30
 
 
-# Time ------------------------------------------------------------------------------------
-
-
-def test_time_limits_are_set_unless_the_url_sets_them(place: Place) -> None:
-    assert isinstance(place.state, str)
-    options = f"{sa.make_url(place.state).query['options']} -cstatement_timeout=77s"
-    url = sa.make_url(place.state).update_query_dict({"options": options})
-    with closing(open_log(url.render_as_string(hide_password=False))) as log:
-        with log.exclusive() as appending:
-            settings = appending._connection.exec_driver_sql(
-                "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
-            )
-            assert settings.one() == ("4s", "77s")
+def test_time_limits_are_set_unless_the_url_sets_them(postgres_url: str) -> None:
+    url = with_options(postgres_url, "-cstatement_timeout=77s")
+    limits = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+    assert asked(url, limits) == ("4s", "77s")
 
 
 def test_a_locked_table_is_log_locked(
     place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_LIMITS", "SET lock_timeout = '100ms'")
-    with closing(place.open()) as other, log.exclusive() as appending:
-        appending._connection.exec_driver_sql("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+    with closing(place.open()) as other, place.connected() as connection:
+        connection.exec_driver_sql("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(LogLocked, match="cannot be read"):
             other.last_sequence()
+
+
+# A network that fails ---------------------------------------------------------------------
+
+
+@contextmanager
+def wired(place: Place) -> Iterator[tuple[Wire, Place]]:
+    """Yield a `Wire` that a test can cut, and the place of the same log as reached through it."""
+    assert isinstance(place.state, str)
+    with closing(Wire(sa.make_url(place.state))) as wire:
+        yield wire, Place(changed(place.state, host="127.0.0.1", port=wire.port))
+
+
+def test_a_silent_server_is_an_error_and_is_used_again_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 2)  # the smallest value that libpq accepts
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        append(log, "a")
+        monkeypatch.setattr(postgres, "SILENCE_SECONDS", 0.3)
+        wire.open.clear()
+        start = monotonic()
+        with pytest.raises(LogError, match="cannot be read: "):
+            log.last_sequence()
+        assert monotonic() - start < 30  # seconds; without the limit it would wait forever
+        wire.open.set()
+        assert append(log, "b")[0].sequence == 2
+
+
+def test_silence_within_a_transaction_is_an_error_and_nothing_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        with pytest.raises(LogError, match="no answer for"), log.exclusive() as appending:
+            monkeypatch.setattr(postgres, "SILENCE_SECONDS", 0.3)
+            wire.open.clear()
+            list(appending.read(after=0))
+        wire.open.set()
+        assert append(log, "a")[0].sequence == 1
+
+
+def test_a_commit_whose_answer_is_lost_is_an_error_and_the_log_is_the_truth(place: Place) -> None:
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        with pytest.raises(LogError, match="cannot be written"):
+            with log.exclusive():
+                wire.cut()
+        assert append(log, "a")[0].sequence == log.last_sequence() == 1
+
+
+def test_connections_that_the_server_has_closed_are_replaced(place: Place, log: LabelLog) -> None:
+    append(log, "a")
+    end_connections(place)
+    assert log.last_sequence() == 1
+    end_connections(place)
+    assert append(log, "b")[0].sequence == 2
+
+
+def end_connections(place: Place) -> None:
+    """End all connections to this test's schema, as a restart of the server would."""
+    assert isinstance(place.state, str)
+    ended = place.tamper(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND application_name = :name",
+        name=sa.make_url(place.state).query["application_name"],
+    )
+    assert ended
+
+
+def test_an_append_notifies(place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The periodic signal is turned off, so only a notification can arrive."""
+    database = postgres.PostgresDatabase(sa.make_url(place.state), create=False)
+    with closing(database), closing(database.signals(threading.Event())) as signals:
+        next(signals)
+        monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 600)
+        with closing(place.open()) as other:
+            append(other, "a")
+        next(signals)  # without a notification, the test times out
+        assert log.last_sequence() == 1
+
+
+def test_signals_come_regularly_without_notifications(
+    log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 0.02)
+    calls: list[None] = []
+    log.watch(lambda: calls.append(None))
+    wait_for(lambda: len(calls) >= 3)
+
+
+def test_a_log_is_polled_until_the_lost_connection_is_replaced(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="keymatch")
+    seen = []
+    with wired(place) as (wire, far), closing(far.open()) as log:
+        log.watch(lambda: seen.append(log.last_sequence()))
+        wait_for(lambda: seen)
+        wire.cut()
+        append(log, "a")
+        wait_for(lambda: seen[-1] == 1)
+        wait_for(lambda: len(caplog.records) == 2)
+        append(log, "b")
+        wait_for(lambda: seen[-1] == 2)
+    assert [record.message for record in caplog.records] == [
+        "the label log cannot be watched; it is polled",
+        "the label log is watched again",
+    ]

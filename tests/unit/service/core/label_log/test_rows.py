@@ -1,20 +1,19 @@
-"""Rows whose checksum and chain are right, and whose content no version of the service writes."""
+"""Rows of events: their chain of hashes, and the refusal of content that no version writes."""
 
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from service.core.changes import PutLabel
 from service.core.errors import LogCorrupt
-from service.core.label_log import EVENT_KINDS
-from service.core.label_log.chain import next_chain
 from service.core.label_log.maintenance.recover import survey
-from service.core.label_log.rows import _checksum, event_of
+from service.core.label_log.rows import Link, checksum, event_of, first_chain, next_chain, row_of
 from service.core.label_log.schema import events
 from tests.support.label_logs import Place, append
 
@@ -27,19 +26,33 @@ bodies = (
 
 
 def content(body: bytes, vectors: bytes, *, sequence: int = 4) -> dict[str, Any]:
-    return {
-        "sequence": sequence,
-        "kind": EVENT_KINDS[0],
-        "body": body,
-        "vectors": vectors,
-        "encoder": "e",
-    }
+    values = {"sequence": sequence, "kind": PutLabel.kind, "body": body, "vectors": vectors}
+    return {**values, "encoder": "e"}
 
 
 def row(body: bytes, vectors: bytes) -> list[Any]:
-    """A stored row with its right checksum."""
+    """A stored row with a correct checksum."""
     values = content(body, vectors)
-    return [*values.values(), _checksum(**values), 0.0, b""]
+    return [*values.values(), checksum(**values), 0.0, b""]
+
+
+def test_a_chain_is_the_hash_of_the_one_before_and_of_the_event() -> None:
+    def digest(content: bytes) -> bytes:
+        return blake2b(content, digest_size=16).digest()
+
+    assert first_chain("0f") == digest(b"0f")
+    chain = next_chain(
+        b"before", sequence=7, kind="label.put", body=b"{}", vectors=b"\x01\x02", encoder="e"
+    )
+    assert chain == digest(b"before7\0label.put\0{}\0\x01\x02\0e")
+
+
+def test_each_event_follows_from_the_one_before(three: Place) -> None:
+    with closing(three.open()) as log:
+        links = [log.link_at(number) for number in range(4)]
+        assert links[0] == Link(sequence=0, chain=first_chain(log.id))
+        for before, link, event in zip(links, links[1:], log.read(), strict=False):
+            assert row_of(event, before=before.chain)["chain"] == link.chain
 
 
 @given(body=documents, vectors=st.binary(max_size=20).filter(lambda vectors: len(vectors) % 2 == 0))
@@ -79,11 +92,11 @@ def test_a_log_with_such_a_row_names_it_and_is_recovered_without_it(
     place = Place(tmp_path)
     with closing(place.open()) as log:
         append(log, "a")
-        with log.exclusive() as appending:
-            values = content(body, vectors, sequence=2)
-            chain = next_chain(log.link_at(1).chain, **values)
-            values |= {"checksum": _checksum(**values), "written": 0.0, "chain": chain}
-            appending._connection.execute(sa.insert(events).values(values))
+        values = content(body, vectors, sequence=2)
+        chain = next_chain(log.link_at(1).chain, **values)
+        values |= {"checksum": checksum(**values), "written": 0.0, "chain": chain}
+        with place.connected() as connection:
+            connection.execute(events.insert(), values)
         append(log, "c")
         with pytest.raises(LogCorrupt, match=r"labels\.sqlite: event 2 cannot be read: "):
             list(log.read())

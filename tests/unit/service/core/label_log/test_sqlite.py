@@ -1,4 +1,4 @@
-"""The log in a folder: folders, files that are not a log, the disk, and locks."""
+"""The log in a folder: folder names, files that are not a log, disk errors, and locks."""
 
 import sqlite3
 import threading
@@ -10,6 +10,7 @@ import pytest
 
 from service.core.errors import LogError
 from service.core.label_log import LabelLog, open_log, sqlite
+from service.core.label_log.sqlite import SqliteDatabase
 from tests.support.label_logs import Place, append, event
 from tests.support.waiting import wait_for
 
@@ -25,21 +26,16 @@ def log(place: Place) -> Iterator[LabelLog]:
         yield opened
 
 
-def test_a_folder_may_be_given_as_text_and_is_created(tmp_path: Path) -> None:
-    folder = tmp_path / "made" / "here"
+@pytest.mark.parametrize("name", ["with space", "what?mode=memory", "50%25", "a#b", "ümlaut"])
+def test_a_folder_of_any_name_is_created_and_holds_its_log(tmp_path: Path, name: str) -> None:
+    """The folder may be given as a `str`."""
+    folder = tmp_path / "made" / name
     with closing(open_log(str(folder))) as log:
         assert log.place == str(folder / "labels.sqlite")
     assert [entry.name for entry in folder.iterdir()] == ["labels.sqlite"]  # no lock, no journal
-
-
-@pytest.mark.parametrize("name", ["with space", "what?mode=memory", "50%25", "a#b", "ümlaut"])
-def test_a_folder_of_any_name_holds_its_log(tmp_path: Path, name: str) -> None:
-    place = Place(tmp_path / name)
-    with closing(place.open()) as log:
+    with closing(open_log(folder)) as log:
         append(log, "a")
-    assert (tmp_path / name / "labels.sqlite").is_file()
-    assert place.ids() == ["a"]
-    with closing(place.open(create=False)) as log:
+    with closing(open_log(folder, create=False)) as log:
         assert log.last_sequence() == 1
 
 
@@ -54,11 +50,14 @@ def test_a_relative_folder_is_found_after_a_change_of_directory(
     assert Place(tmp_path / "state").ids() == ["a"]
 
 
-def test_a_file_in_the_place_of_the_folder_is_a_log_error(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_or_the_reverse_is_a_log_error(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     for folder in (tmp_path / "state", tmp_path / "state" / "inner"):
         with pytest.raises(LogError, match=f"state folder {folder} cannot be used: "):
             open_log(folder)
+    (tmp_path / "labels.sqlite").mkdir()
+    with pytest.raises(LogError, match=r"labels\.sqlite cannot be opened: unable to open"):
+        open_log(tmp_path)
 
 
 def test_a_log_that_may_only_be_read_is_no_log_to_serve_from(
@@ -70,12 +69,6 @@ def test_a_log_that_may_only_be_read_is_no_log_to_serve_from(
         place.open()
     with closing(place.open(create=False)) as log:
         assert log.last_sequence() == 0
-
-
-def test_a_folder_in_the_place_of_the_file_is_a_log_error(tmp_path: Path) -> None:
-    (tmp_path / "labels.sqlite").mkdir()
-    with pytest.raises(LogError, match=r"labels\.sqlite cannot be opened: unable to open"):
-        open_log(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -104,19 +97,16 @@ def test_a_damaged_page_is_a_log_error(place: Place) -> None:
         place.ids()
 
 
-def test_commits_are_synced_in_wal_mode(log: LabelLog) -> None:
-    full = 2
-    with log.exclusive() as appending:
-        pragma = appending._connection.exec_driver_sql
-        assert pragma("PRAGMA journal_mode").scalar() == "wal"
-        assert pragma("PRAGMA synchronous").scalar() == full
-
-
-def test_a_copy_without_wal_mode_gets_it_back(place: Place) -> None:
+def test_commits_are_synced_in_wal_mode(place: Place, tmp_path: Path) -> None:
+    """A log that is not in WAL mode is switched back to it."""
     place.open().close()
     place.tamper("PRAGMA journal_mode=DELETE")
-    place.open().close()
-    assert place.tamper("PRAGMA journal_mode") == [("wal",)]
+    database = SqliteDatabase(tmp_path / "state", create=True)
+    full = 2
+    with closing(database), database.exclusive() as connection:
+        pragma = connection.exec_driver_sql
+        assert pragma("PRAGMA journal_mode").scalar() == "wal"
+        assert pragma("PRAGMA synchronous").scalar() == full
 
 
 def test_an_append_that_fails_writes_nothing_and_the_next_one_succeeds(
@@ -156,10 +146,10 @@ def test_the_newest_event_of_a_kind_is_found_by_an_index(place: Place, log: Labe
     assert [row.detail for row in plan] == ["SEARCH events USING INDEX events_by_kind (kind=?)"]
 
 
-def test_signals_come_only_for_commits(log: LabelLog, place: Place) -> None:
-    stop = threading.Event()
-    with closing(log._database.signals(stop)) as signals:
-        next(signals)  # the first one comes at once
+def test_signals_come_only_for_commits(log: LabelLog, tmp_path: Path) -> None:
+    stop, database = threading.Event(), SqliteDatabase(tmp_path / "state", create=False)
+    with closing(database), closing(database.signals(stop)) as signals:
+        next(signals)  # the first signal comes at once
         threading.Timer(0.2, lambda: append(log, "a")).start()
         next(signals)
         assert log.last_sequence() == 1
@@ -172,16 +162,15 @@ def test_a_file_that_cannot_be_watched_is_polled_until_it_can(
 ) -> None:
     caplog.set_level("INFO", logger="keymatch")
     calls = []
-    watched = log._database.signals
 
-    def lost(_stop: object) -> Iterator[None]:
+    def lost(_database: object, _stop: object) -> Iterator[None]:
         raise LogError("disk I/O error")
         yield
 
-    monkeypatch.setattr(log._database, "signals", lost)
-    log.watch(lambda: calls.append(None))
-    wait_for(lambda: len(calls) > 3)
-    monkeypatch.setattr(log._database, "signals", watched)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(SqliteDatabase, "signals", lost)
+        log.watch(lambda: calls.append(None))
+        wait_for(lambda: len(calls) > 3)
     wait_for(lambda: len(caplog.records) > 1)
     before = len(calls)
     append(log, "a")

@@ -1,4 +1,4 @@
-"""Plans of segments as a pure function: neither a memory nor segments are needed."""
+"""Plans of segments come from a pure function, tested without a memory or segments."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.memory.compaction import (
-    REPLAN_DEAD_SHARE,
     AliveRows,
     SegmentPlan,
+    exceeds_dead_share,
     plan_merges,
+    without_dead_rows,
 )
 
 BLOCK = 10
@@ -31,12 +32,12 @@ def blocks(first: int, stop: int) -> list[tuple[int, int]]:
 
 
 def shape(plans: tuple[SegmentPlan, ...]) -> list[tuple[int, int, int]]:
-    """First row, stop and level of every plan."""
+    """Return first row, stop and level of every plan."""
     return [(plan.first, plan.stop, plan.level) for plan in plans]
 
 
 def test_full_blocks_by_hand() -> None:
-    """Like counting in base 3: after 1, 2, 3, 4 and 9 blocks."""
+    """Merging works like counting in base 3, here up to 1, 2, 3, 4 and 9 blocks."""
     one = plan_merges((), blocks(0, 1), alive_rows=EVERY_ROW, fan_out=3)
     two = plan_merges(one, blocks(1, 2), alive_rows=EVERY_ROW, fan_out=3)
     three = plan_merges(two, blocks(2, 3), alive_rows=EVERY_ROW, fan_out=3)
@@ -50,7 +51,7 @@ def test_full_blocks_by_hand() -> None:
 
 
 def test_a_plan_that_does_not_change_is_the_same_object() -> None:
-    """So a segment that is being built for it can still be attached."""
+    """A segment that is being built for the plan can then still be attached."""
     plans = plan_merges((), blocks(0, 3), alive_rows=EVERY_ROW, fan_out=4)
     later = plan_merges(plans, [], alive_rows=all_rows_but({0, 11}), fan_out=4)
     assert all(a is b for a, b in zip(plans, later, strict=True))
@@ -67,14 +68,19 @@ def test_rows_with_a_tombstone_are_left_out() -> None:
     assert merged[0].rows.tolist() == [0, 1, 2, 5, 6, 7, 8, *range(11, 20)]
 
 
-def test_a_plan_is_made_again_when_half_of_its_rows_are_dead() -> None:
-    assert REPLAN_DEAD_SHARE == 0.5
+def test_how_many_rows_may_be_dead_by_hand() -> None:
+    """More than a tenth of many rows are too many, or more than half of few rows."""
+    assert [exceeds_dead_share(rows) for rows in (0, 1, 10, 1_999)] == [1, 1, 6, 1_000]
+    assert [exceeds_dead_share(rows) for rows in (2_000, 20_009)] == [201, 2_001]
+
+
+def test_a_plan_is_made_again_when_too_many_of_its_rows_are_dead() -> None:
     plans = plan_merges((), blocks(0, 1), alive_rows=EVERY_ROW, fan_out=4)
-    kept = plan_merges(plans, blocks(1, 2), alive_rows=all_rows_but(set(range(4))), fan_out=4)
+    kept = plan_merges(plans, blocks(1, 2), alive_rows=all_rows_but(set(range(5))), fan_out=4)
     assert kept[0] is plans[0]
-    anew = plan_merges(plans, blocks(1, 2), alive_rows=all_rows_but(set(range(5))), fan_out=4)
-    assert shape(anew) == [(0, 10, 0), (10, 20, 0)]
-    assert anew[0].rows.tolist() == [5, 6, 7, 8, 9]
+    again = plan_merges(plans, blocks(1, 2), alive_rows=all_rows_but(set(range(6))), fan_out=4)
+    assert shape(again) == [(0, 10, 0), (10, 20, 0)]
+    assert again[0].rows.tolist() == [6, 7, 8, 9]
 
 
 def test_a_plan_whose_rows_are_all_dead_stays_without_rows() -> None:
@@ -96,7 +102,7 @@ def test_a_plan_whose_rows_are_all_dead_stays_without_rows() -> None:
 def test_plans_cover_all_blocks_in_few_segments_of_falling_levels(
     count: int, fan_out: int, data: st.DataObject
 ) -> None:
-    """Also if rows get tombstones meanwhile, and however many blocks become full at once."""
+    """This holds for any number of new full blocks at once, and if rows die in between."""
     plans: tuple[SegmentPlan, ...] = ()
     dead: set[int] = set()
     done = 0
@@ -117,7 +123,7 @@ def test_plans_cover_all_blocks_in_few_segments_of_falling_levels(
         assert plan.stop - plan.first == BLOCK * fan_out**plan.level
         assert set(EVERY_ROW(plan.first, plan.stop).tolist()) - dead <= set(plan.rows)
         assert np.all(np.diff(plan.rows) > 0)
-    # The digits of `count` in base `fan_out`.
+    # The numbers of plans per level are the digits of `count` in base `fan_out`.
     assert all(levels.count(level) < fan_out for level in levels)
     assert len(plans) <= (fan_out - 1) * (np.log(max(count, 1)) / np.log(fan_out) + 1) + 1e-9
 
@@ -143,3 +149,15 @@ def test_a_row_is_built_into_as_many_segments_as_there_are_levels(fan_out: int, 
         built += sum(0 in plan.rows for plan in later if plan not in plans)
         plans = later
     assert built == times
+
+
+def test_between_full_blocks_only_plans_of_many_rows_are_made_again() -> None:
+    """This check runs at every commit; plans of few rows must not depend on commits."""
+    many, few = np.arange(3_000), np.arange(3_000, 3_010)
+    plans = (
+        SegmentPlan(first=0, stop=3_000, level=1, rows=many),
+        SegmentPlan(first=3_000, stop=3_010, level=0, rows=few),
+    )
+    updated = without_dead_rows(plans, all_rows_but({*range(301), *range(3_000, 3_009)}))
+    assert updated[0].rows.tolist() == list(range(301, 3_000))
+    assert updated[1] is plans[1]

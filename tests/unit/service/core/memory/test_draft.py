@@ -1,4 +1,4 @@
-"""Drafts: invisible until published, full blocks are planned, limits are kept."""
+"""Drafts are invisible until published, plan segments of full blocks, and keep the limits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,8 @@ from service.core.bundle.bundle import Bundle
 from service.core.errors import MemoryFull
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.live_rows import LiveRows
-from service.core.memory.sealed_rows import SealedRows
-from service.core.types import NewInstance, NewLabel
+from service.core.memory.view import View
+from service.core.types import NewInstance, NewLabel, RowKind
 from tests.support.changes import build, click, delete, put, seal
 from tests.support.views import alive_rows, described_rows, labels_by_id, plan_values, voting_texts
 
@@ -22,7 +21,7 @@ TENT = NewLabel(id="tent", text="dome tent")
 
 @pytest.fixture
 def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
-    """Blocks of three rows, of which two are merged; the bundle has 14 rows."""
+    """A memory that merges every two blocks of three rows; the bundle has 14 rows."""
     return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3, fan_out=2))
 
 
@@ -32,7 +31,7 @@ def one_row(sequence: int, label_id: str = "", text: str = "") -> object:
 
 
 def clicks(number: int) -> list[NewInstance]:
-    """Clicks of as many queries: a row each."""
+    """Clicks of `number` queries, each of which adds a row."""
     return [NewInstance(query=f"query {place}", labels=("tent",)) for place in range(number)]
 
 
@@ -53,30 +52,21 @@ def test_a_draft_knows_what_it_will_publish(memory: KnowledgeMemory) -> None:
 
 
 def test_a_dropped_draft_changes_nothing(memory: KnowledgeMemory) -> None:
-    """Even after it has written rows, new blocks, tombstones and plans."""
+    """This draft has written rows, new blocks, tombstones and plans."""
+
+    def held(view: View) -> tuple:
+        rows = alive_rows(view).tolist()
+        return described_rows(view), labels_by_id(view), plan_values(view), rows
+
     before = memory.apply([put(1, KAYAK), one_row(2)])
-    contents = (
-        described_rows(before),
-        labels_by_id(before),
-        plan_values(before),
-        alive_rows(before).tolist(),
-    )
+    contents = held(before)
     dropped = memory.draft()
     dropped.apply([delete(3, "kayak"), put(4, TENT), click(5, "rowing", "lamp"), one_row(6)])
     dropped.view()
     assert memory.view is before
-    now = (
-        described_rows(before),
-        labels_by_id(before),
-        plan_values(before),
-        alive_rows(before).tolist(),
-    )
-    assert now == contents
+    assert held(before) == contents
     view = memory.apply([one_row(3, "axe", "hand axe"), click(4, "sled", "tent")])
-    assert described_rows(view)[-2:] == [
-        described_rows(view)[-2],
-        (described_rows(view)[-1][0], "sled", ("tent",)),
-    ]
+    assert described_rows(view)[-1] == (RowKind.INSTANCE, "sled", ("tent",))
     assert voting_texts(view, "axe") == ["hand axe"]
     assert voting_texts(view, "kayak") == ["sea kayak", "paddle", "boat for one"]
     assert memory.draft().votes_of("rowing") == ()
@@ -150,26 +140,11 @@ def test_a_block_is_planned_as_soon_as_it_is_full(memory: KnowledgeMemory) -> No
     assert plan_values(memory.apply([one_row(6)])) == [(14, 20, list(range(14, 20)))]
 
 
-def test_the_rows_of_a_plan_are_those_alive_when_its_block_became_full(
-    trigram_bundle: Bundle,
-) -> None:
-    """However changes are grouped into commits: a later tombstone comes too late."""
-    changes = [one_row(1), one_row(2, "axe"), one_row(3), one_row(4, "axe", "other"), one_row(5)]
-    plans = []
-    for cuts in ([5], [3, 5], [2, 5], [1, 2, 3, 4, 5]):
-        memory = KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3))
-        for start, stop in zip([0, *cuts], cuts, strict=False):
-            memory.apply(changes[start:stop])
-        plans.append((plan_values(memory.view), alive_rows(memory.view).tolist()))
-    assert plans[0] == ([(14, 17, [14, 15, 16])], [*range(14), 14, 16, 17, 18])
-    assert all(one == plans[0] for one in plans)
-
-
 def test_a_change_that_fills_several_blocks_plans_them_all(memory: KnowledgeMemory) -> None:
     queries = tuple(f"query {number}" for number in range(9))
     view = memory.apply([put(1, NewLabel(id="x", text="many", queries=queries))])
     assert plan_values(view) == [(14, 20, list(range(14, 20))), (20, 23, [20, 21, 22])]
-    assert [type(part) for part in view.parts] == [LiveRows] * 4
+    assert [part.sealed for part in view.parts] == [False] * 4
     assert voting_texts(view, "x") == ["many", *queries]
 
 
@@ -177,22 +152,12 @@ def test_sealed_parts_take_the_place_of_live_ones(memory: KnowledgeMemory, tmp_p
     before = memory.apply([one_row(n) for n in range(1, 9)])
     seal(memory, tmp_path)
     view = memory.view
-    assert [type(part) for part in view.parts] == [SealedRows, LiveRows]
+    assert [part.sealed for part in view.parts] == [True, False]
     assert (view.version, view.next_row, view.sealed_rows) == (8, 22, 6)
     assert described_rows(view) == described_rows(before)
     assert list(view.unsealed_plans()) == []
     later = memory.apply([one_row(9), one_row(10)])
     assert [part.stored_rows for part in later.parts] == [6, 3, 1]
-
-
-def test_rows_deleted_after_sealing_get_a_tombstone_in_their_part(
-    memory: KnowledgeMemory, tmp_path: Path
-) -> None:
-    memory.apply([one_row(n) for n in range(1, 7)])
-    seal(memory, tmp_path)
-    view = memory.apply([delete(7, "l2"), one_row(8, "l5", "another text")])
-    assert [(part.stored_rows, part.dead_rows) for part in view.parts] == [(6, 2), (1, 0)]
-    assert voting_texts(view, "l5") == ["another text"]
 
 
 def test_a_plan_without_alive_rows_leaves_an_empty_part(
@@ -234,7 +199,7 @@ def test_rows_deleted_while_a_segment_is_built_stay_dead(
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
     (plan,) = view.unsealed_plans()
     sealed = memory.seal(plan, build(view, plan, tmp_path))
-    later = memory.apply([delete(4, "l2")])  # after the rows were gathered
+    later = memory.apply([delete(4, "l2")])  # after the build got its rows
     assert memory.attach(sealed)
     assert (memory.view.version, memory.view.dead_rows) == (4, 1)
     assert described_rows(memory.view) == described_rows(later)

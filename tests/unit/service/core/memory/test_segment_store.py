@@ -1,4 +1,4 @@
-"""Segments on disk: opened by their key, built again when damaged, deleted when replaced.
+"""Segments on disk are opened by key, built again if damaged, and deleted when replaced.
 
 Most tests build in this process; `tests/integration/memory/test_segment_builds.py` builds in child
 processes.
@@ -13,15 +13,28 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.errors import SealError
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.errors import DeviceUnavailable, SealError
+from service.core.index.libraries import IndexParameters
 from service.core.memory import segment_store
-from service.core.memory.segment_store import FACTS, INDEX, SegmentStore, late_after
+from service.core.memory.build_segment import build_measured
+from service.core.memory.segment_store import (
+    FACTS,
+    INDEX,
+    VECTORS,
+    DeviceSegments,
+    SegmentStore,
+    late_after,
+)
 from service.core.processes.low_priority import LowPriorityChild
+from tests.support.device.scan_device import HostScanDevice
+from tests.support.disks import SmallDisk
+from tests.support.disks import small_disk as small_disk
+from tests.support.vectors import unit_rows
 
 ROWS, DIMENSION = 50, 16
 SHAPE = (ROWS, DIMENSION)
 PARAMETERS = IndexParameters(m=8, ef_construction=40, ef=64)
+FOUR_VECTORS = np.eye(4, 8, dtype=np.float16)
 
 
 @pytest.fixture
@@ -36,20 +49,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def vectors() -> np.ndarray:
-    drawn = np.random.default_rng(1).standard_normal(SHAPE)
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
+    return unit_rows(*SHAPE, seed=1)
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Builds in this process, which is faster than a child; lists the folders of the builds."""
+    """Make builds run in this process, which is faster than a child; returns their folders."""
     built: list[Path] = []
 
     def build(_child: LowPriorityChild, command: list[str], *, seconds: float) -> str:
         job = Path(command[-1])
-        load_library("faiss").build(
-            np.load(job / "vectors.npy"), PARAMETERS, job / INDEX, lambda rows: None
-        )
+        build_measured(np.load(job / VECTORS), PARAMETERS, job, lambda rows: None)
         built.append(job)
         return ""
 
@@ -57,11 +67,39 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return built
 
 
+@pytest.fixture
+def key(store: SegmentStore, vectors: np.ndarray, in_process: list[Path]) -> str:
+    """The key of a segment that is already built."""
+    key = store.key(vectors, PARAMETERS)
+    store.build(key, vectors, PARAMETERS)
+    return key
+
+
 def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
 # Built and found -----------------------------------------------------------------------------
+
+
+def test_a_segment_says_what_its_graph_finds(folder: Path, key: str) -> None:
+    facts = orjson.loads((folder / key / FACTS).read_bytes())
+    assert facts.keys() == {"files", "nodes", "ef", "recall"}
+    assert (facts["nodes"], facts["ef"], facts["recall"]) == (ROWS, PARAMETERS.ef, 1.0)
+
+
+def test_vectors_are_collected_in_a_file(store: SegmentStore, folder: Path) -> None:
+    matrix = store.matrix((3, 2))
+    matrix[:] = 1.0
+    assert isinstance(matrix, np.memmap)
+    assert matrix.tolist() == [[1.0, 1.0]] * 3
+    assert entries(folder) == []
+
+
+def test_a_disk_without_room_for_the_vectors_is_an_error(small_disk: SmallDisk) -> None:
+    """Room is checked before any page is written: a page that does not fit kills the process."""
+    with small_disk.full(), pytest.raises(SealError, match=r"no room for 80000000 bytes"):
+        SegmentStore(small_disk.folder).matrix((100_000, 400))
 
 
 def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: np.ndarray) -> None:
@@ -78,12 +116,9 @@ def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: n
     assert store.key(np.asfortranarray(vectors), PARAMETERS) == keys[0]
 
 
-@pytest.mark.usefixtures("in_process")
 def test_a_discarded_segment_is_deleted_and_stays_usable_where_it_is_open(
-    store: SegmentStore, vectors: np.ndarray
+    store: SegmentStore, vectors: np.ndarray, key: str
 ) -> None:
-    key = store.key(vectors, PARAMETERS)
-    store.build(key, vectors, PARAMETERS)
     held = store.find(key, PARAMETERS, shape=SHAPE)
     store.discard(key)
     store.discard(key)
@@ -136,11 +171,10 @@ def test_a_damaged_segment_is_built_again(
     folder: Path,
     vectors: np.ndarray,
     in_process: list[Path],
+    key: str,
     name: str,
     damage: object,
 ) -> None:
-    key = store.key(vectors, PARAMETERS)
-    store.build(key, vectors, PARAMETERS)
     damage(folder / key / name)
     assert store.find(key, PARAMETERS, shape=SHAPE) is None
     store.build(key, vectors, PARAMETERS)
@@ -148,10 +182,7 @@ def test_a_damaged_segment_is_built_again(
     assert len(in_process) == 2
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_segment_of_another_shape_is_not_used(store: SegmentStore, vectors: np.ndarray) -> None:
-    key = store.key(vectors, PARAMETERS)
-    store.build(key, vectors, PARAMETERS)
+def test_a_segment_of_another_shape_is_not_used(store: SegmentStore, key: str) -> None:
     assert store.find(key, PARAMETERS, shape=(ROWS + 1, DIMENSION)) is None
 
 
@@ -173,7 +204,7 @@ def test_files_of_a_killed_build_are_deleted(
 def test_a_child_that_cannot_be_started_is_an_error(
     store: SegmentStore, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_store.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(SealError, match="No such file"):
         store.build("key", vectors, PARAMETERS)
 
@@ -204,9 +235,9 @@ def test_a_late_build_is_begun_again_at_the_niceness_of_a_share(
     run = LowPriorityChild.run
 
     def starved_at_first(child: LowPriorityChild, command: list[str], **how: float) -> str:
-        commands.append(command[3:])
+        commands.append(command[command.index("service.core.memory.build_segment") + 1 :])
         if len(commands) > 1:
-            return run(child, command)  # however long it takes
+            return run(child, command)  # without a time limit
         return run(child, [sys.executable, "-c", "import time; time.sleep(60)"], **how)
 
     monkeypatch.setattr(LowPriorityChild, "run", starved_at_first)
@@ -260,3 +291,40 @@ def test_pruning_deletes_old_segments_that_are_not_kept(
         os.utime(folder / key / FACTS, (0, 0))
     store.prune(keys[:1], older_than=3600)
     assert entries(folder) == sorted([keys[0], keys[2], "build.lock"])
+
+
+def test_a_segment_is_found_once_it_was_built_and_then_belongs_to_the_caller() -> None:
+    device = HostScanDevice()
+    store = DeviceSegments(device)
+    key = store.key(FOUR_VECTORS, PARAMETERS)
+    assert store.find(key, PARAMETERS, shape=FOUR_VECTORS.shape) is None
+    store.build(key, FOUR_VECTORS, PARAMETERS)
+    segment = store.find(key, PARAMETERS, shape=FOUR_VECTORS.shape)
+    assert segment is not None
+    _, rows = segment.search(FOUR_VECTORS[2:3].astype(np.float32), count=1, ef=8, row_filter=None)
+    assert rows.tolist() == [[2]]
+    assert device.uploaded == [4]
+    assert store.find(key, PARAMETERS, shape=FOUR_VECTORS.shape) is None
+    assert store.key(FOUR_VECTORS, PARAMETERS) != key
+
+
+def test_what_was_built_in_vain_is_forgotten() -> None:
+    store = DeviceSegments(HostScanDevice())
+    store.build("a", FOUR_VECTORS, PARAMETERS)
+    store.discard("a")
+    store.discard("a")
+    store.prune([], older_than=0.0)
+    store.interrupt()
+    assert store.find("a", PARAMETERS, shape=FOUR_VECTORS.shape) is None
+
+
+def test_a_full_device_is_an_error_of_sealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sealer tries again later; meanwhile the rows stay live."""
+    device = HostScanDevice()
+
+    def full(vectors: np.ndarray) -> None:
+        raise DeviceUnavailable("no memory")
+
+    monkeypatch.setattr(device, "upload", full)
+    with pytest.raises(SealError, match="no memory"):
+        DeviceSegments(device).build("a", FOUR_VECTORS, PARAMETERS)

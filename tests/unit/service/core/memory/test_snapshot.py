@@ -1,4 +1,4 @@
-"""A snapshot is a bundle that answers like the view it was written from, and can learn on."""
+"""A snapshot is a bundle that answers like the view it was written from, and can learn more."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,15 +10,15 @@ import pytest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.label_details import Details
 from service.core.changes import Change
+from service.core.encoding.encoder import encode
 from service.core.errors import InvalidInput
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
-from service.core.types import NewLabel, PredictOptions, RowKind
+from service.core.types import NewLabel, PredictOptions, Role
 from tests.support.changes import ENCODER, click, delete, put, seal
-from tests.support.oracle import Oracle
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.views import described_rows, labels_by_id, row_counts, voting_texts
 
@@ -44,7 +44,7 @@ CHANGES: tuple[Change, ...] = (
 
 @pytest.fixture
 def memory(trigram_bundle: Bundle, tmp_path: Path) -> KnowledgeMemory:
-    """All changes, some of them sealed, some live."""
+    """A memory with all of `CHANGES`; some of their rows are sealed, some live."""
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=3, fan_out=2))
     memory.apply(CHANGES[:6])
     seal(memory, tmp_path)
@@ -95,13 +95,6 @@ def test_a_snapshot_answers_as_the_view_did(memory: KnowledgeMemory, bundle: Bun
     assert_same_answers(view, memory.view)
 
 
-def test_a_snapshot_has_neither_live_nor_dead_rows(memory: KnowledgeMemory, bundle: Bundle) -> None:
-    view = opened(bundle).view
-    rows = memory.view.base_rows + memory.view.live_rows - memory.view.dead_rows
-    assert (view.base_rows, view.live_rows, view.dead_rows) == (rows, 0, 0)
-    assert view.labels.columns == bundle.labels == len(memory.view.labels) == len(LABELS) + 1
-
-
 def test_labels_keep_their_details(memory: KnowledgeMemory, bundle: Bundle) -> None:
     before, after = labels_by_id(memory.view), labels_by_id(opened(bundle).view)
     assert list(after) == list(before)
@@ -114,107 +107,37 @@ def test_labels_keep_their_details(memory: KnowledgeMemory, bundle: Bundle) -> N
     assert bundle.label_details.at(after["stove"].index) == Details()
 
 
-def test_deleted_labels_are_gone_with_their_votes(bundle: Bundle) -> None:
-    view = opened(bundle).view
-    assert "axe" not in list(bundle.label_ids)
-    assert not {"hand axe", "chop wood", "warm winter boots"} & {
-        text for _, text, _ in row_counts(view)
-    }
-    assert voting_texts(view, "boots") == ["rubber boots"]
-    assert voting_texts(view, "shoes") == ["shoes for running", "trail footwear", "running shoes"]
-
-
 def test_a_snapshot_names_its_origin(
     memory: KnowledgeMemory, bundle: Bundle, trigram_bundle: Bundle
 ) -> None:
     facts, origin = bundle.manifest, trigram_bundle.manifest
     assert (facts.name, facts.memory.version, facts.log) == ("snapshot", 10, LOG)
-    assert (facts.dataset, facts.encoder, facts.predictor, facts.index, facts.metrics) == (
+    assert (facts.dataset, facts.encoder, facts.predictor, facts.metrics.keys()) == (
         origin.dataset,
         origin.encoder,
         origin.predictor,
-        origin.index,
-        origin.metrics,
+        origin.metrics.keys(),
     )
+    assert facts.index.parameters() == origin.index.parameters()
+    assert (facts.index.recall, facts.index.nodes) == (1.0, len(np.unique(bundle.keys, axis=0)))
     for name in ("encoder.onnx", "tokenizer.json"):
         assert facts.files[name] == origin.files[name]
 
 
-def test_vectors_are_carried_over_bit_for_bit(memory: KnowledgeMemory, bundle: Bundle) -> None:
-    """A row's text was encoded once, when it was posted."""
-    oracle = Oracle.of(Catalogue(), ENCODER)
-    for text, key in zip([*bundle.instance_texts, *bundle.label_texts], bundle.keys, strict=True):
-        row = oracle._row(RowKind.LABEL, text, ())
-        assert np.array_equal(row.vector.astype(np.float16), key)
+def test_vectors_are_carried_over_bit_for_bit(bundle: Bundle) -> None:
+    """Each text is encoded only once, when it is posted."""
+    for texts, role, keys in (
+        (bundle.instance_texts, Role.QUERY, bundle.keys[: bundle.instances]),
+        (bundle.label_texts, Role.LABEL, bundle.keys[bundle.instances :]),
+    ):
+        assert np.array_equal(encode(ENCODER, list(texts), role=role).astype(np.float16), keys)
 
 
 # Learning after a snapshot ------------------------------------------------------------
 
 
-def test_the_reopened_memory_learns_as_the_old_one_does(
-    memory: KnowledgeMemory, bundle: Bundle
-) -> None:
-    """Labels of the snapshot are replaced and deleted with the rows that were once live."""
-    changes = [
-        put(11, replace(KAYAK, queries=("white water",))),
-        put(12, replace(TENT, metadata={"bid": "0.50"})),
-        click(13, "stew", "stove"),
-        delete(14, "boots"),
-        put(15, NewLabel(id="boots", text="ski boots")),
-        delete(16, "tent"),
-        put(17, replace(KAYAK, queries=())),
-    ]
-    after = opened(bundle)
-    for change in changes:
-        old, new = memory.apply([change]), after.apply([change])
-        assert new.version == old.version == change.sequence
-        assert row_counts(new) == row_counts(old)
-        assert {one.id: replace(one, index=0) for one in labels_by_id(new).values()} == {
-            one.id: replace(one, index=0) for one in labels_by_id(old).values()
-        }
-    assert_same_answers(after.view, memory.view)
-    assert voting_texts(after.view, "kayak") == ["rowing", "sea kayak"]
-
-
-def test_new_metadata_keep_the_rows_of_a_label_that_the_snapshot_brought(bundle: Bundle) -> None:
-    memory = opened(bundle)
-    before = described_rows(memory.view)
-    changed = replace(KAYAK, text="river kayak", metadata={})
-    view = memory.apply([put(11, changed)])
-    assert described_rows(view) == before
-    assert view.labels.require("kayak").metadata == {}
-    assert memory.apply([delete(12, "kayak")]).dead_rows == 3
-    assert not {"river kayak", "paddle", "boat for one"} & {
-        text for _, text, _ in row_counts(memory.view)
-    }
-
-
-def test_a_click_of_the_snapshot_goes_with_its_last_label(bundle: Bundle) -> None:
-    memory = opened(bundle)
-    assert voting_texts(memory.apply([delete(11, "bottle")]), "kayak")[0] == "rowing"
-    texts = {text for _, text, _ in row_counts(memory.apply([delete(12, "kayak")]))}
-    assert not {"rowing", "paddle"} & texts
-
-
-def test_a_click_of_the_snapshot_that_is_repeated_has_one_row(
-    memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path
-) -> None:
-    known, more = click(11, "rowing", "kayak"), click(12, "rowing", "stove")
-    for start in (bundle, snapshot(opened(bundle).view, tmp_path / "again")):
-        after = opened(start)
-        rows = row_counts(after.view)
-        assert row_counts(after.apply([known])) == rows
-        after.apply([more])
-        assert [text for _, text, _ in row_counts(after.view)].count("rowing") == 1
-        assert after.draft().votes_of("rowing") == tuple(
-            sorted(after.view.labels.column(name) for name in ("bottle", "kayak", "stove"))
-        )
-    memory.apply([known, more])
-    assert row_counts(after.view) == row_counts(memory.view)
-
-
 def test_a_snapshot_of_a_snapshot(memory: KnowledgeMemory, bundle: Bundle, tmp_path: Path) -> None:
-    """Without changes only the name differs; with changes it holds them."""
+    """Without new changes, only its name differs; with new changes, it holds them."""
     again = snapshot(opened(bundle).view, tmp_path / "again")
     assert again.manifest.files == bundle.manifest.files
     changes = [put(11, replace(TENT, queries=("yurt",))), delete(12, "lamp")]
@@ -236,7 +159,7 @@ def test_a_snapshot_of_an_untouched_bundle_is_that_bundle(
 
 
 def test_a_memory_without_labels_can_be_written(trigram_bundle: Bundle, tmp_path: Path) -> None:
-    """ "nothing was clicked" remains: it never had a vote to lose."""
+    """The row "nothing was clicked" remains, because it never had a vote to lose."""
     memory = KnowledgeMemory(trigram_bundle)
     memory.apply([delete(number, label_id) for number, label_id in enumerate(LABELS, start=1)])
     after = opened(snapshot(memory.view, tmp_path / "snapshot"))
@@ -283,7 +206,7 @@ def test_progress_counts_the_rows(memory: KnowledgeMemory, tmp_path: Path) -> No
 def test_classifiers_are_kept_for_the_labels_that_were_not_posted_again(
     make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """`boots` is another label now, `tent` never had one; `lamp` was posted again as it is."""
+    """`boots` is another label now, `tent` never had a classifier, `lamp` is unchanged."""
     base = open_bundle(make_bundle(encoder=ENCODER, novel=0))
     memory = KnowledgeMemory(base, MemoryLimits())
     memory.apply(CHANGES)

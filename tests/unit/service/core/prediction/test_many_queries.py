@@ -1,4 +1,4 @@
-"""Many queries ranked at once, beside `Predictor` on one query after the other: equal bits."""
+"""Ranking many queries at once gives the same bits as `Predictor` for one after the other."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from service.core.prediction.many_queries import (
     rank_labels,
     retriever_distributions,
 )
-from service.core.prediction.predictor import Predictor
+from service.core.prediction.predictor import Predictor, Searched, Stopwatch
 from service.core.prediction.ranking import NumpyRanker, Ranker, open_ranker
 from service.core.types import Floats, PredictOptions, Rows
 from tests.support.tiny.encoder import TrigramEncoder
@@ -27,7 +27,7 @@ TAU = 0.07
 
 @dataclass
 class Labels:
-    """The part of a label table that ranking needs."""
+    """The part of `LabelTable` that ranking needs."""
 
     ids: list[str]
 
@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass
 class Memory:
-    """Rows of V as lists of labels; the first `instances` rows are instances."""
+    """A memory whose rows of V are lists of labels; the first `instances` rows are instances."""
 
     value_rows: list[list[int]]
     instances: int
@@ -67,7 +67,7 @@ def memories(draw: st.DrawFn) -> Memory:
 
 @st.composite
 def retrievals(draw: st.DrawFn, memory: Memory) -> tuple[Floats, Rows]:
-    """Up to 300 keys a query, fewer for some; few distinct similarities, so that scores tie."""
+    """Up to 300 keys per query, fewer for some. Few distinct similarities make scores tie."""
     total = len(memory.value_rows)
     depth = draw(st.integers(1, total + 2))
     counts = draw(st.lists(st.integers(0, min(depth, total)), min_size=1, max_size=6))
@@ -106,7 +106,11 @@ def assert_equal_to_the_predictor(
 ) -> None:
     at_once = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
     predictor = Predictor(TrigramEncoder(), tau=TAU, ranker=ranker)
-    one_by_one = list(predictor.vote(memory, retrieved, options))
+    similarities, rows = retrieved
+    searched = Searched(
+        queries=[""] * len(rows), vectors=similarities, similarities=similarities, rows=rows
+    )
+    one_by_one = list(predictor.rank(memory, searched, options, Stopwatch()))
     for labels, scores, expected in zip(at_once.labels, at_once.scores, one_by_one, strict=True):
         count = len(expected.columns)
         assert labels[:count].tolist() == expected.columns
@@ -133,23 +137,11 @@ def test_a_view_of_a_bundle_is_such_a_memory(trigram_bundle: Bundle, memorizatio
     queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
     options = PredictOptions(top_k=4, memorization=memorization, depth=9)
     predictor = Predictor(TrigramEncoder(), tau=TAU)
-    retrieved = predictor.retrieve(view, queries, options)
+    searched = predictor.search(view, [""] * len(queries), queries, options)
     assert_equal_to_the_predictor(
-        view, retrieved, list(trigram_bundle.label_ids), options, ranker=open_ranker()
+        view,
+        (searched.similarities, searched.rows),
+        list(trigram_bundle.label_ids),
+        options,
+        ranker=open_ranker(),
     )
-
-
-def test_equal_scores_stand_in_order_of_the_id_as_a_string() -> None:
-    ids = ["b", "10", "9", "a"]
-    memory = Memory([[0, 1, 2, 3]], 1, Labels(ids))
-    retrieved = np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64)
-    options = PredictOptions(top_k=4, memorization=0.5)
-    ranked = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
-    assert [ids[column] for column in ranked.labels[0]] == ["10", "9", "a", "b"]
-
-
-def test_a_query_without_keys_has_no_labels() -> None:
-    memory = Memory([[0]], 0, Labels(["a"]))
-    retrieved = np.full((2, 3), -np.inf, np.float32), np.full((2, 3), -1, np.int64)
-    ranked = ranked_at_once(memory, retrieved, LabelOrder.of(["a"]), PredictOptions(top_k=2))
-    assert ranked.labels.tolist() == [[-1, -1], [-1, -1]]

@@ -1,4 +1,4 @@
-"""Prediction from end to end of the core, beside a dense Eq. 7 and beside the papers' extremes."""
+"""Prediction through the whole core: Eq. 7 against a dense oracle, evidence, order, cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor, voting_kind
-from service.core.types import RowKind
+from service.core.prediction.predictor import (
+    EVIDENCE_ROWS,
+    Predictor,
+    QueryCache,
+    Stopwatch,
+    first_votes,
+    voting_kind,
+)
+from service.core.types import NewLabel, PredictOptions, RowKind
+from tests.support.changes import put
 from tests.support.oracle import Oracle, ranked
 from tests.support.questions import ALL, ask, scores, similarity_to
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
@@ -21,13 +30,21 @@ from tests.support.tiny.encoder import TrigramEncoder
 ENCODER = TrigramEncoder()
 TAU = 0.1
 QUERIES = ("a tent for two", "winter trail boots", "lamp", "")
+PREDICTOR = Predictor(ENCODER, tau=TAU)
+Opened = Callable[..., View]
 
 queries = st.sampled_from(QUERIES) | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 
 
 @pytest.fixture
-def predictor() -> Predictor:
-    return Predictor(ENCODER, tau=TAU)
+def view_of(make_bundle: Callable[..., Path]) -> Opened:
+    """`view_of(labels=..., instances=...)` returns the view of a new bundle."""
+
+    def opened(vote_weights: list[float] | None = None, **catalogue: object) -> View:
+        folder = make_bundle(Catalogue(**catalogue), encoder=ENCODER, vote_weights=vote_weights)
+        return KnowledgeMemory(open_bundle(folder)).view
+
+    return opened
 
 
 @pytest.fixture(scope="module")
@@ -43,66 +60,55 @@ def oracle() -> Oracle:
 # Eq. 7 and 8 -----------------------------------------------------------------------------
 
 
-def test_a_memory_of_two_rows_by_hand(
-    make_bundle: Callable[..., Path], predictor: Predictor
-) -> None:
+def test_a_memory_of_two_rows_by_hand(view_of: Opened) -> None:
     """One instance and one label of equal text share the weight: p = lambda/2 + (1-lambda)/2."""
-    catalogue = Catalogue(labels={"tent": "tent"}, instances={"tent": ("tent",)})
-    view = KnowledgeMemory(open_bundle(make_bundle(catalogue, encoder=ENCODER))).view
-    (keyword,) = ask(predictor, view, "tent", memorization=0.2, explain=True)
+    view = view_of(labels={"tent": "tent"}, instances={"tent": ("tent",)})
+    (keyword,) = ask(PREDICTOR, view, "tent", memorization=0.2, explain=True)
     assert keyword.score == pytest.approx(0.5)
     assert [row.weight for row in keyword.evidence] == pytest.approx([0.4, 0.1])
     assert [row.kind for row in keyword.evidence] == [RowKind.LABEL, RowKind.INSTANCE]
     assert [row.similarity for row in keyword.evidence] == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
-def test_at_lambda_0_the_memory_is_a_dual_encoder(predictor: Predictor, view: View) -> None:
-    """Softmax over label similarities alone, however many instances lie nearer (Eq. 8)."""
-    for query in QUERIES:
-        weights = np.exp(similarity_to(query, list(LABELS.values()), ENCODER) / TAU)
-        expected = dict(zip(LABELS, weights / weights.sum(), strict=True))
-        assert scores(ask(predictor, view, query, memorization=0.0)) == pytest.approx(
-            expected, abs=1e-5
-        )
-        shallow = ask(predictor, view, query, memorization=0.0, depth=len(LABELS))
-        assert scores(shallow) == pytest.approx(expected, abs=1e-5)
+@pytest.mark.parametrize("query", QUERIES)
+def test_at_lambda_0_the_memory_is_a_dual_encoder(view: View, query: str) -> None:
+    """Scores are a softmax over label similarities alone; nearer instances do not count (Eq. 8)."""
+    weights = np.exp(similarity_to(query, list(LABELS.values()), ENCODER) / TAU)
+    expected = dict(zip(LABELS, weights / weights.sum(), strict=True))
+    for depth in (len(LABELS), ALL):
+        found = scores(ask(PREDICTOR, view, query, memorization=0.0, depth=depth))
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_at_lambda_1_the_memory_is_a_knn_classifier(predictor: Predictor, view: View) -> None:
+@pytest.mark.parametrize("query", QUERIES)
+def test_at_lambda_1_the_memory_is_a_knn_classifier(view: View, query: str) -> None:
     """The nearest three instances share the weight and vote for their own labels (Eq. 8)."""
-    for query in QUERIES:
-        nearness = similarity_to(query, list(INSTANCES), ENCODER)
-        nearest = np.argsort(-nearness)[:3]
-        weights = np.exp(nearness[nearest] / TAU)
-        expected = dict.fromkeys(LABELS, 0.0)
-        for instance, weight in zip(nearest, weights / weights.sum(), strict=True):
-            for label_id in list(INSTANCES.values())[instance]:
-                expected[label_id] += weight
-        found = scores(ask(predictor, view, query, memorization=1.0, depth=3))
-        assert dict.fromkeys(LABELS, 0.0) | found == pytest.approx(expected, abs=1e-5)
+    nearness = similarity_to(query, list(INSTANCES), ENCODER)
+    nearest = np.argsort(-nearness)[:3]
+    weights = np.exp(nearness[nearest] / TAU)
+    expected = dict.fromkeys(LABELS, 0.0)
+    for instance, weight in zip(nearest, weights / weights.sum(), strict=True):
+        for label_id in list(INSTANCES.values())[instance]:
+            expected[label_id] += weight
+    found = scores(ask(PREDICTOR, view, query, memorization=1.0, depth=3))
+    assert dict.fromkeys(LABELS, 0.0) | found == pytest.approx(expected, abs=1e-5)
 
 
 @settings(max_examples=60)
 @given(
     query=queries,
     memorization=st.floats(min_value=0.0, max_value=1.0),
-    depth=st.integers(min_value=1, max_value=ALL + 3),
+    depth=st.integers(min_value=1, max_value=ALL + 3) | st.just(2000),
     tau=st.sampled_from([0.02, 0.1, 1.0]),
+    exact=st.booleans(),
 )
 def test_any_lambda_and_depth_is_the_dense_equation(
-    view: View, oracle: Oracle, query: str, memorization: float, depth: int, tau: float
+    view: View, oracle: Oracle, query: str, memorization: float, depth: int, tau: float, exact: bool
 ) -> None:
-    found = ask(Predictor(ENCODER, tau=tau), view, query, memorization=memorization, depth=depth)
+    predictor, options = Predictor(ENCODER, tau=tau), {"depth": depth, "exact": exact}
+    found = ask(predictor, view, query, memorization=memorization, **options)
     dense = oracle.scores(query, tau=tau, memorization=memorization, depth=depth)
     assert dict.fromkeys(LABELS, 0.0) | scores(found) == pytest.approx(dense, abs=1e-4)
-
-
-def test_the_graph_and_a_full_scan_give_one_answer(predictor: Predictor, view: View) -> None:
-    for query in QUERIES:
-        graph = ask(predictor, view, query, depth=5)
-        scan = ask(predictor, view, query, depth=5, exact=True)
-        assert [keyword.id for keyword in graph] == [keyword.id for keyword in scan]
-        assert scores(graph) == pytest.approx(scores(scan), abs=1e-5)
 
 
 def test_only_one_kind_of_row_votes_at_the_extremes() -> None:
@@ -114,17 +120,12 @@ def test_only_one_kind_of_row_votes_at_the_extremes() -> None:
 # Order, depth and empty blocks -----------------------------------------------------------
 
 
-def test_ties_stand_in_order_of_label_id(
-    make_bundle: Callable[..., Path], predictor: Predictor
-) -> None:
-    """Five labels of one text tie; the best two by id are kept, not the first two by column."""
+def test_ties_stand_in_order_of_label_id(view_of: Opened) -> None:
+    """Five labels with the same text tie: the first two by id are kept, not by column."""
     labels = dict.fromkeys(["e", "b", "d", "a", "c"], "the same text")
-    bundle = open_bundle(
-        make_bundle(Catalogue(labels=labels, instances={"q": tuple(labels)}), encoder=ENCODER)
-    )
-    view = KnowledgeMemory(bundle).view
+    view = view_of(labels=labels, instances={"q": tuple(labels)})
     for memorization in (0.0, 0.5, 1.0):
-        keywords = ask(predictor, view, "anything", top_k=2, memorization=memorization)
+        keywords = ask(PREDICTOR, view, "anything", top_k=2, memorization=memorization)
         assert [keyword.id for keyword in keywords] == ["a", "b"]
 
 
@@ -133,8 +134,7 @@ def test_ties_stand_in_order_of_label_id(
 def test_fewer_keywords_are_a_prefix_of_more(
     view: View, oracle: Oracle, query: str, top_k: int
 ) -> None:
-    predictor = Predictor(ENCODER, tau=TAU)
-    few, all_of_them = ask(predictor, view, query, top_k=top_k), ask(predictor, view, query)
+    few, all_of_them = ask(PREDICTOR, view, query, top_k=top_k), ask(PREDICTOR, view, query)
     assert few == all_of_them[:top_k]
     best = ranked(oracle.scores(query, tau=TAU, memorization=0.5), top_k=top_k)
     assert [keyword.score for keyword in few] == pytest.approx(
@@ -142,24 +142,198 @@ def test_fewer_keywords_are_a_prefix_of_more(
     )
 
 
-def test_a_depth_beyond_the_memory_changes_nothing(predictor: Predictor, view: View) -> None:
-    assert ask(predictor, view, "tent", depth=2000) == ask(predictor, view, "tent", depth=ALL)
+def test_without_instances_lambda_1_has_no_answer_and_others_have(view_of: Opened) -> None:
+    view = view_of(instances={})
+    assert ask(PREDICTOR, view, "tent", memorization=1.0) == ()
+    assert ask(PREDICTOR, view, "tent", memorization=1.0, exact=True) == ()
+    assert len(ask(PREDICTOR, view, "tent", memorization=0.5)) == len(LABELS)
 
 
-def test_without_instances_lambda_1_has_no_answer_and_others_have(
-    make_bundle: Callable[..., Path], predictor: Predictor
+def test_instances_without_a_click_weigh_but_do_not_vote(view_of: Opened) -> None:
+    view = view_of(labels={"a": "tent"}, instances={"tent": ()})
+    assert scores(ask(PREDICTOR, view, "tent")) == pytest.approx({"a": 0.25})
+    assert ask(PREDICTOR, view, "tent", memorization=1.0) == ()
+
+
+# Evidence --------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(query=queries, memorization=st.floats(min_value=0.0, max_value=1.0))
+def test_evidence_adds_up_to_the_score(view: View, query: str, memorization: float) -> None:
+    for keyword in ask(PREDICTOR, view, query, memorization=memorization, explain=True):
+        weights = [row.weight for row in keyword.evidence]
+        assert len(weights) < EVIDENCE_ROWS
+        assert sum(weights) == pytest.approx(keyword.score)
+        assert weights == sorted(weights, reverse=True)
+        for row in keyword.evidence:
+            if row.kind is RowKind.LABEL:
+                assert row.text == keyword.text
+            else:
+                assert keyword.id in INSTANCES[row.text]
+            assert row.similarity == pytest.approx(
+                similarity_to(query, [row.text], ENCODER)[0], abs=1e-5
+            )
+    unexplained = ask(PREDICTOR, view, query, memorization=memorization)
+    assert all(keyword.evidence == () for keyword in unexplained)
+
+
+def test_long_evidence_is_cut_to_its_heaviest_rows(view_of: Opened) -> None:
+    instances = {f"tent number {number}": ("tent",) for number in range(EVIDENCE_ROWS + 5)}
+    view = view_of(labels={"tent": "camping tent"}, instances=instances)
+    (keyword,) = ask(PREDICTOR, view, "tent number 7", depth=50, explain=True)
+    assert len(keyword.evidence) == EVIDENCE_ROWS
+    assert keyword.evidence[0].text == "tent number 7"
+    assert sum(row.weight for row in keyword.evidence) < keyword.score
+
+
+def test_evidence_of_weighted_votes_adds_up_and_the_heaviest_vote_is_first(
+    view_of: Opened,
 ) -> None:
-    bundle = open_bundle(make_bundle(Catalogue(instances={}), encoder=ENCODER))
-    view = KnowledgeMemory(bundle).view
-    assert ask(predictor, view, "tent", memorization=1.0) == ()
-    assert ask(predictor, view, "tent", memorization=1.0, exact=True) == ()
-    assert len(ask(predictor, view, "tent", memorization=0.5)) == len(LABELS)
+    view = view_of(
+        vote_weights=[0.5, 1.5, 1.9, 0.1],
+        labels={"tent": "dome", "lamp": "light"},
+        instances={"camping": ("tent", "lamp"), "campsite": ("tent", "lamp")},
+    )
+    words = {word.id: word for word in ask(PREDICTOR, view, "camping", depth=50, explain=True)}
+    for keyword in words.values():
+        found = [row.weight for row in keyword.evidence]
+        assert sum(found) == pytest.approx(keyword.score)
+        assert found == sorted(found, reverse=True)
+    of_tent, of_lamp = (
+        {row.text: row.weight for row in words[label_id].evidence} for label_id in ("tent", "lamp")
+    )
+    assert of_lamp["camping"] == pytest.approx(3 * of_tent["camping"])
+    assert of_lamp["campsite"] == pytest.approx(of_tent["campsite"] / 19)
 
 
-def test_instances_without_a_click_weigh_but_do_not_vote(
-    make_bundle: Callable[..., Path], predictor: Predictor
+def test_all_keywords_of_a_query_are_explained_by_one_walk_over_the_votes(
+    view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue = Catalogue(labels={"a": "tent"}, instances={"tent": ()})
-    view = KnowledgeMemory(open_bundle(make_bundle(catalogue, encoder=ENCODER))).view
-    assert scores(ask(predictor, view, "tent")) == pytest.approx({"a": 0.25})
-    assert ask(predictor, view, "tent", memorization=1.0) == ()
+    walks: list[int] = []
+    votes = View.weighted_votes
+    monkeypatch.setattr(
+        View, "weighted_votes", lambda self, rows: walks.append(1) or votes(self, rows)
+    )
+    assert len(ask(PREDICTOR, view, "tent", depth=50)) > 1
+    walks_of_voting = len(walks)  # 0 if compiled code counts the votes
+    ask(PREDICTOR, view, "tent", depth=50, explain=True)
+    assert len(walks) == 2 * walks_of_voting + 1
+
+
+@given(
+    labels=st.lists(st.integers(0, 40), max_size=300),
+    columns=st.lists(st.integers(0, 40), unique=True, max_size=30),
+)
+def test_the_first_votes_of_each_column_keep_their_order(
+    labels: list[int], columns: list[int]
+) -> None:
+    votes, counts = first_votes(np.array(labels, np.int32), columns=columns)
+    expected = [
+        [place for place, label in enumerate(labels) if label == column][:EVIDENCE_ROWS]
+        for column in columns
+    ]
+    assert counts == [len(places) for places in expected]
+    assert votes.tolist() == [place for places in expected for place in places]
+
+
+# Answers ---------------------------------------------------------------------------------
+
+
+def test_a_live_label_is_predicted_with_its_metadata(trigram_bundle: Bundle) -> None:
+    memory = KnowledgeMemory(trigram_bundle)
+    metadata = {"bid": "0.30"}
+    label = NewLabel(id="kayak", text="sea kayak", queries=("paddle boat",), metadata=metadata)
+    before = memory.view
+    view = memory.apply([put(5, label)])
+    answer = PREDICTOR.predict(view, ["paddle boat"], PredictOptions(explain=True))
+    best = answer.predictions[0].keywords[0]
+    assert answer.version == 5
+    assert (best.id, best.text, best.novel, best.metadata) == ("kayak", "sea kayak", True, metadata)
+    assert best.evidence[0].text == "paddle boat"
+    assert "kayak" not in scores(ask(PREDICTOR, before, "paddle boat"))
+
+
+def test_several_queries_are_answered_in_their_order(view: View) -> None:
+    asked = ["tent", "boots", "tent", "lamp"]
+    options = PredictOptions(depth=ALL)
+    answer = PREDICTOR.predict(view, asked, options)
+    assert [prediction.query for prediction in answer.predictions] == asked
+    for prediction in answer.predictions:
+        alone = PREDICTOR.predict(view, [prediction.query], options).predictions[0]
+        assert list(scores(prediction.keywords)) == list(scores(alone.keywords))
+        assert scores(prediction.keywords) == pytest.approx(scores(alone.keywords), abs=1e-6)
+    assert PREDICTOR.predict(view, [], PredictOptions()).predictions == ()
+
+
+def test_the_same_question_has_the_same_answer_bit_for_bit(tiny_bundle_folder: Path) -> None:
+    bundle = open_bundle(tiny_bundle_folder)
+    predictor = Predictor(OnnxEncoder(bundle.folder, bundle.manifest.encoder), tau=TAU)
+    view, options = KnowledgeMemory(bundle).view, PredictOptions(explain=True)
+    first = predictor.predict(view, QUERIES[:3], options).predictions
+    assert predictor.predict(view, QUERIES[:3], options).predictions == first
+    reopened = KnowledgeMemory(open_bundle(tiny_bundle_folder)).view
+    assert predictor.predict(reopened, QUERIES[:3], options).predictions == first
+
+
+def test_cached_queries_give_the_same_answer_without_encoding(view: View) -> None:
+    encoder, cache = TrigramEncoder(), QueryCache(2)
+    cached = Predictor(encoder, tau=TAU, cache=cache)
+    options = PredictOptions()
+    first = cached.predict(view, ["tent", "boots", "tent"], options)
+    assert encoder.encoded == 2  # equal texts of one request are encoded once
+    second = cached.predict(view, ["tent", "boots", "tent"], options)
+    assert encoder.encoded == 2
+    assert second.predictions == first.predictions
+    assert (cache.hits, cache.misses) == (3, 3)
+    assert "encode" in first.seconds
+    assert "encode" not in second.seconds
+
+
+def test_a_stage_is_timed_also_when_it_fails() -> None:
+    watch = Stopwatch()
+    with pytest.raises(RuntimeError), watch.stage("encode"):
+        raise RuntimeError
+    with watch.stage("encode"):
+        pass
+    assert list(watch.seconds) == ["encode"]
+    assert watch.seconds["encode"] >= 0.0
+
+
+# Cache -----------------------------------------------------------------------------------
+
+
+def vector(value: float) -> np.ndarray:
+    return np.full(2, value, np.float32)
+
+
+def fill(cache: QueryCache, *queries: str) -> tuple[list[int], list[float]]:
+    """Return the missing positions, and each vector's first component (-1: not filled)."""
+    vectors = np.full((len(queries), 2), -1, np.float32)
+    return cache.fill(queries, vectors), vectors[:, 0].tolist()
+
+
+def test_known_queries_are_filled_and_unknown_ones_reported() -> None:
+    cache = QueryCache(4)
+    cache.add({"a": vector(1), "b": vector(2)})
+    assert fill(cache, "b", "x", "a", "b") == ([1], [2, -1, 1, 2])
+    assert (cache.hits, cache.misses) == (3, 1)
+
+
+def test_the_least_recently_used_entry_goes_first_and_no_entries_keep_none() -> None:
+    cache, nothing = QueryCache(2), QueryCache(0)
+    cache.add({"a": vector(1), "b": vector(2)})
+    fill(cache, "a")
+    cache.add({"c": vector(3)})
+    assert fill(cache, "a", "b", "c") == ([1], [1, -1, 3])
+    nothing.add({"a": vector(1)})
+    assert fill(nothing, "a") == ([0], [-1])
+
+
+def test_a_changed_copy_of_a_filled_vector_leaves_the_cache_alone() -> None:
+    cache = QueryCache(1)
+    cache.add({"a": vector(1)})
+    vectors = np.zeros((1, 2), np.float32)
+    cache.fill(["a"], vectors)
+    vectors[:] = 9
+    assert fill(cache, "a") == ([], [1])

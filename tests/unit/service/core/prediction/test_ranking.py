@@ -1,4 +1,4 @@
-"""Rankings in compiled code and in numpy: by hand, then equal bits on memories of all kinds."""
+"""Rankings in compiled code and numpy equal hand-computed ones, and each other bit for bit."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,8 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
-from service.core.memory.live_rows import LiveRows, LiveStore, NewRow
-from service.core.memory.part import Part
+from service.core.memory.part import BaseRows, LiveRows, NewRow, RowPart, seal
 from service.core.memory.row_ownership import RowOwnership
-from service.core.memory.sealed_rows import seal
 from service.core.memory.view import View
 from service.core.prediction import ranking
 from service.core.prediction.ranking import (
@@ -30,11 +28,12 @@ from service.core.prediction.ranking import (
     Ranking,
     open_ranker,
 )
+from service.core.text_identity import IdentityLookup
 from service.core.types import Floats, PredictOptions, RowKind, Rows
 
 TAU = 0.07
 LearnedRow = tuple[RowKind, list[int], list[float] | None]  # kind, votes, weights of the votes
-IDS = [f"label-{number}" for number in range(60, 0, -1)]  # not in order of their columns
+IDS = [f"label-{number}" for number in range(60, 0, -1)]  # in another order than the columns
 
 compiled_only = pytest.mark.skipif(
     not LIBRARY.exists(), reason="libvotes.so was not built: pip install --editable ."
@@ -48,11 +47,11 @@ def view_of(
     instances: list[list[int]],
     *,
     labels: int = len(IDS),
-    parts: tuple[Part, ...] = (),
+    parts: tuple[RowPart, ...] = (),
     deleted: list[int] | None = None,
     vote_weights: list[float] | None = None,
 ) -> View:
-    """A view with these rows of Y, with nothing to search in."""
+    """A view with these rows of Y and no index."""
     counts = [0, *(len(votes) for votes in instances)]
     bundle: Any = SimpleNamespace(
         instances=len(instances),
@@ -64,15 +63,14 @@ def view_of(
     ids: Any = IDS
     return View(
         version=0,
-        bundle=bundle,
-        base_alive=None,
-        base_dead_rows=0,
+        base=BaseRows.of(bundle),
         parts=parts,
         plans=(),
         labels=LabelTable(
             base_ids=ids,
             base_texts=ids,
             base_details=LabelDetails(None),
+            base_identities=IdentityLookup(ids),
             columns=len(IDS),
             live=HashTrieMap(),
             deleted=np.array(deleted or [], np.int32),
@@ -82,10 +80,8 @@ def view_of(
 
 
 def live_rows(first: int, rows: list[LearnedRow]) -> LiveRows:
-    store = LiveStore(capacity=max(1, len(rows)), dimension=1)
     vector = np.ones(1, np.float16)
-    part = LiveRows(store=store, first=first, count=0)
-    return part.append(
+    return LiveRows.block(first=first, capacity=max(1, len(rows)), dimension=1).append(
         [
             NewRow(
                 kind=kind,
@@ -106,47 +102,37 @@ def ranked(
 
 
 @rankers
-def test_two_keys_by_hand(ranker: type[Ranker]) -> None:
-    """Equal similarities share the weight; lambda = 0.2: the instance votes for 0 and 1."""
-    view = view_of([[0, 1]], labels=2)
+@pytest.mark.parametrize(
+    ("vote_weights", "scores"), [(None, [0.5, 0.1]), ([1.5, 0.5], [0.45, 0.15])]
+)
+def test_two_keys_by_hand(
+    ranker: type[Ranker], vote_weights: list[float] | None, scores: list[float]
+) -> None:
+    """At lambda = 0.2, an instance and label 1 have equal similarities and share the weight.
+
+    The instance votes for labels 0 and 1, perhaps with the weights 1.5 and 0.5.
+    """
+    view = view_of([[0, 1]], labels=2, vote_weights=vote_weights)
     rows, similarities = np.array([0, 2]), np.ones(2, np.float32)
     found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.2))
     assert found.weights == pytest.approx([0.1, 0.4])
     assert found.columns == [1, 0]
-    assert found.scores == pytest.approx([0.5, 0.1])
+    assert found.scores == pytest.approx(scores)
 
 
 @rankers
-def test_weighted_votes_by_hand(ranker: type[Ranker]) -> None:
-    """As above, but the instance's vote for 0 weighs 1.5 and that for 1 half; labels weigh 1."""
-    view = view_of([[0, 1]], labels=2, vote_weights=[1.5, 0.5])
-    rows, similarities = np.array([0, 2]), np.ones(2, np.float32)
-    found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.2))
-    assert found.weights == pytest.approx([0.1, 0.4])
-    assert found.columns == [1, 0]
-    assert found.scores == pytest.approx([0.45, 0.15])
-
-
-@rankers
-def test_rows_learned_since_the_bundle_vote_by_their_kind(ranker: type[Ranker]) -> None:
-    learned = live_rows(3, [(RowKind.LABEL, [4], None), (RowKind.INSTANCE, [5, 0], None)])
+@pytest.mark.parametrize("vote_weights", [None, [3.0, 1.0]])
+def test_rows_learned_since_the_bundle_vote_by_their_kind_and_weights(
+    ranker: type[Ranker], vote_weights: list[float] | None
+) -> None:
+    clicked = (RowKind.INSTANCE, [5, 0], vote_weights)
+    learned = live_rows(3, [(RowKind.LABEL, [4], None), clicked])
     view = view_of([[0]], labels=2, parts=(learned,))
     rows, similarities = np.array([4, 3, 0, 1]), np.zeros(4, np.float32)
     found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.25))
+    first = 1.0 if vote_weights is None else vote_weights[0]
     assert dict(zip(found.columns, found.scores, strict=True)) == pytest.approx(
-        {0: 0.0625 + 0.0625 + 0.1875, 5: 0.0625, 4: 0.1875}
-    )
-
-
-@rankers
-def test_weighted_votes_of_rows_learned_since_the_bundle_by_hand(ranker: type[Ranker]) -> None:
-    """As above, with a click that weighs 3 for the label 5 and 1 for the label 0."""
-    learned = live_rows(3, [(RowKind.LABEL, [4], None), (RowKind.INSTANCE, [5, 0], [3.0, 1.0])])
-    view = view_of([[0]], labels=2, parts=(learned,))
-    rows, similarities = np.array([4, 3, 0, 1]), np.zeros(4, np.float32)
-    found = ranked(ranker(), view, rows, similarities, PredictOptions(memorization=0.25))
-    assert dict(zip(found.columns, found.scores, strict=True)) == pytest.approx(
-        {0: 0.0625 + 0.0625 + 0.1875, 5: 3 * 0.0625, 4: 0.1875}
+        {0: 0.0625 + 0.0625 + 0.1875, 5: first * 0.0625, 4: 0.1875}
     )
 
 
@@ -172,15 +158,12 @@ def test_deleted_labels_get_no_score(ranker: type[Ranker]) -> None:
     assert found.columns == [1]
 
 
-@rankers
+@compiled_only
 @pytest.mark.parametrize("row", [3, 10**12])
-def test_a_row_outside_the_memory_is_an_error(ranker: type[Ranker], row: int) -> None:
+def test_a_row_outside_the_memory_is_an_error(row: int) -> None:
     view = view_of([[0]], labels=2)
-    if ranker is NumpyRanker:
-        assert view.is_instance(np.array([row])).tolist() == [False]  # it gets no vote
-        return
     with pytest.raises(IndexError, match="outside the memory"):
-        ranked(ranker(), view, np.array([row]), np.ones(1, np.float32), PredictOptions())
+        ranked(CompiledRanker(), view, np.array([row]), np.ones(1, np.float32), PredictOptions())
 
 
 @compiled_only
@@ -194,9 +177,9 @@ def test_votes_outside_the_matrix_are_an_error_and_not_read(indptr: list[int]) -
 
 @st.composite
 def views(draw: st.DrawFn) -> View:
-    """Instances, labels, a sealed part or none, live rows or none, deleted labels, vote weights.
+    """Views with instances, labels and deleted labels, with or without sealed and live rows.
 
-    Neither, one or both of the bundle's votes and those of learned rows have weights.
+    The bundle's votes, the learned rows' votes, both or neither have weights.
     """
     votes = st.lists(st.integers(0, len(IDS) - 1), max_size=6, unique=True)
     instances = draw(st.lists(votes, max_size=80))
@@ -239,7 +222,7 @@ def views(draw: st.DrawFn) -> View:
 def test_compiled_code_and_numpy_give_equal_bits(
     data: st.DataObject, view: View, memorization: float, top_k: int, seed: int
 ) -> None:
-    """Few distinct similarities make ties; up to 200 keys make numpy add in several blocks."""
+    """Few distinct similarities make ties; with many keys, numpy adds them in several blocks."""
     stored = view.alive_rows()
     rng = np.random.default_rng(seed)
     rows = rng.permutation(stored)[: data.draw(st.integers(0, len(stored)))]
@@ -267,15 +250,6 @@ def test_threads_share_a_ranker_also_while_another_bundle_takes_over() -> None:
         assert list(pool.map(rank, range(400))) == [[0], [2, 1]] * 200
 
 
-def test_a_library_of_another_version_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ranking, "LIBRARY", Path(orjson.orjson.__file__))
-    with caplog.at_level(logging.WARNING, "keymatch"):
-        assert isinstance(open_ranker(), NumpyRanker)
-    assert "install the package again" in caplog.text
-
-
 @compiled_only
 def test_weights_of_one_give_the_bits_of_no_weights() -> None:
     rng = np.random.default_rng(0)
@@ -288,10 +262,15 @@ def test_weights_of_one_give_the_bits_of_no_weights() -> None:
     assert (found.columns, found.scores) == (expected.columns, expected.scores)
 
 
-def test_without_the_library_numpy_ranks_and_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+@pytest.mark.parametrize("library", ["missing.so", "other"])
+def test_without_the_library_of_this_version_numpy_ranks_and_the_log_says_so(
+    library: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(ranking, "LIBRARY", tmp_path / "missing.so")
+    path = Path(orjson.orjson.__file__) if library == "other" else tmp_path / library
+    monkeypatch.setattr(ranking, "LIBRARY", path)
     with caplog.at_level(logging.WARNING, "keymatch"):
         assert isinstance(open_ranker(), NumpyRanker)
     assert "install the package again" in caplog.text

@@ -1,4 +1,4 @@
-"""The equations of prediction: each by hand first, then against a dense oracle."""
+"""The equations of prediction equal hand-computed examples, then a dense oracle."""
 
 import math
 
@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.prediction import scoring as module
 from service.core.prediction.scoring import (
     best_candidates,
+    places,
     predictive_scores,
     retriever_distribution,
     value_weights,
@@ -23,10 +25,6 @@ def test_softmax_by_hand() -> None:
     similarities = np.array([math.log(2) / 2, 0.0], np.float32)
     weights = retriever_distribution(similarities=similarities, tau=0.5)
     assert weights == pytest.approx([2 / 3, 1 / 3], abs=1e-7)
-
-
-def test_softmax_of_nothing_is_nothing() -> None:
-    assert retriever_distribution(similarities=np.zeros(0, np.float32), tau=0.04).shape == (0,)
 
 
 @given(st.lists(unit, min_size=1, max_size=20), st.floats(min_value=1e-3, max_value=10.0))
@@ -58,13 +56,6 @@ def test_predictive_scores_by_hand() -> None:
     assert scores == pytest.approx([0.5, 0.7])
 
 
-def test_no_votes_give_no_scores() -> None:
-    labels, scores = predictive_scores(
-        weights=np.array([1.0]), labels=np.zeros(0, np.int32), votes_per_key=np.array([0])
-    )
-    assert len(labels) == len(scores) == 0
-
-
 @given(
     st.lists(
         st.tuples(weight, st.lists(st.integers(min_value=0, max_value=5), max_size=4, unique=True)),
@@ -87,38 +78,10 @@ def test_predictive_scores_are_the_dense_product(keys: list[tuple[float, list[in
     assert labels.tolist() == np.flatnonzero(values.any(axis=0)).tolist()
 
 
-@given(
-    st.lists(unit, min_size=1, max_size=12),
-    st.data(),
-    st.floats(min_value=0.0, max_value=1.0),
-)
-def test_scores_sum_to_lambda_when_each_instance_votes_once(
-    similarities: list[float], data: st.DataObject, memorization: float
-) -> None:
-    """With one vote a key, p sums to lambda over the instances and 1 - lambda over the labels."""
-    keys = len(similarities)
-    kinds = st.lists(st.booleans(), min_size=keys, max_size=keys)
-    is_instance = np.array(data.draw(kinds))
-    weights = retriever_distribution(similarities=np.array(similarities, np.float32), tau=0.1)
-    _, scores = predictive_scores(
-        weights=value_weights(weights=weights, is_instance=is_instance, memorization=memorization),
-        labels=np.arange(keys, dtype=np.int32),
-        votes_per_key=np.ones(keys, np.int64),
-    )
-    from_instances = weights[is_instance].sum()
-    assert scores.sum() == pytest.approx(
-        memorization * from_instances + (1 - memorization) * (1 - from_instances)
-    )
-
-
 def test_candidates_that_tie_with_the_last_are_kept() -> None:
     scores = np.array([0.1, 0.5, 0.3, 0.3, 0.2, 0.3])
     assert best_candidates(scores=scores, top_k=2).tolist() == [1, 2, 3, 5]
     assert best_candidates(scores=scores, top_k=1).tolist() == [1]
-
-
-def test_fewer_candidates_than_asked_for_are_all_kept() -> None:
-    assert best_candidates(scores=np.array([0.2, 0.1]), top_k=5).tolist() == [0, 1]
 
 
 @given(
@@ -131,3 +94,17 @@ def test_candidates_are_those_that_a_full_sort_would_reach(scores: list[float], 
     assert [scores[place] for place in kept] == [
         score for score in scores if not last or score >= last[0]
     ]
+
+
+@pytest.mark.parametrize("entries_a_vote", [0, 1_000_000])
+@given(
+    labels=st.lists(st.integers(0, 40), max_size=300),
+    columns=st.lists(st.integers(0, 40), unique=True, max_size=30),
+)
+def test_places_are_found_by_a_search_and_by_a_table(
+    entries_a_vote: int, labels: list[int], columns: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TABLE_ENTRIES_A_VOTE", entries_a_vote)
+        found = places(np.array(labels, np.int32), among=columns)
+    assert found.tolist() == [columns.index(label) if label in columns else -1 for label in labels]

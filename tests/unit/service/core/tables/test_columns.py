@@ -1,4 +1,4 @@
-"""Tables of every format give the same columns; what is wrong is named with file and line."""
+"""Tables of every format give the same columns; errors name the file and the line."""
 
 import gzip
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from service.core.errors import InvalidData, InvalidInput
-from service.core.files.bad_rows import Rejects
+from service.core.files.lines import Rejects
 from service.core.tables.columns import read_columns
 
 ROWS = [["ice axe", "1"], ['he said \u2028 "hi"', "2"]]
@@ -25,10 +25,9 @@ LF_ONLY = '{"n": "1", "q": "ice axe"}\n\n{"q": "he said \u2028 \\"hi\\"", "n": "
     ],
 )
 def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content: str) -> None:
-    path, packed = tmp_path / name, tmp_path / f"{name}.gz"
-    path.write_bytes(content.encode())
-    packed.write_bytes(gzip.compress(content.encode()))
-    for file in (path, packed):
+    (tmp_path / name).write_bytes(content.encode())
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    for file in tmp_path.iterdir():
         assert [values for _, values in read_columns(file, ["q", "n"])] == ROWS
 
 
@@ -57,7 +56,7 @@ def test_a_text_file_has_one_column(tmp_path: Path) -> None:
         ("t.jsonl", b'{"q": 1}\n{\n', ":2: not valid JSON"),
         ("t.jsonl", b'{"b": 1}\n', ":1: q: there is no such column; the columns are b"),
         ("t.csv", b"q,b\nx,1,2\n", "a field that holds the delimiter must be quoted"),
-        ("t.csv", b"q,b\rx,1\r", ":1: not a valid row: new-line character"),
+        ("t.csv", b"q,b\rx,1\r", ":1: not a valid row: a line ends in a carriage return alone"),
         ("t.csv", b"\nq,b\nx,1\n", ":1: is blank; expected a header line"),
         ("t.csv", b"q,b\nx\0,1\n", ":2: holds a NUL character"),
         ("t.csv", "q,b\nx,1\n".encode("utf-16-le"), ":1: holds a NUL character"),

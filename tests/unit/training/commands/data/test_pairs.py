@@ -1,4 +1,4 @@
-"""`python -m training data pairs` on messy tables: what it says, and what it leaves behind."""
+"""`keymatch data pairs` on messy tables: its messages and its output."""
 
 from pathlib import Path
 
@@ -36,6 +36,11 @@ def test_what_was_done_is_said(
     messy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine"
+    assert pairs(messy, out) == 2
+    assert capsys.readouterr().err == (
+        f"error: {messy}:4: query: is empty; correct the row, or pass --on-bad-row skip to leave"
+        " out all such rows and list them\n"
+    )
     options = ("--weight", "clicks", "--time", "day", "--on-bad-row", "skip")
     assert pairs(messy, out, *options, "--test-fraction", "0.25", "--relevance", "log") == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -59,6 +64,9 @@ def test_ten_bad_rows_are_shown_and_all_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, out = tmp_path / "bad100.csv", tmp_path / "mine"
+    table.write_text("query,keyword\n" + "a,b\n" * 98 + "a,\n")
+    assert pairs(table, out) == 2
+    assert f"{tmp_path}/bad100.csv:100: keyword: is empty" in capsys.readouterr().err
     bad = "".join(f"query {row},\n" for row in range(120))
     table.write_text(f"query,keyword\ngood,keyword\n{bad}")
     assert pairs(table, out, "--on-bad-row", "skip", "--test-fraction", "0") == 0
@@ -66,15 +74,6 @@ def test_ten_bad_rows_are_shown_and_all_are_listed(
     assert [line.startswith("rejected: ") for line in said] == [True] * 10 + [False] * 3
     assert said[-1] == f"120 rows rejected: {out}.rejects.csv"
     assert len((tmp_path / "mine.rejects.csv").read_text().splitlines()) == 121
-
-
-def test_the_place_of_a_mistake_is_printed_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "bad100.csv"
-    table.write_text("query,keyword\n" + "a,b\n" * 98 + "a,\n")
-    assert pairs(table, tmp_path / "mine") == 2
-    assert f"{tmp_path}/bad100.csv:100: keyword: is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["query,keyword\n,b\nc,\n", "query,keyword\n", "query\na\n"])
@@ -119,3 +118,35 @@ def test_without_a_test_split_nothing_can_be_scored(
     ):
         assert run(app, command) == 2
         assert "data set mine has no test rows to measure on" in capsys.readouterr().err
+
+
+def test_other_spellings_and_empty_weights_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "mine"
+    table.write_text("query,keyword,clicks\nNike shoes,Nike,\nnike  Shoes,nike,2\nhat,nike,1\n")
+    assert pairs(table, out, "--weight", "clicks", "--test-fraction", "0") == 0
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        "1 rows have an empty weight: they weigh 1",
+        "1 queries and 1 keywords are other spellings (case, spaces, Unicode form) of an earlier"
+        " one, and joined to it (--keep-case keeps such queries apart)",
+        "1 rows repeat a pair: their weights are added",
+    ]
+    apart = ("--keep-case", "--test-fraction", "0", "--weight", "clicks")
+    assert pairs(table, tmp_path / "apart", *apart) == 0
+    assert len(lf_xmc.read(tmp_path / "apart").train) == 3
+
+
+def test_describe_counts_equal_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "mine"
+    table.write_text(
+        "query,keyword,id\nRed hat,Hat,1\nred  hat,hat,2\nscarf,HAT,3\nscarf,scarf,4\n"
+    )
+    assert pairs(table, out, "--label-id", "id", "--keep-case", "--test-fraction", "0") == 0
+    capsys.readouterr()
+    assert run(app, ["data", "describe", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [repeated] = [line for line in lines if "rows that repeat a text" in line]
+    assert [cell.strip() for cell in repeated.strip("│").split("│")][1:] == ["1", "0"]
+    assert any("texts that are in both splits" in line for line in lines)
+    assert "labels that share the text of an earlier one: 2" in lines

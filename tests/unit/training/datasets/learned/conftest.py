@@ -1,4 +1,4 @@
-"""A label log beside a tiny bundle, and the data set that both make."""
+"""A label log of a tiny bundle, and the data set that is made of both."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,12 +10,10 @@ import pytest
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change
 from service.core.label_log import LabelLog, open_log
-from service.core.replay import new_event
 from tests.support.changes import ENCODER
 from training.datasets.dataset import Dataset
 from training.datasets.learned.build import LearnedOptions, learned_dataset
-from training.datasets.learned.history import History, read_history
-from training.datasets.learned.moment import Moment
+from training.datasets.learned.history import History, Moment, read_history
 
 Learn = Callable[..., Dataset]
 
@@ -28,12 +26,11 @@ def log(tmp_path: Path) -> Iterator[LabelLog]:
 
 @pytest.fixture
 def history(log: LabelLog, trigram_bundle: Bundle) -> Callable[..., History]:
-    """`history(*changes, bundle=...)` writes the changes and reads the log with a bundle."""
+    """`history(*changes, bundle=...)` appends changes to the log and reads it for a bundle."""
 
     def read(*changes: Change, bundle: Bundle = trigram_bundle, **options: Any) -> History:
         with log.exclusive() as appending:
-            events = [new_event(change) for change in changes]
-            appending.append(events, encoder=ENCODER.fingerprint)
+            appending.append(changes, encoder=ENCODER.fingerprint)
         given = {"held": None, "since": Moment(), "recent_from": None}
         return read_history(bundle, log, **{**given, **options})
 
@@ -42,7 +39,7 @@ def history(log: LabelLog, trigram_bundle: Bundle) -> Callable[..., History]:
 
 @pytest.fixture
 def learn(history: Callable[..., History]) -> Learn:
-    """`learn(*changes, data=..., since=...)` returns the data set of all changes so far."""
+    """`learn(*changes, data=..., since=...)` logs changes and returns the data set of the log."""
 
     def learned(
         *changes: Change,

@@ -1,4 +1,4 @@
-"""What was served becomes a data set: pairs with weights, labels, and the test split."""
+"""Bundle and log become a data set: weighted pairs, labels, and the test split."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.manifest import LearnedFacts
@@ -21,8 +20,7 @@ from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import tiny_dataset
 from tests.support.views import described_rows
 from training.datasets.dataset import Dataset, Split, Texts
-from training.datasets.learned.history import History
-from training.datasets.learned.moment import Moment
+from training.datasets.learned.history import History, Moment
 from training.datasets.train_test_split import is_test
 
 Learn = Callable[..., Dataset]
@@ -30,7 +28,7 @@ KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("boat for one",))
 
 
 def pairs(split: Split, dataset: Dataset) -> dict[tuple[str, str], float]:
-    """The weight of each (query, label id)."""
+    """Map each (query, label id) to its weight."""
     entries = split.labels_of.tocoo()
     return {
         (split.instances.texts[row], dataset.labels.uids[column]): float(weight)
@@ -52,29 +50,19 @@ def test_an_empty_log_leaves_the_bundles_rows_with_labels(learn: Learn) -> None:
     assert learned.labels.texts == tuple(LABELS.values())
 
 
-def test_clicks_of_a_pair_are_its_weight_on_top_of_the_training_row(learn: Learn) -> None:
+@pytest.mark.parametrize(("first", "second", "third"), [(1.0, 1.0, 1.0), (2.5, 0.25, 4.0)])
+def test_clicks_of_a_pair_are_their_weights_on_top_of_the_training_row(
+    first: float, second: float, third: float, learn: Learn
+) -> None:
     learned = learn(
-        click(1, "cook outdoors", "stove", "lamp"),
-        click(2, "cook outdoors", "stove"),
-        click(3, "a new query", "tent"),
+        click(1, "cook outdoors", "stove", "lamp", weight=first),
+        click(2, "cook outdoors", "stove", weight=second),
+        click(3, "a new query", "tent", weight=third),
     )
     assert train(learned) == BEFORE | {
-        ("cook outdoors", "stove"): 3.0,
-        ("cook outdoors", "lamp"): 1.0,
-        ("a new query", "tent"): 1.0,
-    }
-
-
-def test_a_click_counts_as_much_as_it_weighs(learn: Learn) -> None:
-    learned = learn(
-        click(1, "cook outdoors", "stove", "lamp", weight=2.5),
-        click(2, "cook outdoors", "stove", weight=0.25),
-        click(3, "a new query", "tent", weight=4.0),
-    )
-    assert train(learned) == BEFORE | {
-        ("cook outdoors", "stove"): 3.75,
-        ("cook outdoors", "lamp"): 2.5,
-        ("a new query", "tent"): 4.0,
+        ("cook outdoors", "stove"): 1.0 + first + second,
+        ("cook outdoors", "lamp"): first,
+        ("a new query", "tent"): third,
     }
 
 
@@ -142,9 +130,8 @@ def test_the_pairs_are_those_that_are_served(
 ) -> None:
     changes, bundle = random_changes(120), trigram_bundle
     if snapshot_at is not None:
-        view = history(*changes[:snapshot_at]).view
-        write_snapshot(view, tmp_path / "s", name="s", log=log.id, progress=lambda rows: None)
-        bundle, changes = open_bundle(tmp_path / "s"), changes[snapshot_at:]
+        bundle = snapshot(history(*changes[:snapshot_at]), log, tmp_path / "s")
+        changes = changes[snapshot_at:]
     read = history(*changes, bundle=bundle)
     learned = learn(bundle=bundle)
     assert set(train(learned)) == served_pairs(read)
@@ -155,13 +142,19 @@ def test_the_pairs_are_those_that_are_served(
     }
 
 
+def snapshot(history: History, log: LabelLog, folder: Path) -> Bundle:
+    """Write a bundle of the final state of a history."""
+    chain = log.link_at(history.view.version).chain.hex()
+    write_snapshot(history.view, folder, name="s", log=log.id, log_chain=chain)
+    return open_bundle(folder)
+
+
 def test_a_snapshot_counts_the_clicks_before_it_from_the_log(
     history: Callable[..., History], learn: Learn, log: LabelLog, tmp_path: Path
 ) -> None:
     clicks = [click(sequence, "a query", "tent") for sequence in (1, 2)]
-    view = history(*clicks).view
-    write_snapshot(view, tmp_path / "s", name="s", log=log.id, progress=lambda rows: None)
-    learned = learn(click(3, "a query", "tent"), bundle=open_bundle(tmp_path / "s"))
+    bundle = snapshot(history(*clicks), log, tmp_path / "s")
+    learned = learn(click(3, "a query", "tent"), bundle=bundle)
     assert train(learned) == BEFORE | {("a query", "tent"): 3.0}
 
 
@@ -169,16 +162,9 @@ def test_a_snapshot_counts_the_clicks_before_it_from_the_log(
 
 
 def with_test(dataset: Dataset, *queries: str) -> Dataset:
-    """The data set with some of its training rows as test rows under other texts."""
-    rows = np.arange(len(queries))
-    texts = replace(dataset.train.instances, uids=queries, texts=queries)
-    test = replace(
-        dataset.train,
-        instances=texts,
-        labels_of=dataset.train.labels_of[rows],
-        filtered=dataset.train.filtered[rows],
-    )
-    return replace(dataset, test=test)
+    """Add test rows that copy training rows but have the texts `queries`."""
+    test = dataset.train.select(np.arange(len(queries)))
+    return replace(dataset, test=replace(test, instances=Texts.named_by_text(queries)))
 
 
 def test_weights_test_rows_and_uids_of_the_data_are_carried_over(learn: Learn) -> None:
@@ -191,28 +177,6 @@ def test_weights_test_rows_and_uids_of_the_data_are_carried_over(learn: Learn) -
     assert pairs(learned.test, learned) == {("jogging", "shoes"): 2.0, ("jogging", "boots"): 1.0}
 
 
-def test_metadata_of_the_data_is_carried_over_and_what_is_new_has_none(learn: Learn) -> None:
-    data = tiny_dataset()
-    rows, labels = len(data.train), len(data.labels)
-    data = replace(
-        data,
-        train=replace(data.train, metadata_of=csr_matrix(np.ones((rows, 1), np.float32))),
-        test=replace(data.test, metadata_of=csr_matrix((len(data.test), 1), dtype=np.float32)),
-        label_metadata=csr_matrix(np.ones((labels, 1), np.float32)),
-        metadata=Texts(uids=("sport",), texts=("sport",)),
-    )
-    learned = learn(put(1, KAYAK), data=data)
-    assert learned.metadata == data.metadata
-    assert learned.train.metadata_of is not None and learned.label_metadata is not None
-    for texts, metadata_of, new in (
-        (learned.train.instances.texts, learned.train.metadata_of, "boat for one"),
-        (learned.labels.texts, learned.label_metadata, "sea kayak"),
-    ):
-        counts = np.diff(metadata_of.indptr)
-        assert [text for text, count in zip(texts, counts, strict=True) if not count] == [new]
-    assert learn(data=None).metadata is None  # a bundle has none
-
-
 def test_clicks_that_the_training_data_holds_are_not_counted_twice(
     learn: Learn, log: LabelLog
 ) -> None:
@@ -220,7 +184,7 @@ def test_clicks_that_the_training_data_holds_are_not_counted_twice(
     assert first.learned == LearnedFacts(log=log.id, version=2)
     assert train(learn(data=tiny_dataset())) == train(first)
     again = learn(click(3, "cook outdoors", "stove"), held=first.learned)
-    assert train(again)["cook outdoors", "stove"] == 2.0  # the bundle's row and the third event
+    assert train(again)["cook outdoors", "stove"] == 2.0  # the bundle's row plus event 3
 
 
 def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None:
@@ -230,7 +194,7 @@ def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None
         learn(data=replace(data, train=replace(data.train, instances=texts)))
 
 
-# Moments ------------------------------------------------------------------------------------------
+# Only what was learned since a moment -------------------------------------------------------------
 
 
 def test_since_adds_only_what_was_learned_later(learn: Learn) -> None:
@@ -255,6 +219,7 @@ def test_recent_queries_are_the_test_split(learn: Learn) -> None:
         click(2, "late", "tent"),
         click(3, "early", "lamp"),
         click(4, "cook outdoors", "lamp"),
+        click(5, "Cook  OUTDOORS", "tent"),  # another spelling of an earlier query
     ]
     learned = learn(*changes, recent_from=Moment(sequence=2))
     assert pairs(learned.test, learned) == {("late", "tent"): 1.0}
@@ -267,3 +232,24 @@ def test_a_hash_splits_the_queries_otherwise(learn: Learn) -> None:
     test = {text for text in texts if is_test(text, fraction=0.5, seed=0)}
     assert set(learned.test.instances.texts) == test
     assert set(learned.train.instances.texts) == texts - test
+
+
+def test_another_spelling_of_a_test_query_does_not_train(learn: Learn) -> None:
+    data = with_test(tiny_dataset(), "jogging")
+    carried = learn(click(1, "Jogging", "lamp"), click(2, "Cook outdoors", "lamp"), data=data)
+    assert set(carried.test.instances.texts) == {"jogging", "Jogging"}
+    assert "Cook outdoors" in carried.train.instances.texts
+
+
+def test_a_hash_sends_all_spellings_of_a_query_to_one_side(learn: Learn) -> None:
+    texts = [f"query {number}" for number in range(20)]
+    changes = [
+        click(2 * number + second + 1, text, "tent")
+        for number, query in enumerate(texts)
+        for second, text in enumerate((query, query.upper()))
+    ]
+    learned = learn(*changes, test_fraction=0.5)
+    train, test = (
+        {text.lower() for text in split.instances.texts} for split in (learned.train, learned.test)
+    )
+    assert train and test and not train & test

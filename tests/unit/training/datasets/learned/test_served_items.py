@@ -1,4 +1,4 @@
-"""Items that were put and deleted live become the metadata of the next data set."""
+"""Items put and deleted in a running service change the metadata of the next data set."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +10,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change, DeleteItem
+from service.core.label_log import LabelLog
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.types import NewLabel
@@ -51,7 +52,7 @@ SERVED = {
 
 
 def linked_data() -> Dataset:
-    """The tiny data set, whose rows and labels are linked to all items."""
+    """The tiny data set, with links from all rows and labels to all items."""
     data = tiny_dataset()
 
     def all_items(rows: int) -> csr_matrix:
@@ -72,14 +73,16 @@ def items(dataset: Dataset) -> dict[str, str]:
     return dict(zip(dataset.metadata.uids, dataset.metadata.texts, strict=True))
 
 
-def linked(dataset: Dataset, texts: Texts, links: csr_matrix | None) -> dict[str, set[str]]:
-    """The ids of each text's items."""
+def check_links(
+    dataset: Dataset, texts: Texts, links: csr_matrix | None, *, posted: set[str]
+) -> None:
+    """Assert that posted texts have no item, and others the remaining items of `linked_data`."""
     assert links is not None and dataset.metadata is not None
     names = dataset.metadata.uids
-    return {
-        text: {names[column] for column in links[row].indices.tolist()}
-        for row, text in enumerate(texts.texts)
-    }
+    for row, text in enumerate(texts.texts):
+        found = {names[column] for column in links[row].indices.tolist()}
+        assert found == (set() if text in posted else {"light", "water", "camp"}), text
+    assert posted <= {*texts.texts}
 
 
 def test_the_items_that_are_served_are_the_metadata(learn: Learn, bundle: Bundle) -> None:
@@ -94,36 +97,32 @@ def test_links_of_the_data_before_stay_by_id(learn: Learn, bundle: Bundle, tmp_p
     data = linked_data()
     learned = learn(*changes(), bundle=bundle, data=data)
     assert items(learned) == SERVED
-    of_rows = linked(learned, learned.train.instances, learned.train.metadata_of)
-    assert of_rows.pop("mud") == of_rows.pop("boat for one") == set()
-    assert set(map(frozenset, of_rows.values())) == {frozenset(("light", "water", "camp"))}
-    of_labels = linked(learned, learned.labels, learned.label_metadata)
-    assert of_labels.pop("sea kayak") == set()
-    assert set(map(frozenset, of_labels.values())) == {frozenset(("light", "water", "camp"))}
+    train, new = learned.train, {"mud", "boat for one"}
+    check_links(learned, train.instances, train.metadata_of, posted=new)
+    check_links(learned, learned.labels, learned.label_metadata, posted={"sea kayak"})
     lf_xmc.write(learned, tmp_path / "written")
     assert items(lf_xmc.read(tmp_path / "written")) == SERVED
 
 
 def test_a_snapshot_and_the_rest_of_its_log_have_the_same_items(
-    learn: Learn, bundle: Bundle, tmp_path: Path
+    learn: Learn, bundle: Bundle, log: LabelLog, tmp_path: Path
 ) -> None:
     memory = KnowledgeMemory(bundle)
-    whole = learn(*changes(), bundle=bundle)
-    assert whole.learned is not None
+    learn(*changes(), bundle=bundle)
     view = memory.apply(changes()[:4])
-    write_snapshot(view, tmp_path / "snapshot", name="snapshot", log=whole.learned.log)
+    chain = log.link_at(view.version).chain.hex()
+    write_snapshot(view, tmp_path / "snapshot", name="snapshot", log=log.id, log_chain=chain)
     assert items(learn(bundle=open_bundle(tmp_path / "snapshot"))) == SERVED
 
 
 def test_a_bundle_without_items_has_those_of_its_data_after_the_writes_of_the_log(
     learn: Learn, trigram_bundle: Bundle
 ) -> None:
-    """Another bundle was served when the items were put; their texts are in the log alone."""
+    """The items were put while another bundle was served, so only the log has their texts."""
     data = linked_data()
     assert learn(bundle=trigram_bundle, data=data).metadata == data.metadata
     learned = learn(*changes(), bundle=trigram_bundle, data=data)
     assert items(learned) == SERVED
-    of_rows = linked(learned, learned.train.instances, learned.train.metadata_of)
-    assert of_rows.pop("mud") == of_rows.pop("boat for one") == set()
-    assert set(map(frozenset, of_rows.values())) == {frozenset(("light", "water", "camp"))}
+    train, new = learned.train, {"mud", "boat for one"}
+    check_links(learned, train.instances, train.metadata_of, posted=new)
     assert learn(bundle=trigram_bundle).metadata is None

@@ -1,4 +1,4 @@
-"""The sparse text form: a hand-written folder, and every bad line named."""
+"""The sparse text format: a hand-written folder is read, and each bad line is named."""
 
 from pathlib import Path
 
@@ -49,22 +49,21 @@ def test_uids_must_be_as_many_as_texts(folder: Path, uids: str, message: str) ->
 @pytest.mark.parametrize(
     ("content", "where"),
     [
-        ("", "1: expected a header `rows columns`"),
-        ("2\n\n\n", "1: expected a header `rows columns`"),
-        ("two 2\n\n\n", "1: expected a header `rows columns`"),
+        *((head, "1: expected a header `rows columns`") for head in ("", "2\n\n\n", "two 2\n\n\n")),
         ("3 2\n\n\n\n", "1: header: is 3 2, but there are 2 texts and 2 labels"),
         ("2 3\n\n\n", "1: header: is 2 3, but there are 2 texts and 2 labels"),
         ("2 2\n0:1\n", "2: the file ends after 1 rows, but the header says 2"),
         ("2 2\n0:1\n\n\n", "4: the file ends after 3 rows, but the header says 2"),
-        ("2 2\n\n0\n", "3: expected `label:relevance`, not '0'"),
-        ("2 2\n\n0:x\n", "3: expected `label:relevance`, not '0:x'"),
-        ("2 2\n\n-1:1\n", "3: expected `label:relevance`, not '-1:1'"),
-        ("2 2\n\n0:1:1\n", "3: expected `label:relevance`, not '0:1:1'"),
+        *(
+            (f"2 2\n\n{word}\n", f"3: expected `label:relevance`, not {word!r}")
+            for word in ("0", "0:x", "-1:1", "0:1:1")
+        ),
         ("2 2\n\n2:1\n", "3: label: 2 is out of range: it must be below 2"),
         ("2 2\n\n0:1 0:1\n", "3: label: a label is repeated"),
-        ("2 2\n\n0:0\n", "3: relevance: 0.0 is not a positive finite number"),
-        ("2 2\n\n0:nan\n", "3: relevance: nan is not a positive finite number"),
-        ("2 2\n\n0:inf\n", "3: relevance: inf is not a positive finite number"),
+        *(
+            (f"2 2\n\n0:{value}\n", f"3: relevance: {value} is not a positive finite number")
+            for value in ("0.0", "nan", "inf")
+        ),
     ],
 )
 def test_a_bad_matrix_is_named(folder: Path, content: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Every combiner: unit vectors, no look at empty places, and how training begins."""
+"""Every combiner returns unit vectors, ignores empty places, and starts as the text's vector."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""MOGIC's guidance: its two losses by hand, and what cannot be guided."""
+"""MOGIC's guidance: its two losses by hand, and the refused combinations."""
 
 import numpy as np
 import pytest
@@ -8,10 +8,9 @@ torch = pytest.importorskip("torch")
 from service.core.errors import InvalidConfig  # noqa: E402
 from training.systems.losses import matching, triplet  # noqa: E402
 from training.systems.mogic.guidance import (  # noqa: E402
-    Guided,
-    OracleVectors,
+    Guidance,
     Projection,
-    guided,
+    guidance_of,
     projected_on,
 )
 from training.systems.mogic.settings import GuidanceSettings  # noqa: E402
@@ -31,7 +30,7 @@ def unit(*shape: int, seed: int = 0) -> "torch.Tensor":
 
 
 def a_batch() -> EncodedBatch:
-    """Rows 4 and 1 of six, labels 0, 2 and 3 of five."""
+    """Return a batch of rows 4 and 1 of six, and labels 0, 2 and 3 of five."""
     positives = torch.tensor([[True, False, False], [False, True, False]])
     return EncodedBatch(
         instances=unit(2, 8).requires_grad_(),
@@ -48,7 +47,7 @@ def a_batch() -> EncodedBatch:
 def test_alignment_crosses_the_oracle_and_the_disciple() -> None:
     batch, rows, labels = a_batch(), unit(6, 8, seed=2), unit(5, 8, seed=3)
     settings = GuidanceSettings(alpha=0.7, beta=0.0, margin=0.3, hardest=2)
-    system = Guided(Silent(None), settings, OracleVectors(instances=rows, labels=labels))
+    guidance = Guidance(settings=settings, instances=rows, labels=labels)
 
     crossed = (
         batch.instances @ labels[[0, 2, 3]].T,  # Triplet(x_D, z_O)
@@ -56,19 +55,21 @@ def test_alignment_crosses_the_oracle_and_the_disciple() -> None:
     )
     masks = {"sampled": batch.sampled, "negatives": batch.negatives}
     expected = sum(triplet(label_scores=s, margin=0.3, hardest=2, **masks) for s in crossed)
-    assert system.loss(batch).item() == pytest.approx(0.7 * expected.item(), rel=1e-6)
+    loss = guidance.loss(Silent(None), batch)
+    assert loss.item() == pytest.approx(0.7 * expected.item(), rel=1e-6)
 
 
 def test_matching_is_the_mean_distance_of_both_sides() -> None:
     batch, rows, labels = a_batch(), unit(6, 8, seed=2), unit(5, 8, seed=3)
     settings = GuidanceSettings(alpha=0.0, beta=0.5)
-    system = Guided(Silent(None), settings, OracleVectors(instances=rows, labels=labels))
+    guidance = Guidance(settings=settings, instances=rows, labels=labels)
 
     apart = [
         np.linalg.norm(a.detach().numpy() - b.numpy(), axis=1).mean()
         for a, b in ((batch.instances, rows[[4, 1]]), (batch.labels, labels[[0, 2, 3]]))
     ]
-    assert system.loss(batch).item() == pytest.approx(0.5 * sum(apart), rel=1e-6)
+    loss = guidance.loss(Silent(None), batch)
+    assert loss.item() == pytest.approx(0.5 * sum(apart), rel=1e-6)
 
 
 def test_the_systems_own_loss_is_weighed_and_can_be_left_out() -> None:
@@ -78,12 +79,12 @@ def test_the_systems_own_loss_is_weighed_and_can_be_left_out() -> None:
         def loss(self, batch: EncodedBatch) -> "torch.Tensor":
             return 0.0 * batch.instances.sum() + 1.0
 
-    oracle = OracleVectors(instances=rows, labels=labels)
-    totals = [
-        Guided(One(None), GuidanceSettings(oracle="run", own_loss=weight), oracle).loss(batch)
-        for weight in (1.0, 0.5, 0.0)
-    ]
-    silent = Guided(Silent(None), GuidanceSettings(), oracle).loss(batch).item()
+    def total(system: EncoderOnly[None], weight: float) -> "torch.Tensor":
+        settings = GuidanceSettings(oracle="run", own_loss=weight)
+        return Guidance(settings=settings, instances=rows, labels=labels).loss(system, batch)
+
+    totals = [total(One(None), weight) for weight in (1.0, 0.5, 0.0)]
+    silent = total(Silent(None), 1.0).item()
     assert [one.item() - silent for one in totals] == pytest.approx([1.0, 0.5, 0.0], abs=1e-6)
 
 
@@ -107,34 +108,34 @@ def test_a_learned_projection_starts_with_the_main_directions_or_the_identity() 
     assert torch.allclose(Projection(8, smaller.numpy())(smaller)[:, :4], smaller)
 
 
+def guided_by(
+    rows: np.ndarray,
+    labels: np.ndarray,
+    *,
+    projection: str = "pca",
+    system: EncoderOnly[None] | None = None,
+) -> Guidance:
+    settings = GuidanceSettings(oracle="run", alpha=0.7, beta=0.5, hardest=2, projection=projection)
+    vectors = {"instances": rows, "labels": labels}
+    return guidance_of(settings, system or Silent(None), **vectors, dimension=8, source="here")
+
+
 def test_a_learned_projection_learns_by_the_two_losses() -> None:
     batch, rows, labels = a_batch(), unit(6, 12, seed=2).numpy(), unit(5, 12, seed=3).numpy()
-    settings = GuidanceSettings(oracle="run", alpha=0.7, beta=0.5, hardest=2, projection="learned")
-    vectors = {"instances": rows, "labels": labels}
-    system = guided(Silent(None), settings, **vectors, dimension=8, source="here")
-    pca = guided(
-        Silent(None), GuidanceSettings(oracle="run", alpha=0.7, beta=0.5, hardest=2), **vectors,
-        dimension=8, source="here",
-    )  # fmt: skip
-    loss = system.loss(batch)
-    assert loss.item() == pytest.approx(pca.loss(batch).item(), rel=1e-4)
+    learned, pca = guided_by(rows, labels, projection="learned"), guided_by(rows, labels)
+    loss = learned.loss(Silent(None), batch)
+    assert loss.item() == pytest.approx(pca.loss(Silent(None), batch).item(), rel=1e-4)
     loss.backward()
-    assert pca.training_only is None and system.training_only is not None
-    assert system.training_only.weight.grad.abs().max() > 0
-    assert system.head is None, "checkpoints are those of the system"
+    assert pca.projection is None and learned.projection is not None
+    assert learned.projection.weight.grad.abs().max() > 0
 
 
 def test_a_smaller_oracle_and_labels_without_texts_are_refused() -> None:
     smaller, same = unit(6, 4).numpy(), unit(6, 8).numpy()
-    settings = GuidanceSettings(oracle="run")
     with pytest.raises(InvalidConfig, match="4 dimensions, fewer than the 8"):
-        guided(
-            Silent(None), settings, instances=smaller, labels=smaller, dimension=8, source="here"
-        )
-    learned = GuidanceSettings(oracle="run", projection="learned")
-    vectors = {"instances": smaller, "labels": smaller}
-    assert guided(Silent(None), learned, **vectors, dimension=8, source="here").training_only
+        guided_by(smaller, smaller)
+    assert guided_by(smaller, smaller, projection="learned").projection
     without = Silent(None)
     without.encodes_labels = False
     with pytest.raises(InvalidConfig, match="encodes the labels' texts"):
-        guided(without, settings, instances=same, labels=same, dimension=8, source="here")
+        guided_by(same, same, system=without)

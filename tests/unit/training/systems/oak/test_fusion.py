@@ -1,4 +1,4 @@
-"""OAK's combiner: the identity at the start, attention by hand, and what a mask leaves out."""
+"""OAK's combiner starts as the identity, computes attention as by hand, and obeys its mask."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def unit(*shape: int, seed: int = 0) -> "torch.Tensor":
 
 
 def trained() -> Fusion:
-    """A fusion whose weights have moved."""
+    """Return a fusion with changed weights, as after training."""
     torch.manual_seed(0)
     fusion = Fusion(DIMENSION, heads=2, hidden=16)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_a_head_reads_items_by_their_similarity() -> None:
     shares = fusion.attention(queries, items, torch.ones(1, 3, dtype=bool))
 
     half = DIMENSION // 2
-    logits = 20.0 * (queries[0, :half] * items[0, :, :half]).sum(-1)  # c = 10, times two heads
+    logits = 20.0 * (queries[0, :half] * items[0, :, :half]).sum(-1)  # c = 10, times 2 heads
     expected = torch.exp(logits) / torch.exp(logits).sum()
     assert torch.allclose(shares[0, 0], expected, atol=1e-5)
 

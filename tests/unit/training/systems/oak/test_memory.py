@@ -1,4 +1,4 @@
-"""Which items a query gets: the most similar ones, or those that it is linked to."""
+"""A query gets the most similar items, or those that it is linked to."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_of_equal_items_the_first_counts_and_missing_ones_are_marked() -> None:
 
 def test_the_best_of_many_are_those_of_a_full_sort() -> None:
     chance = np.random.default_rng(5)
-    keys = chance.integers(-2, 3, (60, 4)).astype(np.float32)  # many are equally similar
+    keys = chance.integers(-2, 3, (60, 4)).astype(np.float32)  # with many ties
     queries = chance.integers(-2, 3, (50, 4)).astype(np.float32)
     for count in (1, 7, 59, 60, 61):
         order = np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :count]
@@ -36,7 +36,7 @@ def test_the_best_of_many_are_those_of_a_full_sort() -> None:
 
 def test_given_items_take_the_place_of_predicted_ones() -> None:
     fusion = Fusion(2, heads=1, hidden=2)
-    fusion.out.weight.data.copy_(fusion.value.weight.data)  # what is read is added to the query
+    fusion.out.weight.data.copy_(fusion.value.weight.data)  # adds an item's value to the query
     memory = ItemVectors(keys=KEYS, values=KEYS, attended=1, fusion=fusion)
 
     assert np.allclose(memory.fused(QUERIES), QUERIES, atol=1e-6), "the query's own direction"

@@ -1,4 +1,4 @@
-"""OAK in the training loop: its start, what it learns, its lookups, and its files."""
+"""OAK in the training loop: its start, its learning, its lookups, and its files."""
 
 from pathlib import Path
 from signal import SIGINT
@@ -22,8 +22,7 @@ from tests.support.tiny.training import (  # noqa: E402
 )
 from training.loop.finish import choose_for_inference  # noqa: E402
 from training.loop.trainer import Trainer  # noqa: E402
-from training.systems.oak.checkpoint import read_item_memory  # noqa: E402
-from training.systems.oak.memory import nearest_items  # noqa: E402
+from training.systems.oak.memory import nearest_items, read_item_memory  # noqa: E402
 from training.systems.system import EncodedBatch  # noqa: E402
 
 DATA = with_colour_metadata(tiny_dataset())
@@ -31,7 +30,7 @@ MORE = ("optimizer.head_learning_rate=0.02", "system.attended=2", "system.choose
 
 
 def silent(done: int, total: int) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Verifying a whole log."""
+"""`verify` checks every event of a log and counts them."""
 
 from contextlib import closing
 from datetime import UTC, datetime
@@ -12,13 +12,10 @@ from service.core.label_log.maintenance.check import LogReport, verify
 from tests.support.label_logs import Place, append, event
 
 
-def test_an_empty_log_is_intact(log: LabelLog) -> None:
+def test_a_report_counts_events_by_kind_and_encoder(log: LabelLog, place: Place) -> None:
     assert verify(log) == LogReport(
         events=0, first=0, last=0, kinds={}, encoders={}, size=0, newest=None
     )
-
-
-def test_a_report_counts_events_by_kind_and_encoder(log: LabelLog, place: Place) -> None:
     before = datetime.now(UTC)
     append(log, "a", "b", encoder="first")
     with log.exclusive() as appending:

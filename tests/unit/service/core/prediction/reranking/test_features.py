@@ -1,4 +1,4 @@
-"""What trees read of a candidate, computed by hand on a bundle of orthogonal keys."""
+"""Features of a candidate equal hand-computed ones, for labels with orthogonal keys."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ VECTOR = np.array([0.6, 0.8], np.float32)
 
 
 class Labels:
-    """Rows 0 to 2 are instances, 3 to 5 the labels; the first label has most rows."""
+    """A memory: rows 0 to 2 are instances, 3 to 5 labels. Most rows vote for the first label."""
 
     votes = ([0, 1], [0], [0, 2], [0], [1], [2])
 
@@ -57,46 +57,44 @@ def features() -> dict[str, list[float]]:
     return dict(zip(FEATURES, found.T.tolist(), strict=True))
 
 
-def test_scores_and_places(features: dict[str, list[float]]) -> None:
-    assert features["score"] == pytest.approx([0.5, 0.2])
-    assert features["score, share of best"] == pytest.approx([1.0, 0.4])
-    assert features["rank"] == [0.0, 1.0]
+def shares(first: float, second: float, tau: float) -> list[float]:
+    """Return the softmax over two similarities."""
+    weights = np.exp(np.array([first, second]) / tau)
+    return (weights / weights.sum()).tolist()
 
 
-def test_similarities_of_keys(features: dict[str, list[float]]) -> None:
-    assert features["similarity"] == pytest.approx([0.8, 0.6], abs=1e-6)
-    assert features["similarity below best"] == pytest.approx([0.0, -0.2], abs=1e-6)
-    assert features["label frequency"] == pytest.approx([np.log(2), np.log(4)])
+# Candidate 0 is label 1, candidate 1 is label 0. Rows 0 and 2 are instances; both vote for label 0.
+SHARP_SHARE, SMOOTH_SHARE = shares(0.7, 0.65, SHARP)[0], shares(0.7, 0.65, SMOOTH)[0]
+OF_LABELS = shares(0.8, 0.6, SMOOTH)  # shares of the rows 4 and 3
 
 
-@pytest.mark.parametrize(("name", "tau"), [("sharp", SHARP), ("smooth", SMOOTH)])
-def test_instances_vote_by_themselves(
-    features: dict[str, list[float]], name: str, tau: float
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("score", [0.5, 0.2]),
+        ("score, share of best", [1.0, 0.4]),
+        ("rank", [0.0, 1.0]),
+        ("similarity", [0.8, 0.6]),
+        ("similarity below best", [0.0, -0.2]),
+        ("label frequency", [np.log(2), np.log(4)]),
+        ("sharp instance votes", [SHARP_SHARE, 1.0]),
+        ("sharp instance votes, share of best", [SHARP_SHARE, 1.0]),
+        ("smooth instance votes", [SMOOTH_SHARE, 1.0]),
+        ("smooth instance votes, share of best", [SMOOTH_SHARE, 1.0]),
+        ("label weight", OF_LABELS),
+        ("label weight, share of best", [1.0, OF_LABELS[1] / OF_LABELS[0]]),
+        # "a red tent" has 1 + 3 + 4 trigrams, "blue tent" 4 + 4, "red tent" 3 + 4.
+        ("trigrams, Jaccard", [4 / 12, 7 / 8]),
+        ("trigrams of the label in the query", [4 / 8, 1.0]),
+        ("trigrams of the query in the label", [4 / 8, 7 / 8]),
+        ("common beginning", [0.0, 0.0]),
+    ],
+)
+def test_a_feature_by_hand(
+    features: dict[str, list[float]], name: str, expected: list[float]
 ) -> None:
-    first, second = np.exp(0.7 / tau), np.exp(0.65 / tau)  # rows 0 and 2
-    share = first / (first + second)
-    assert features[f"{name} instance votes"] == pytest.approx([share, 1.0], rel=1e-5)
-    assert features[f"{name} instance votes, share of best"] == pytest.approx(
-        [share, 1.0], rel=1e-5
-    )
-
-
-def test_labels_vote_by_themselves(features: dict[str, list[float]]) -> None:
-    first, second = np.exp(0.8 / SMOOTH), np.exp(0.6 / SMOOTH)  # rows 4 and 3
-    expected = [first / (first + second), second / (first + second)]
-    assert features["label weight"] == pytest.approx(expected, rel=1e-5)
-    assert features["label weight, share of best"] == pytest.approx(
-        [1.0, expected[1] / expected[0]], rel=1e-5
-    )
-
-
-def test_texts_are_compared(features: dict[str, list[float]]) -> None:
-    # "a red tent" has 1 + 3 + 4 trigrams, "blue tent" 4 + 4, "red tent" 3 + 4.
-    assert features["trigrams, Jaccard"] == pytest.approx([4 / 12, 7 / 8])
-    assert features["trigrams of the label in the query"] == pytest.approx([4 / 8, 1.0])
-    assert features["trigrams of the query in the label"] == pytest.approx([4 / 8, 7 / 8])
+    assert features[name] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert features["words of the label in the query"][1] == pytest.approx(1.0)
-    assert features["common beginning"] == [0.0, 0.0]
     assert all(np.isfinite(values).all() for values in features.values())
 
 

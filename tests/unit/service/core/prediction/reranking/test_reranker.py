@@ -1,6 +1,5 @@
-"""The second ranking: scores are probabilities, and labels behind the candidates follow."""
+"""The reranker's scores are probabilities; labels behind the candidates keep their order."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,38 +9,59 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.errors import BundleUnsupported, NotInBundle
+from service.core.errors import BundleAltered, BundleUnsupported, NotInBundle
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, rank_labels, retriever_distributions
 from service.core.prediction.predictor import Predictor
-from service.core.prediction.reranking.candidate_labels import trained_frequencies
-from service.core.prediction.reranking.features import FEATURES
-from service.core.prediction.reranking.many_queries import candidates_of, rerank_labels
+from service.core.prediction.reranking.features import FEATURES, LabelsOfView, trained_frequencies
 from service.core.prediction.reranking.reranker import (
+    OnnxTrees,
     Reranker,
+    candidates_of,
     continued,
     open_reranker,
     probabilities,
+    rerank_labels,
 )
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import NewLabel, Prediction, PredictOptions
 from tests.support.changes import ENCODER, click, delete, put, seal
-from tests.support.tiny.reranker import SumOfFeatures
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.encoder import write_tiny_encoder
+from tests.support.tiny.reranker import TREES, SumOfFeatures, tiny_trees
+from training.reranking.trees import as_onnx
 
 QUERIES = ("a tent for two", "winter trail boots", "paddle", "")
 CANDIDATES = 4
 
 
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("bundles") / "reranked"
+    return open_bundle(make_bundle(folder, encoder=ENCODER, reranked=CANDIDATES))
+
+
 @pytest.fixture
-def bundle(make_bundle: Callable[..., Path]) -> Bundle:
-    return open_bundle(make_bundle(encoder=ENCODER, reranked=CANDIDATES))
+def view(bundle: Bundle) -> View:
+    return KnowledgeMemory(bundle).view
 
 
 def predictor_of(bundle: Bundle) -> Predictor:
     return Predictor(ENCODER, tau=0.1, reranker=open_reranker(bundle))
+
+
+def reranker_of(bundle: Bundle, **facts: object) -> Reranker:
+    """A reranker whose trees return the sum of all features; `facts` replace the bundle's."""
+    assert bundle.reranker is not None
+    return Reranker(
+        replace(bundle.reranker.facts, **facts),
+        trees=SumOfFeatures(),
+        rarity=WordRarity.among([]),
+        trained=trained_frequencies(bundle),
+    )
 
 
 def ask(view: View, **options: object) -> tuple[Prediction, ...]:
@@ -85,14 +105,13 @@ def test_no_label_passes_a_candidate(scores: list[float], votes: list[float]) ->
 # Answers --------------------------------------------------------------------------------------
 
 
-def test_the_order_is_that_of_the_trees(bundle: Bundle) -> None:
-    view = KnowledgeMemory(bundle).view
+def test_the_order_is_that_of_the_trees(view: View) -> None:
     first, second = ask(view, candidates=0), ask(view)
     assert order(first) != order(second)
     for by_votes, again in zip(first, second, strict=True):
         scores = [keyword.score for keyword in again.keywords]
         assert scores == sorted(scores, reverse=True) and all(0 <= one <= 1 for one in scores)
-        # The candidates are the same labels with the same votes, the others are in their order.
+        # The candidates are the same labels with the same votes; the other labels keep their order.
         best, candidates = by_votes.keywords[:CANDIDATES], again.keywords[:CANDIDATES]
         assert {k.id: k.score for k in best} == {k.id: k.votes for k in candidates}
         assert all(keyword.votes is None for keyword in best)
@@ -101,15 +120,14 @@ def test_the_order_is_that_of_the_trees(bundle: Bundle) -> None:
         ]
 
 
-def test_fewer_keywords_are_the_first_of_more(bundle: Bundle) -> None:
-    view = KnowledgeMemory(bundle).view
+def test_fewer_keywords_are_the_first_of_more(view: View) -> None:
     more = order(ask(view))
     for top_k in (1, 3):
         assert order(ask(view, top_k=top_k)) == [ids[:top_k] for ids in more]
 
 
-def test_evidence_adds_up_to_the_votes(bundle: Bundle) -> None:
-    for prediction in ask(KnowledgeMemory(bundle).view, explain=True):
+def test_evidence_adds_up_to_the_votes(view: View) -> None:
+    for prediction in ask(view, explain=True):
         for keyword in prediction.keywords:
             assert sum(row.weight for row in keyword.evidence) == pytest.approx(keyword.votes)
 
@@ -120,59 +138,37 @@ def test_no_key_no_label(bundle: Bundle) -> None:
     assert order(ask(memory.view)) == [[]] * len(QUERIES)
 
 
-def test_equal_scores_are_in_order_of_the_id(bundle: Bundle) -> None:
-    class Constant(SumOfFeatures):
-        def scores(self, features: np.ndarray) -> np.ndarray:
-            return np.zeros(len(features))
-
-    assert bundle.reranker is not None
-    reranker = Reranker(
-        bundle.reranker.facts,
-        trees=Constant(),
-        rarity=WordRarity.among([]),
-        trained=trained_frequencies(bundle),
-    )
+def test_equal_scores_are_in_order_of_the_id(bundle: Bundle, view: View) -> None:
+    reranker = reranker_of(bundle, slope=1e-300)  # all probabilities are equal
     options = PredictOptions(depth=50, candidates=CANDIDATES, top_k=CANDIDATES)
-    view = KnowledgeMemory(bundle).view
     answer = Predictor(ENCODER, tau=0.1, reranker=reranker).predict(view, QUERIES, options)
     for ids in order(answer.predictions):
         assert ids == sorted(ids)
 
 
-def test_its_time_is_a_stage_of_its_own(bundle: Bundle) -> None:
-    view, predictor = KnowledgeMemory(bundle).view, predictor_of(bundle)
+def test_its_time_is_a_stage_of_its_own(bundle: Bundle, view: View) -> None:
+    predictor = predictor_of(bundle)
     seconds = predictor.predict(view, QUERIES, PredictOptions(candidates=2)).seconds
     assert seconds["rerank"] > 0.0 and seconds["score"] > 0.0
     assert "rerank" not in predictor.predict(view, QUERIES, PredictOptions()).seconds
 
 
 def test_other_features_than_this_version_has(bundle: Bundle) -> None:
-    assert bundle.reranker is not None
-    for features, named in (
-        ([*FEATURES, "moon phase"], "moon phase"),
-        ([*FEATURES[1:], FEATURES[0]], "their order"),
-    ):
-        facts = replace(bundle.reranker.facts, features=features)
-        with pytest.raises(BundleUnsupported, match=named):
-            Reranker(
-                facts,
-                trees=SumOfFeatures(),
-                rarity=WordRarity.among([]),
-                trained=trained_frequencies(bundle),
-            )
+    with pytest.raises(BundleUnsupported, match="moon phase"):
+        reranker_of(bundle, features=[*FEATURES, "moon phase"])
+    with pytest.raises(BundleUnsupported, match="their order"):
+        reranker_of(bundle, features=[*FEATURES[1:], FEATURES[0]])
 
 
-def test_what_a_request_asks_for(bundle: Bundle, trigram_bundle: Bundle) -> None:
-    base, facts = PredictOptions(), bundle.manifest
-    assert [facts.options(base, rerank=rerank).candidates for rerank in (None, True, False)] == [
-        CANDIDATES,
-        CANDIDATES,
-        0,
-    ]
-    without = trigram_bundle.manifest
-    assert [without.options(base, rerank=rerank).candidates for rerank in (None, False)] == [0, 0]
+def test_a_request_chooses_whether_to_rerank(bundle: Bundle, trigram_bundle: Bundle) -> None:
+    def candidates(opened: Bundle, *choices: bool | None) -> list[int]:
+        options = [opened.manifest.options(PredictOptions(), rerank=choice) for choice in choices]
+        return [option.candidates for option in options]
+
+    assert candidates(bundle, None, True, False) == [CANDIDATES, CANDIDATES, 0]
+    assert candidates(trigram_bundle, None, False) == [0, 0]
     with pytest.raises(NotInBundle, match="no second ranking"):
-        without.options(base, rerank=True)
+        candidates(trigram_bundle, True)
 
 
 # Learning -------------------------------------------------------------------------------------
@@ -205,21 +201,44 @@ def test_posted_labels_and_clicks_are_read_and_snapshots_answer_alike(
         assert [k.score for k in one.keywords] == pytest.approx([k.score for k in other.keywords])
 
 
+def frequency(view: View, label_id: str) -> int:
+    labels = LabelsOfView(view=view, trained=trained_frequencies(view.bundle))
+    return int(labels.frequencies_of(np.array([view.labels.column(label_id)]))[0])
+
+
+def test_clicks_of_a_trained_label_count_and_those_of_a_novel_one_do_not(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    memory = KnowledgeMemory(bundle)
+    before = frequency(memory.view, "tent")
+    memory.apply(
+        [
+            put(1, NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))),
+            click(2, "igloo", "tent", "kayak"),
+            click(3, "shelter", "tent"),
+        ]
+    )
+    assert (frequency(memory.view, "tent"), frequency(memory.view, "kayak")) == (before + 2, 0)
+
+    write_snapshot(memory.view, tmp_path / "snapshot", name="snapshot", log="0f" * 16)
+    opened = KnowledgeMemory(open_bundle(tmp_path / "snapshot"), version=3)
+    assert (frequency(opened.view, "tent"), frequency(opened.view, "kayak")) == (before + 2, 0)
+    opened.apply([click(4, "river", "tent", "kayak")])
+    assert (frequency(opened.view, "tent"), frequency(opened.view, "kayak")) == (before + 3, 0)
+
+
 # Many queries ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("top_k", [3, 6])
-def test_many_queries_are_ranked_as_one_by_one(bundle: Bundle, top_k: int) -> None:
-    view, predictor, reranker = (
-        KnowledgeMemory(bundle).view,
-        predictor_of(bundle),
-        open_reranker(bundle),
-    )
+def test_many_queries_are_ranked_as_one_by_one(bundle: Bundle, view: View, top_k: int) -> None:
+    predictor, reranker = predictor_of(bundle), open_reranker(bundle)
     assert reranker is not None
     options = PredictOptions(top_k=top_k, depth=9, candidates=CANDIDATES)
     answer = predictor.predict(view, QUERIES, options)
     vectors = ENCODER.embed(ENCODER.tokenize(QUERIES, role=None))  # type: ignore[arg-type]
-    similarities, rows = retrieved = predictor.retrieve(view, vectors, options)
+    searched = predictor.search(view, QUERIES, vectors, options)
+    similarities, rows = retrieved = searched.similarities, searched.rows
     by_id = LabelOrder.of(list(bundle.label_ids))
     ranked = rank_labels(
         view,
@@ -245,3 +264,34 @@ def test_many_queries_are_ranked_as_one_by_one(bundle: Bundle, top_k: int) -> No
             if label >= 0
         ]
         assert found == [(keyword.id, keyword.score) for keyword in prediction.keywords]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trees") / "trees.onnx"
+    path.write_bytes(as_onnx(tiny_trees().booster, trees=TREES).SerializeToString())
+    return path
+
+
+def test_each_candidate_has_a_sum_whatever_is_beside_it(graph: Path) -> None:
+    trees = OnnxTrees(graph, features=len(FEATURES))
+    features = (np.random.default_rng(1).random((50, len(FEATURES))) * 20).astype(np.float32)
+    scores = trees.scores(features)
+    assert scores.shape == (50,) and len(np.unique(scores)) > 10
+    one_by_one = [float(trees.scores(row[None])[0]) for row in features]
+    assert scores.tolist() == one_by_one
+    assert trees.scores(features[:0]).tolist() == []
+
+
+def test_trees_of_other_features_are_refused(graph: Path) -> None:
+    with pytest.raises(BundleAltered, match="does not read features"):
+        OnnxTrees(graph, features=3)
+
+
+def test_other_graphs_are_refused(tmp_path: Path) -> None:
+    write_tiny_encoder(tmp_path)
+    with pytest.raises(BundleAltered, match="does not read features"):
+        OnnxTrees(tmp_path / "encoder.onnx", features=len(FEATURES))
+    (tmp_path / "no.onnx").write_text("no graph")
+    with pytest.raises(BundleAltered, match="not a graph"):
+        OnnxTrees(tmp_path / "no.onnx", features=len(FEATURES))

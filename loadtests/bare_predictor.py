@@ -1,0 +1,103 @@
+"""The predictor without the service, and the recall of its search.
+
+The predictor is the baseline for the cost of HTTP, JSON and queueing. Recall is the share of the
+truly nearest keys that the search returns.
+
+Shapes: B queries, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from loadtests.report import Row
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
+from service.core.index.choose_ef import recall_per_query
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import Floats, PredictOptions, Role
+
+RECALL = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarePredictor:
+    """The core's predictor, called as the engine does, in this process and thread, uncached."""
+
+    encoder: Encoder
+    predictor: Predictor
+    view: View
+    options: PredictOptions
+
+    @classmethod
+    def open(cls, bundle: Path) -> BarePredictor:
+        """Open a bundle with its stored inference settings."""
+        search_in_one_thread()
+        opened = open_bundle(bundle)
+        facts = opened.manifest
+        encoder = OnnxEncoder(bundle, facts.encoder)
+        return cls(
+            encoder=encoder,
+            predictor=Predictor(encoder, tau=facts.predictor.tau),
+            view=KnowledgeMemory(opened).view,
+            options=PredictOptions(
+                memorization=facts.predictor.memorization, depth=facts.predictor.depth
+            ),
+        )
+
+    def seconds(self, query: str) -> float:
+        """Answer one query; return the seconds that it took."""
+        start = perf_counter()
+        self.predictor.predict(self.view, [query], self.options)
+        return perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall:
+    """Mean and worst recall@depth over the queries."""
+
+    queries: int
+    depth: int
+    mean: float
+    worst: float
+
+
+def recall_of_queries(encoder: Encoder, view: View, queries: Sequence[str]) -> Recall:
+    """Measure the recall of queries at the bundle's depth b."""
+    vectors = encode(encoder, queries, role=Role.QUERY)
+    return measure_recall(view, vectors, depth=view.bundle.manifest.predictor.depth)
+
+
+def measure_recall(view: View, vectors: Floats, *, depth: int) -> Recall:
+    """Compare the view's search with an exact scan for query vectors [B, d]."""
+    exact_similarities, exact_rows = view.retrieve(vectors, depth=depth, exact=True)
+    _, rows = view.retrieve(vectors, depth=depth)
+    shares = recall_per_query(
+        queries=vectors,
+        retrieved=rows,
+        exact_rows=exact_rows,
+        exact_similarities=exact_similarities,
+        vectors_of=view.vectors,
+    )
+    return Recall(
+        queries=len(vectors), depth=depth, mean=float(np.mean(shares)), worst=float(np.min(shares))
+    )
+
+
+def recall_row(what: str, recall: Recall) -> Row:
+    """Return the report's row for a recall."""
+    return Row(
+        what=what,
+        goal=f">= {RECALL:g}",
+        measured=f"{recall.mean:.4f} (worst query {recall.worst:.3f}; {recall.queries:,} queries)",
+        met=recall.mean >= RECALL,
+        figures=asdict(recall),
+    )

@@ -1,1 +1,0 @@
-"""Measurements: traffic against a running server, recall, memory and file sizes."""

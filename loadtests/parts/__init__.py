@@ -1,1 +1,0 @@
-"""Commands that measure one part at a time, without a server."""

@@ -1,0 +1,156 @@
+"""Resources of a server and its bundle: CPU time, resident memory, bytes on disk per key.
+
+Of these figures, CPU time varies least on a busy machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import clock_gettime
+from typing import TypeVar
+
+from loadtests.clients.connection import Connection, get
+from loadtests.report import Row
+from service.child_server import Server
+from service.core.bundle import manifest
+from service.core.bundle.bundle import BASE_SEGMENT
+
+RESIDENT_MB = 900.0
+_FP16_BYTES = 2
+_COLUMN_BYTES = 4  # of one value in V: the column number of a label
+
+Result = TypeVar("Result")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds that a process tree has used so far (Linux only).
+
+    Counts all threads of the process and of its running descendants, including ended threads. The
+    clock has nanoseconds, while the counters of getrusage move in steps of ten milliseconds.
+    """
+    return sum(_seconds_of(process) for process in process_tree(pid))
+
+
+def with_cpu_time(pid: int, work: Callable[[], Result]) -> tuple[Result, float]:
+    """Return the result of `work`, and the CPU seconds that a process tree used for it."""
+    before = cpu_seconds(pid)
+    result = work()
+    return result, cpu_seconds(pid) - before
+
+
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield the process and all its descendants."""
+    children = defaultdict(list)
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        stat = _read(Path("/proc", process, "stat"))
+        if stat:  # the file holds "pid (name) state parent ..."; a name may contain anything
+            children[int(stat.rpartition(")")[2].split()[1])].append(int(process))
+    waiting = [pid]
+    while waiting:
+        process_id = waiting.pop()
+        yield process_id
+        waiting += children[process_id]
+
+
+def _seconds_of(pid: int) -> float:
+    try:
+        return clock_gettime(_process_clock(pid))
+    except OSError:  # the process has just ended
+        return 0.0
+
+
+def _process_clock(pid: int) -> int:
+    """Return the clock of a process's CPU time, as clock_getcpuclockid(3) numbers it."""
+    return (~pid << 3) | 2
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file in /proc; empty if its process or thread has just ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """Resident megabytes of a process: its private pages, and file pages that processes share."""
+
+    private: float
+    shared: float
+
+    @property
+    def total(self) -> float:
+        """All resident megabytes, the RSS shown by `ps`."""
+        return self.private + self.shared
+
+
+def resident(pid: int) -> Resident:
+    """Read the memory of a running process from /proc (Linux only)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+
+    def megabytes(name: str) -> float:
+        return int(fields[name].split()[0]) / 1000
+
+    return Resident(
+        private=megabytes("RssAnon"), shared=megabytes("RssFile") + megabytes("RssShmem")
+    )
+
+
+def metrics_of(port: int) -> str:
+    """Return the metrics of the service at a port."""
+    with Connection(port) as connection:
+        return connection.ask(get("/metrics"))[1].decode()
+
+
+def metric(metrics: str, name: str, label: str = "") -> float:
+    """Sum the samples of a metric, or only those with a label such as `status="500"`."""
+    sample = re.compile(rf"^{name}(\{{.*\}})? (\S+)$", re.MULTILINE)
+    return sum(float(value) for labels, value in sample.findall(metrics) if label in labels)
+
+
+def resident_row(server: Server) -> Row:
+    """Return the row for the server's current memory."""
+    memory = resident(server.pid)
+    return Row(
+        what="resident memory after the load",
+        goal=f"<= {RESIDENT_MB:g} MB a worker",
+        measured=f"{memory.total:.0f} MB, of them {memory.shared:.0f} MB mapped files",
+        met=memory.total <= RESIDENT_MB,
+        figures={**asdict(memory), "total": memory.total},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyBytes:
+    """Average bytes per key of index and values, without the key's fp16 vector."""
+
+    keys: int
+    index: float
+    values: float
+    allowed: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of index and values together."""
+        return self.index + self.values
+
+
+def bytes_per_key(bundle: Path, *, allowance: float) -> KeyBytes:
+    """Read sizes from the bundle's manifest; `allowance` covers all but 4 bytes per value."""
+    facts = manifest.read(bundle)
+    keys = facts.memory.instances + facts.memory.labels
+    sizes = {name: file.bytes for name, file in facts.files.items()}
+    values = sum(size for name, size in sizes.items() if name.startswith("values/"))
+    return KeyBytes(
+        keys=keys,
+        index=sizes[BASE_SEGMENT] / keys - _FP16_BYTES * facts.encoder.dimension,
+        values=values / keys,
+        allowed=allowance + _COLUMN_BYTES * facts.memory.votes / keys,
+    )

@@ -1,1 +1,0 @@
-"""Reports of the benchmarks: goals, a table with a JSON file, a plot."""

@@ -1,0 +1,1 @@
+"""Writes on a busy machine: their speed, their cost for queries, and the memory afterwards."""

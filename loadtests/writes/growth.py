@@ -1,0 +1,108 @@
+"""A growing memory: rounds that span seals, and the recall afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from loadtests.clients.connection import get, one_by_one
+from loadtests.resources import metric, metrics_of
+from loadtests.traffic import Load
+from loadtests.writes.labels import (
+    WhileWriting,
+    new_labels,
+    play_round,
+    post_in_bulk,
+)
+from service.child_server import Server
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.label_log import open_log
+from service.core.memory.segment_store import SegmentStore
+from service.core.memory.view import View
+from service.engine.loaded_bundle import load_bundle
+from service.settings import EngineSettings
+
+SEALS = 2  # live rows must become a segment this often during the rounds
+SPARE_ROWS = 2_000  # left free in a nearly filled block of live rows
+LONGEST_SECONDS = 900.0  # limit for the rounds, and for the end of all sealing
+
+
+def measure_across_seals(
+    server: Server, texts: Iterator[str], load: Load, *, labels_per_request: int
+) -> tuple[WhileWriting, int]:
+    """Alternate rounds without and with labels until enough segments were sealed.
+
+    The block of live rows is nearly filled after each seal, so the next seal follows within a few
+    rounds. Returns the latencies and the number of seals.
+    """
+    measured = WhileWriting()
+    seals_when_filled, turn = -1, 0
+    deadline = perf_counter() + LONGEST_SECONDS
+    while (seals := count_seals(server)) < SEALS and perf_counter() < deadline:
+        if seals > seals_when_filled:
+            fill_live_block(server, texts, prefix=f"fill-{turn}")
+            seals_when_filled = seals
+        labels = new_labels(texts, f"flow-{turn}")
+        measured.add(
+            play_round(
+                server, texts, load, labels, turn=turn, labels_per_request=labels_per_request
+            )
+        )
+        turn += 1
+    return measured, count_seals(server)
+
+
+def fill_live_block(server: Server, texts: Iterator[str], *, prefix: str) -> None:
+    """Post labels until the block of live rows has only `SPARE_ROWS` rows left before it seals."""
+    size = EngineSettings().seal_rows
+    missing = max(0, size - memory_status(server)["live_rows"] % size - SPARE_ROWS)
+    post_in_bulk(server, list(islice(new_labels(texts, prefix), missing)))
+
+
+def count_seals(server: Server) -> int:
+    """Return how many segments the server has sealed, from its metrics."""
+    return int(metric(metrics_of(server.port), "keymatch_seal_seconds_count"))
+
+
+def memory_status(server: Server) -> dict[str, Any]:
+    """Return the memory's part of GET /info."""
+    _, [info] = one_by_one(server.port, [get("/info")])
+    return info["memory"]
+
+
+def wait_until_sealed(server: Server) -> None:
+    """Wait until every planned segment is built."""
+    deadline = perf_counter() + LONGEST_SECONDS
+    while memory_status(server)["unsealed_segments"]:
+        if perf_counter() > deadline:
+            raise TimeoutError(
+                f"the server still builds segments after {LONGEST_SECONDS:g} seconds"
+            )
+        sleep(0.5)
+
+
+def open_grown_memory(bundle: Path, state: Path) -> tuple[Any, View]:
+    """Rebuild a server's memory from its log and segments; return the encoder and the view."""
+    search_in_one_thread()
+    label_log = open_log(state, create=False)
+    serving = load_bundle(bundle, label_log, EngineSettings())
+    label_log.close()
+    attach_segments(serving.memory, SegmentStore(state / "segments"))
+    return serving.encoder, serving.memory.view
+
+
+def attach_segments(memory: Any, store: SegmentStore) -> None:
+    """Attach every segment that the server built; raises `LookupError` if one is missing."""
+    view = memory.view
+    parameters = view.bundle.manifest.index.parameters()
+    for plan in list(view.unsealed_plans()):
+        vectors = view.vectors(plan.rows)
+        segment = store.find(store.key(vectors, parameters), parameters, shape=vectors.shape)
+        if segment is None:
+            raise LookupError(
+                f"the server has not built the segment of live rows {plan.first} to {plan.stop}"
+            )
+        memory.attach(memory.seal(plan, segment))

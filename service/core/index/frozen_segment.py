@@ -1,0 +1,212 @@
+"""A frozen segment: a graph over distinct keys that is searched for rows.
+
+A graph's walk visits as many nodes as its queue is long, whether or not their rows pass a filter.
+If the filter excludes the region around the query, such as a deleted one, a plain walk misses the
+rows behind it. The way of filtering here works for every index library.
+
+| file           | content                                                               |
+|----------------|-----------------------------------------------------------------------|
+| `NAME.index`   | the graph, in the index library's own format                          |
+| `NAME.equal.npy` | only if rows share keys: int64 [2, E], `EqualKeys`' `first`, `later` |
+
+Shapes: B queries, R rows, d dimensions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from service.core.errors import BundleAltered
+from service.core.index.equal_keys import NO_EQUAL_KEYS, EqualKeys, equal_keys, within_share
+from service.core.index.exact import nothing_found, pad
+from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.protocol import Graph, Progress, RowFilter
+from service.core.types import Floats, Halves, Rows
+
+SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time that one queue place costs
+_LONGEST_QUEUE = 4096
+_SPARE_NODES = 32  # visited in addition to those expected to pass
+_SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
+_KEPT_FILTERS = 8  # filters whose passing nodes are cached
+
+
+class FrozenSegment:
+    """An open graph and the rows of its nodes. Searches run in the calling thread."""
+
+    def __init__(
+        self, graph: Graph, *, rows: int, equal: EqualKeys = NO_EQUAL_KEYS, least_ef: int = 0
+    ) -> None:
+        """Search `rows` rows; those in `equal` share the node of an earlier row.
+
+        The queue is at least `least_ef` long.
+        """
+        self._graph, self._rows, self._equal, self._least_ef = graph, rows, equal, least_ef
+
+        # Subtle: a method would refer to the segment and keep it alive after its last user.
+        def passing_nodes(row_filter: RowFilter) -> Rows:
+            rows = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
+            return rows if not len(equal.later) else np.unique(equal.node_of(rows))
+
+        self._passing_nodes = lru_cache(_KEPT_FILTERS)(passing_nodes)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the segment."""
+        return self._rows
+
+    def search(
+        self,
+        queries: Floats,
+        *,
+        count: int,
+        ef: int,
+        row_filter: RowFilter | None,
+        share: int | None = None,
+    ) -> tuple[Floats, Rows]:
+        """Find the nearest rows, as `Segment.search` describes; the queue is at least `count` long.
+
+        With a filter, a walk's result counts only if enough rows of its nearest nodes pass.
+        Otherwise a longer walk follows, which takes a quarter of a scan's time. If that fails, too,
+        all rows that pass are scanned. If few rows pass, they are scanned at once.
+        """
+        queue = max(ef, count, self._least_ef)
+        if row_filter is None:
+            similarities, nodes = self._graph.walk(queries, count=count, queue=queue)
+            if not len(self._equal.later):
+                return similarities, nodes
+            return self._rows_found(similarities, nodes, count, None, share)[:2]
+        similarities, rows = pad(*nothing_found(len(queries)), count=count)
+        passing = row_filter.selected()
+        unsure = np.arange(len(queries))
+        sure = max(_SURE_SHARE, count / queue)
+        for walked in _walks(queue * self._rows // max(1, passing) + _SPARE_NODES, passing):
+            found = self._graph.walk(queries[unsure], count=walked, queue=walked)
+            similarities[unsure], rows[unsure], passed = self._rows_found(
+                *found, count, row_filter, share, sure=int(sure * walked)
+            )
+            unsure = unsure[passed < count]
+            if not len(unsure):
+                return similarities, rows
+        nodes = self._passing_nodes(row_filter)
+        if not len(nodes):
+            return similarities, rows
+        found = self._graph.scan(queries[unsure], count=min(count, len(nodes)), nodes=nodes)
+        similarities[unsure], rows[unsure], _ = self._rows_found(*found, count, row_filter, share)
+        return similarities, rows
+
+    def vectors(self, rows: Rows) -> Halves:
+        """Return the vectors [n, d] of `rows` [n]."""
+        return self._graph.vectors(self._equal.node_of(rows))
+
+    def _rows_found(
+        self,
+        similarities: Floats,
+        nodes: Rows,
+        count: int,
+        row_filter: RowFilter | None,
+        share: int | None,
+        *,
+        sure: int = 0,
+    ) -> tuple[Floats, Rows, Rows]:
+        """Return the first `count` rows of the found `nodes` [B, n], with their similarities.
+
+        Only rows that pass the filter are returned, at most `share` of each node; row -1 fills
+        missing places. Also returns how many such rows the first `sure` nodes have [B].
+        """
+        found = np.empty((len(nodes), count), np.float32), np.empty((len(nodes), count), np.int64)
+        passed = np.zeros(len(nodes), np.int64)
+        for line, of_line in enumerate(nodes):
+            rows, place = self._equal.expand(of_line)
+            crowded = share is not None and len(rows) - len(of_line) >= share
+            if row_filter is not None:
+                passing = row_filter.allows(rows)
+                rows, place = rows[passing], place[passing]
+            if share is not None and crowded:  # otherwise no node exceeds its share
+                kept = within_share(place, share)
+                rows, place = rows[kept], place[kept]
+            if row_filter is not None:
+                passed[line] = np.searchsorted(place, sure)
+            size = min(count, len(rows))
+            found[0][line, :size] = similarities[line].take(place[:size])
+            found[1][line, :size] = rows[:size]
+            found[0][line, size:], found[1][line, size:] = -np.inf, -1
+        return *found, passed
+
+
+def build_segment(
+    vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress
+) -> int:
+    """Build the graph over the distinct vectors among [R, d] on all cores and write it to `path`.
+
+    `progress` is called with the number of finished nodes, and with R at the end. Returns the
+    number of nodes.
+    """
+    equal = equal_keys(vectors)
+    nodes = equal.nodes(len(vectors))
+    library = load_library(parameters.library)
+    distinct = vectors[nodes] if len(equal.later) else vectors
+    library.build(distinct, nodes, parameters, path, progress)
+    if len(equal.later):
+        np.save(equal_path(path), np.stack([equal.first, equal.later]))
+        progress(len(vectors))
+    return len(nodes)
+
+
+def open_segment(
+    path: Path,
+    *,
+    library: str,
+    rows: int,
+    dimension: int,
+    nodes: int | None = None,
+    least_ef: int = 0,
+) -> FrozenSegment:
+    """Open a written segment for searching, memory-mapped if the library supports that.
+
+    `nodes` is the number of distinct keys; None means that it equals `rows`. A graph that misses
+    the recall goal is searched with a queue of at least `least_ef`. Raises `BundleAltered` if the
+    file is damaged or does not hold `rows` vectors of `dimension`.
+    """
+    shared = rows - (rows if nodes is None else nodes)
+    if shared < 0:
+        raise BundleAltered(f"{path} cannot hold {nodes} distinct keys of {rows} rows")
+    equal = _read_equal_keys(equal_path(path), rows, shared) if shared else NO_EQUAL_KEYS
+    graph = load_library(library).open(path, nodes=equal.nodes(rows), dimension=dimension)
+    return FrozenSegment(graph, rows=rows, equal=equal, least_ef=least_ef)
+
+
+def equal_path(path: Path) -> Path:
+    """Return the path of the list of rows that share a key; it lies next to the graph at `path`."""
+    return path.with_suffix(".equal.npy")
+
+
+def _read_equal_keys(path: Path, rows: int, shared: int) -> EqualKeys:
+    """Read the `shared` rows that have the key of an earlier row; raises `BundleAltered`."""
+    try:
+        pairs = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise BundleAltered(f"{path} is not a list of equal rows") from error
+    if pairs.dtype != np.int64 or pairs.shape != (2, shared):
+        raise BundleAltered(
+            f"{path} holds {pairs.dtype} {list(pairs.shape)}, expected int64 {[2, shared]}"
+        )
+    first, later = pairs
+    inside = (first >= 0) & (first < later) & (later < rows)
+    rising = (np.diff(first) > 0) | ((np.diff(first) == 0) & (np.diff(later) > 0))
+    first_is_later = np.isin(first, later).any()
+    twice = len(np.unique(later)) < len(later)
+    if not (inside.all() and rising.all()) or first_is_later or twice:
+        raise BundleAltered(f"{path} does not list equal rows among {rows} in their order")
+    return EqualKeys(first=first, later=later)
+
+
+def _walks(first: int, passing: int) -> list[int]:
+    """Return the queue lengths of the walks to try before `passing` rows are scanned."""
+    first = min(first, _LONGEST_QUEUE)
+    if passing <= SCAN_ROWS_PER_QUEUE_PLACE * first:
+        return []
+    second = min(passing // (4 * SCAN_ROWS_PER_QUEUE_PLACE), _LONGEST_QUEUE)
+    return [first, second] if second > 2 * first else [first]

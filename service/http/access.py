@@ -1,0 +1,234 @@
+"""Access control: API keys with their scopes, and the sites whose pages may write.
+
+Keys come from a file of `name:scopes:sha256(key)` lines. Scopes are `read`, `write`, `admin` and
+`metrics`, separated by commas. A client sends its key as `Authorization: Bearer KEY`. The file
+holds hashes only; they are compared in constant time.
+
+A web page can make the visitor's browser send requests to any address that the browser can reach,
+such as a service on the visitor's own machine. Two headers, which no page can forge, reveal such
+requests:
+
+- `Origin` names the page's site. A browser sends it with every request that could change something.
+- `Host` names the address as the page wrote it. If a page's own name resolves to this machine
+  ("DNS rebinding"), the page has the same origin as the service, but its Host is a foreign name.
+
+Clients other than browsers send no `Origin`, and as `Host` the name that they call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from service.core.errors import (
+    Forbidden,
+    ForeignOrigin,
+    InvalidConfig,
+    KeymatchError,
+    MalformedHttp,
+    Unauthenticated,
+    UnknownHost,
+)
+
+if TYPE_CHECKING:  # `keymatch key` imports neither
+    from starlette.types import Scope
+
+    from service.settings import ServerSettings
+
+SCOPES = ("read", "write", "admin", "metrics")
+KEY_BYTES = 32  # random bytes in a new key
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+SAFE_METHODS = ("GET", "HEAD")  # they change nothing
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+MOST_REMEMBERED = 64  # cached Host values that were accepted; a name may come with any port
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """One key of the keys file."""
+
+    name: str
+    scopes: frozenset[str]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Admits requests by their API key; without any configured key every request is admitted."""
+
+    keys: tuple[ApiKey, ...] = ()
+
+    def check(self, authorization: bytes | None, scope: str) -> str:
+        """Return the name of the API key in a header, or "" if no keys are configured.
+
+        Raises `Unauthenticated` without a known key, and `Forbidden` if the key lacks the scope.
+        """
+        if not self.keys:
+            return ""
+        scheme, _, given = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not given.strip():
+            raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
+        digest = hashlib.sha256(given.strip()).hexdigest()
+        # All keys are compared even after a match, so that the duration reveals nothing.
+        holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
+        if not holders:
+            raise Unauthenticated("this API key is unknown")
+        allowed = [key for key in holders if scope in key.scopes]
+        if not allowed:
+            raise Forbidden(f"this API key lacks the scope {scope!r}")
+        return allowed[0].name
+
+
+def read_keys(path: Path) -> Access:
+    """Read a keys file. Raises `InvalidConfig`, naming the file and the line."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"API keys file {path} cannot be read: {error}") from error
+    keys = tuple(
+        _parse(line.strip(), f"{path}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+    if not keys:
+        raise InvalidConfig(
+            f"API keys file {path} holds no key: add a line name:scopes:sha256(key)"
+        )
+    return Access(keys=keys)
+
+
+def new_key(name: str, scopes: Sequence[str]) -> tuple[str, str]:
+    """Return a new random key, and the line of the keys file that admits it.
+
+    Raises `InvalidConfig` for a name or a scope that the file cannot hold.
+    """
+    if not _NEW_NAME.fullmatch(name):
+        raise InvalidConfig(
+            f"name: {name!r} cannot be a key's name: use letters, digits, '.', '_', '@' and '-',"
+            " a letter or digit first",
+            field="name",
+        )
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise InvalidConfig(
+            f"scopes: {unknown[0] if unknown else ''!r} is no scope; name one or more of"
+            f" {', '.join(SCOPES)}, separated by commas",
+            field="scopes",
+        )
+    key = secrets.token_urlsafe(KEY_BYTES)
+    ordered = ",".join(scope for scope in SCOPES if scope in scopes)
+    return key, f"{name}:{ordered}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: bool) -> None:
+    """Raise `InvalidConfig` for an address beyond loopback without keys or explicit permission."""
+    if access.keys or allow_anonymous or is_loopback(host):
+        return
+    raise InvalidConfig(
+        f"{host} can be reached from other machines and no API keys are set: name a keys file in"
+        " KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
+    )
+
+
+def require_keys_for_metrics(access: Access, *, metrics_need_key: bool) -> None:
+    """Raise `InvalidConfig` if /metrics is to need an API key but none is configured."""
+    if metrics_need_key and not access.keys:
+        raise InvalidConfig(
+            "server.metrics_need_key is set and no API keys are: name a keys file in"
+            " KEYMATCH_API_KEYS, with a key of the scope 'metrics'"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` can be reached from this machine only."""
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _parse(line: str, where: str) -> ApiKey:
+    parts = line.split(":")
+    if len(parts) != 3 or not parts[0]:
+        raise InvalidConfig(f"{where}: expected name:scopes:sha256(key)")
+    name, scopes, digest = parts[0], frozenset(parts[1].split(",")), parts[2].lower()
+    if not scopes <= set(SCOPES):
+        raise InvalidConfig(f"{where}: scopes are {', '.join(SCOPES)}")
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidConfig(f"{where}: the key's SHA-256 must be 64 hexadecimal digits")
+    return ApiKey(name=name, scopes=scopes, digest=digest)
+
+
+class Sites:
+    """Refuses requests with a foreign `Host`, and writes with a foreign `Origin`."""
+
+    def __init__(self, server: ServerSettings, access: Access) -> None:
+        """Accept the names in `server.hosts`; without them, see `_names`."""
+        self._accepts = _names(server, access)
+        self._origins = frozenset(origin.lower().encode() for origin in server.origins)
+        self._remembered: set[bytes] = set()
+
+    def refusal(self, scope: Scope) -> KeymatchError | None:
+        """Return why the request is refused, or None if it is accepted."""
+        host = origin = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if host is not None:
+                    return MalformedHttp("the request has two Host headers: send one")
+                if value not in self._remembered and not self._check(value):
+                    return UnknownHost("this service has another name; see its setting 'hosts'")
+                host = value
+            elif name == b"origin":
+                origin = value.lower()
+        if host is None and scope["http_version"] == "1.1":
+            return MalformedHttp("the request has no Host header, which HTTP/1.1 asks for")
+        if origin is None or scope["method"] in SAFE_METHODS or origin in self._origins:
+            return None
+        if host is not None and origin.partition(b"://")[2] == host.lower():
+            return None
+        return ForeignOrigin("a page of another site may not use this service")
+
+    def _check(self, value: bytes) -> bool:
+        if not self._accepts(_without_port(value.decode("latin-1").lower())):
+            return False
+        if len(self._remembered) < MOST_REMEMBERED:
+            self._remembered.add(value)
+        return True
+
+
+def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:
+    """Return a test for the service's own names, in lower case. Without a setting these are:
+
+    - On a loopback address: the names of loopback.
+    - On another address with API keys: all. A foreign page has no key and can do no harm.
+    - On another address without keys, as in a container: every address, and names without a dot,
+      such as those of containers. A foreign page cannot make either resolve to this service.
+    """
+    if server.hosts is not None:
+        known = frozenset(host.lower() for host in server.hosts)
+        return known.__contains__ if "*" not in known else lambda _name: True
+    if is_loopback(server.host):
+        own = f"[{server.host}]" if ":" in server.host else server.host
+        return frozenset({*LOOPBACK_NAMES, own.lower()}).__contains__
+    if access.keys:
+        return lambda _name: True
+    return lambda name: "." not in name or _address(name) is not None
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.partition(":")[0]
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

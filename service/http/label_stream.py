@@ -1,0 +1,393 @@
+"""POST /labels as a stream: one label per line, written in batches, answered line by line.
+
+    client -> read_lines -> BatchQueue -> apply, one batch at a time -> SendBuffer -> client
+
+While a batch is written, the next one is read. It is written only after the first has succeeded: if
+a batch fails, no later line may be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.core.errors import (
+    BodyTooLarge,
+    KeymatchError,
+    MalformedRequest,
+    NotReady,
+    Overloaded,
+)
+from service.core.types import NewLabel
+from service.engine.writing.operations import Written
+from service.http import problems
+from service.http.answers import LineAnswer, LineRefusal, StreamEnd
+from service.http.bounded_model import BoundedModel
+from service.http.ndjson import Line, read_lines
+from service.http.problems import Problem
+from service.http.request_body import (
+    NDJSON,
+    SMALL_BYTES,
+    Hold,
+    SideThread,
+    gunzipped,
+    is_gzip,
+    validated,
+)
+from service.http.request_models import LabelBody
+from service.http.responses import json_lines, line_answer
+from service.settings import Limits
+from service.telemetry import Telemetry
+
+BATCH_SECONDS = 0.02  # the longest that a line waits for further lines of its batch
+FREE_BYTES = 262_144  # of a stream's answers, included in `STREAM_BYTES`
+_PIECE_BYTES = 65_536
+BATCH_LINES = 256
+BATCH_BYTES = 262_144
+# The most memory of a stream with short lines and few unread answers: a batch being written, one
+# being read, answers, and a piece of the body.
+STREAM_BYTES = 1_048_576
+RETRY_SECONDS = 0.05  # between two attempts to write a batch while the writer's queue is full
+LOOK_SECONDS = 0.25  # how often an idle stream checks whether the service shuts down
+# Many clients send a whole stream before they read the answer. So after an early end, the rest of
+# the stream is read and dropped for this long, with a pause after each piece.
+LINGER_SECONDS = 5.0
+LINGER_PAUSE = 0.005
+PATIENCE_SECONDS = 60.0  # after which a client that does not read its answers is disconnected
+
+Apply = Callable[[Sequence[NewLabel]], Awaitable[Written]]
+
+log = logging.getLogger("keymatch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A line that was read: its label, or the problem with the line."""
+
+    line: int  # its number
+    size: int  # bytes
+    held: int = 0  # bytes counted for it in the stream's reservation
+    label: NewLabel | None = None
+    problem: Problem | None = None
+
+
+class BatchQueue:
+    """A queue between one task that puts and one that takes, on the same event loop."""
+
+    def __init__(self, *, lines: int, size: int) -> None:
+        """Create a queue; a batch is full once it has `lines` lines or `size` bytes."""
+        self._lines, self._size = lines, size
+        self._entries: list[Entry] = []
+        self._held_bytes = 0
+        self._oldest = 0.0  # loop time at which the oldest entry was put
+        self._ended = False
+        self.closed = False
+        self._arrived, self._full, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the queue is empty and no line will come."""
+        return self._ended and not self._entries
+
+    async def put(self, entry: Entry) -> None:
+        """Add a line, once the batch is not full. A closed queue drops the line."""
+        await self._room.wait()
+        if self.closed:
+            return
+        if not self._entries:
+            self._oldest = asyncio.get_running_loop().time()
+        self._entries.append(entry)
+        self._held_bytes += entry.size
+        self._arrived.set()
+        if len(self._entries) >= self._lines or self._held_bytes >= self._size:
+            self._full.set()
+            self._room.clear()
+
+    async def take(self, *, within: float) -> list[Entry]:
+        """Return the next batch: a full one, or the lines of the last `BATCH_SECONDS`.
+
+        The time starts with the oldest line, so no line waits longer. The batch is empty if no line
+        came for `within` seconds.
+        """
+        await _wait(self._arrived, within)
+        if self._entries:
+            waited = asyncio.get_running_loop().time() - self._oldest
+            await _wait(self._full, BATCH_SECONDS - waited)
+        batch, self._entries, self._held_bytes = self._entries, [], 0
+        if not self._ended:
+            self._arrived.clear()
+            self._full.clear()
+            self._room.set()
+        return batch
+
+    def end(self) -> None:
+        """Declare that no further line will come; queued lines can still be taken."""
+        self._ended = True
+        for event in (self._arrived, self._full, self._room):
+            event.set()
+
+    def close(self) -> None:
+        """Drop all queued and future lines."""
+        self.closed = True
+        self._entries = []
+        self.end()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Return once the event is set, or after `seconds`."""
+    if not event.is_set() and seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
+
+
+class SendBuffer:
+    """Takes bytes without waiting, and sends them as fast as the client reads."""
+
+    def __init__(
+        self, send: Send, *, start: Message, limit: int, patience: float, hold: Hold
+    ) -> None:
+        """Send `start` before the first byte.
+
+        The buffer is full at `limit` bytes, or at `FREE_BYTES` while all requests together hold as
+        much as they may. Bytes beyond `FREE_BYTES` count in `hold`. `room` and `finish` raise once
+        the client has read nothing for `patience` seconds.
+        """
+        self._send, self._start = send, start
+        self._limit, self._patience, self._hold = limit, patience, hold
+        self._pieces: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._started = self._ended = self._sent = False
+        self._written, self._progressed = asyncio.Event(), asyncio.Event()
+
+    def write(self, content: bytes) -> None:
+        """Add bytes, even beyond the limit: the caller waits for `room` before each write."""
+        for place in range(0, len(content), _PIECE_BYTES):
+            self._pieces.append(content[place : place + _PIECE_BYTES])
+        self._hold_bytes(self._held_bytes + len(content))
+        self._written.set()
+
+    async def room(self) -> None:
+        """Wait while the buffer is full; raises `TimeoutError` once the patience is over."""
+        crowded_limit = min(self._limit, FREE_BYTES)
+        await self._until(
+            lambda: self._held_bytes < (crowded_limit if self._hold.crowded else self._limit)
+        )
+
+    async def finish(self) -> None:
+        """End the answer and wait until it is sent. Raises `TimeoutError` as `room` does."""
+        self._ended = True
+        self._written.set()
+        await self._until(lambda: self._sent)
+
+    async def run(self) -> None:
+        """Send written pieces to the client until the answer is complete; run it as a task."""
+        while self._pieces or not self._ended:
+            if self._pieces:
+                piece = self._pieces.popleft()
+                await self._send_body(piece, more_body=True)
+                self._hold_bytes(self._held_bytes - len(piece))
+                self._progressed.set()
+            else:
+                self._written.clear()
+                await self._written.wait()
+        await self._send_body(b"", more_body=False)
+        self._sent = True
+        self._progressed.set()
+
+    def _hold_bytes(self, size: int) -> None:
+        counted = max(0, self._held_bytes - FREE_BYTES)
+        self._held_bytes = size
+        change = max(0, size - FREE_BYTES) - counted
+        if change:
+            self._hold.count(change)
+
+    async def _send_body(self, body: bytes, *, more_body: bool) -> None:
+        if not self._started:
+            self._started = True
+            await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._progressed.clear()
+            async with asyncio.timeout(self._patience):
+                await self._progressed.wait()
+
+
+class LabelStream(Response):
+    """The answer to a stream of labels, sent while the stream is read.
+
+    A `StreamingResponse` would call `receive()` to detect disconnects, and so consume the body that
+    is read here.
+    """
+
+    media_type = NDJSON
+
+    def __init__(
+        self,
+        *,
+        model: type[LabelBody],
+        side_thread: SideThread,
+        apply: Apply,
+        draining: Callable[[], bool],
+        limits: Limits,
+        telemetry: Telemetry,
+        hold: Hold,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Write labels by `apply`, all or none; `draining` returns whether the service shuts down.
+
+        `patience` is in seconds, see `SendBuffer`. `STREAM_BYTES` are already counted in `hold`.
+        """
+        self.status_code, self.background = 200, None
+        # After an early end, part of the body is unread, so the connection cannot be used again.
+        self.init_headers({"connection": "close"})
+        self._model, self._side_thread = BoundedModel(model), side_thread
+        self._apply, self._draining = apply, draining
+        self._limits, self._telemetry = limits, telemetry
+        self._patience, self._hold = patience, hold
+        self._client_left = False
+        self._malformed: Problem | None = None  # why the rest of the stream cannot be read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read, write and answer until the stream ends, fails or the service shuts down."""
+        batches = BatchQueue(lines=BATCH_LINES, size=min(BATCH_BYTES, self._limits.body_bytes))
+        answers = SendBuffer(
+            send,
+            start={
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            },
+            limit=self._limits.stream_answer_bytes,
+            patience=self._patience,
+            hold=self._hold,
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(answers.run())
+                reading = tasks.create_task(self._read(Request(scope, receive), batches))
+                await self._answer_all(batches, answers)
+                await asyncio.wait({reading}, timeout=LINGER_SECONDS)
+                reading.cancel()
+                if self._client_left:
+                    sending.cancel()
+                else:
+                    await answers.finish()
+        except* TimeoutError:
+            log.warning("a stream of labels is given up: its client does not read the answers")
+
+    async def _read(self, request: Request, batches: BatchQueue) -> None:
+        try:
+            body = chunks = request.stream()
+            if is_gzip(request.scope):
+                chunks = gunzipped(body, self._side_thread)
+            lines = read_lines(chunks, limit=self._limits.body_bytes, hold=self._hold)
+            async for line in lines:
+                if batches.closed:
+                    self._hold.count(-line.held)
+                    break
+                await batches.put(await self._entry(line))
+            if batches.closed:
+                async for _ in body:
+                    await asyncio.sleep(LINGER_PAUSE)
+        except ClientDisconnect:
+            self._client_left = True
+            batches.close()
+        except MalformedRequest as error:  # earlier lines stay written
+            self._malformed = problems.error_document(error)
+            batches.end()
+        else:
+            batches.end()
+
+    async def _entry(self, line: Line) -> Entry:
+        label, problem = None, None
+        try:
+            label = await self._label(line)
+        except KeymatchError as error:
+            problem = problems.error_document(error, whole="line")
+            problems.forget_frames(error)
+        size = len(line.content or b"")
+        return Entry(line=line.number, size=size, held=line.held, label=label, problem=problem)
+
+    async def _label(self, line: Line) -> NewLabel:
+        if line.content is None:
+            if line.crowded:
+                raise self._hold.refusal()
+            limit = self._limits.body_bytes
+            raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
+        large = len(line.content) > SMALL_BYTES
+        return await self._side_thread.run_if(large, self._parsed, line.content)
+
+    def _parsed(self, content: bytes) -> NewLabel:
+        return validated(self._model, content, what="line").to_label()
+
+    async def _answer_all(self, batches: BatchQueue, answers: SendBuffer) -> None:
+        """Write batch after batch and answer its lines; report where a failure stopped it."""
+        last, failure = 0, None
+        while failure is None and not batches.finished:
+            await answers.room()
+            if self._draining():
+                failure = problems.error_document(_shutting_down())
+            elif batch := await batches.take(within=LOOK_SECONDS):
+                documents, failure = await self._answers(batch)
+                self._hold.count(-sum(entry.held for entry in batch))
+                answers.write(json_lines(documents))
+                last = batch[-1].line
+        failure = failure or self._malformed
+        if failure is not None:
+            batches.close()
+            answers.write(json_lines([StreamEnd(stopped_after=last, error=failure)]))
+
+    async def _answers(
+        self, batch: Sequence[Entry]
+    ) -> tuple[list[LineAnswer | LineRefusal], Problem | None]:
+        """Write a batch; return each line's answer, and the problem if the batch failed."""
+        try:
+            written = await self._write([entry.label for entry in batch if entry.label])
+        except Exception as error:  # after a defect, too, every line must be answered
+            failure = self._failure(error)
+            problems.forget_frames(error)
+            refused = [LineRefusal(line=e.line, error=e.problem or failure) for e in batch]
+            return [*refused], failure
+        written_labels = iter(written.labels)
+        return [
+            LineRefusal(line=entry.line, error=entry.problem)
+            if entry.problem
+            else line_answer(entry.line, next(written_labels), version=written.version)
+            for entry in batch
+        ], None
+
+    async def _write(self, labels: Sequence[NewLabel]) -> Written:
+        """Write labels as soon as the writer's queue has room for them."""
+        if not labels:
+            return Written(version=0, labels=())
+        while True:
+            try:
+                return await self._apply(labels)
+            except Overloaded:
+                if self._client_left:
+                    raise
+                if self._draining():
+                    raise _shutting_down() from None
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _failure(self, error: Exception) -> Problem:
+        reason = problems.reason(error)
+        if reason:
+            self._telemetry.rejected.labels(reason).inc()
+        return problems.error_document(error)
+
+
+def _shutting_down() -> NotReady:
+    return NotReady("the service shuts down; send the lines that were not written again")

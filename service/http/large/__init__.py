@@ -1,1 +1,0 @@
-"""Large bodies and answers: what they hold, and how they leave the event loop free."""

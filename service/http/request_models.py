@@ -1,0 +1,423 @@
+"""The types of request bodies and query strings. Upper bounds come from `Limits`.
+
+Requests are strict: no unknown field, no number instead of a string, no string instead of a number.
+The classes declare the fields for type checking. The functions next to them make models with the
+configured bounds, which validate and document requests.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+)
+
+from service.core.errors import echoed
+from service.core.text_identity import MOST_ID_CHARACTERS, identity
+from service.core.types import NewInstance, NewItem, NewLabel
+from service.engine.writing.label_merge import LabelMerge, metadata_bytes
+from service.settings import Limits
+
+LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
+SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
+# The names that `BundleDirectory.path` accepts.
+BundleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class StrictModel(BaseModel):
+    """A request body or query string."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    # Fields added in a later version. With their default value they do not count for an idempotency
+    # key, so a request repeated after an upgrade is still the same.
+    later: ClassVar[frozenset[str]] = frozenset()
+
+
+DEFAULT_ID = (
+    "Default: that of the known {0} with the same text, whatever its case, spaces and Unicode form."
+    " A new {0} gets its text in NFKC, case-folded, with single spaces; what is long ends with a"
+    " hash, and with a number where another text has this id."
+)
+
+
+def _refuse_repeated(entries: list[Any]) -> list[Any]:
+    """Raise `ValueError` for the first label or item that a request repeats."""
+    if len(entries) < 2:
+        return entries  # nothing to compare; making an id may take a millisecond
+    seen: set[str] = set()
+    for place, entry in enumerate(entries):
+        given_id = entry.id or identity(entry.text)
+        if given_id in seen:
+            what = "label" if isinstance(entry, LabelBody) else "item"
+            raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
+        seen.add(given_id)
+    return entries
+
+
+def _listed(entry: Any, most: int, description: str) -> tuple[Any, Any]:
+    """Declare a field with 1 to `most` entries."""
+    return list[entry], Field(min_length=1, max_length=most, description=description)
+
+
+def _named(entry: Any, most: int, what: str) -> tuple[Any, Any]:
+    """Declare a field with labels or items of distinct ids."""
+    kind, field = _listed(entry, most, f"{what} to create or replace, each id at most once.")
+    return Annotated[kind, field, AfterValidator(_refuse_repeated)], ...
+
+
+def text_type(limits: Limits, *, least: int = 0) -> Any:
+    """Return the type of a query, a label's text or its id: trimmed, not blank, not too long.
+
+    Up to `least` characters are allowed even if the limit is lower.
+    """
+    return Annotated[
+        str,
+        StringConstraints(
+            strip_whitespace=True, min_length=1, max_length=max(least, limits.query_characters)
+        ),
+        AfterValidator(_not_blank),
+    ]
+
+
+def _not_blank(text: str) -> str:
+    """Refuse texts of U+001C to U+001F, white space only to Python: their id would be empty."""
+    if not text.strip():
+        raise ValueError("consists of white space only")
+    return text
+
+
+class PredictBody(StrictModel):
+    """The body of POST /predict."""
+
+    queries: list[str]
+    top_k: int
+    memorization: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Weight of the votes of training queries and clicks, against those of the"
+        " labels' own texts (the paper's lambda), 0 to 1. Default: the bundle's.",
+    )
+    depth: int | None
+    explain: bool = Field(
+        False,
+        description="Add to each keyword its metadata and the rows of the memory that voted for it"
+        " (`evidence`), and to each query the items that it attended to (`items`), where the bundle"
+        " has an item memory.",
+    )
+    min_version: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="Answer from this memory version or a later one: pass the `version` of a write"
+        " to be sure to see it. The request waits for it, at most until its deadline.",
+    )
+    rerank: bool | None = Field(
+        None,
+        description="Whether the best keywords are ranked a second time; false for the memory's own"
+        " ranking, whose scores are its votes (`score_kind`). Default: yes, where the bundle has a"
+        " second ranking; true for another bundle is an error.",
+    )
+    deadline_ms: int | None
+    items: list[str] | None
+
+
+def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
+    return create_model(
+        "PredictRequest",
+        __base__=PredictBody,
+        queries=_listed(text, limits.queries, "The texts to match."),
+        top_k=(
+            int,
+            Field(10, ge=1, le=limits.top_k, description="The most keywords for each query."),
+        ),
+        depth=(
+            int | None,
+            Field(
+                None,
+                ge=1,
+                le=limits.depth,
+                description="How many of the nearest keys vote for each query (the paper's b)."
+                " Default: the bundle's.",
+            ),
+        ),
+        deadline_ms=(
+            int | None,
+            Field(
+                None,
+                ge=1,
+                le=limits.deadline_ms,
+                description="Milliseconds after which the request is given up with a 504. Default:"
+                f" {limits.default_deadline_ms}, and {limits.default_deadline_query_ms} more for"
+                " each further query, or more where a query asks for much.",
+            ),
+        ),
+        items=(
+            list[text] | None,
+            Field(
+                None,
+                max_length=limits.items,
+                description="Ids or texts of the items that all queries attend to; [] for none."
+                " Default: the items that are nearest to each query. For a bundle with an item"
+                " memory alone.",
+            ),
+        ),
+    )
+
+
+class LabelBody(StrictModel):
+    """One label of POST /labels."""
+
+    id: str | None
+    text: str
+    queries: list[str]
+    metadata: dict[str, str]
+
+    def to_label(self) -> NewLabel:
+        """Return the label. Its id is empty if the request has none; the writer then chooses it."""
+        return NewLabel(
+            id=self.id or "",
+            text=self.text,
+            queries=tuple(dict.fromkeys(self.queries)),
+            metadata=self.metadata,
+        )
+
+
+class LabelsBody(StrictModel):
+    """The body of POST /labels."""
+
+    labels: list[Any]
+
+
+class MergeBody(StrictModel):
+    """The body of PATCH /labels/{label_id}."""
+
+    text: str | None
+    queries: list[str]
+    metadata: dict[str, str | None]
+
+    def to_merge(self, label_id: str) -> LabelMerge:
+        """Return the changes to the label with this id."""
+        return LabelMerge(
+            id=label_id, text=self.text, queries=tuple(self.queries), metadata=self.metadata
+        )
+
+
+class Page(StrictModel):
+    """The query string of GET /labels."""
+
+    # Not strict: in a query string, numbers are text.
+    model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
+
+    after: str = Field(
+        "", description="`next` of the page before, unchanged; without it, the first page."
+    )
+    limit: int
+
+
+def label_model(text: Any, limits: Limits) -> type[LabelBody]:
+    short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
+    return create_model(
+        "Label",
+        __base__=LabelBody,
+        id=(text | None, Field(None, description=DEFAULT_ID.format("label"))),
+        text=(text, Field(description="The keyword, as it is shown and matched.")),
+        queries=(
+            list[text],
+            Field(
+                [],
+                max_length=limits.label_queries,
+                description="Queries known to lead to this label; each becomes an instance.",
+            ),
+        ),
+        metadata=(
+            Annotated[dict[short, short], AfterValidator(_fits(limits.metadata_bytes))],
+            Field(
+                {},
+                max_length=limits.metadata_entries,
+                description="Any names and values; returned with predictions that `explain`. In"
+                f" UTF-8, at most {limits.metadata_bytes} bytes together.",
+            ),
+        ),
+    )
+
+
+def merge_model(text: Any, limits: Limits) -> type[MergeBody]:
+    short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
+    return create_model(
+        "LabelMerge",
+        __base__=MergeBody,
+        text=(text | None, Field(None, description="Replaces the text. Default: it stays.")),
+        queries=(
+            list[text],
+            Field(
+                [],
+                max_length=limits.label_queries,
+                description="Are added to the label's queries, which may be at most"
+                f" {limits.label_queries} together.",
+            ),
+        ),
+        metadata=(
+            dict[short, short | None],
+            Field(
+                {},
+                max_length=limits.metadata_entries,
+                description="Single entries that are added or replaced; null removes an entry. The"
+                " result is held to the limits of a label that is posted.",
+            ),
+        ),
+    )
+
+
+def page_model(limits: Limits) -> type[Page]:
+    limit = Field(
+        min(100, limits.page), ge=1, le=limits.page, description="The most labels on the page."
+    )
+    return create_model("Page", __base__=Page, limit=(int, limit))
+
+
+def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Refuse metadata of more than `most` bytes: every explained answer repeats it."""
+
+    def check(metadata: dict[str, str]) -> dict[str, str]:
+        size = metadata_bytes(metadata)
+        if size > most:
+            raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
+        return metadata
+
+    return check
+
+
+class InstanceBody(StrictModel):
+    """One instance of POST /instances."""
+
+    query: str
+    labels: list[str]
+    weight: float
+
+    def to_instance(self) -> NewInstance:
+        """Return the instance, without repeated labels."""
+        return NewInstance(
+            query=self.query,
+            labels=tuple(dict.fromkeys(self.labels)),
+            weight=max(self.weight, SMALLEST_WEIGHT),
+        )
+
+
+class InstancesBody(StrictModel):
+    """The body of POST /instances."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"unknown"})
+
+    instances: list[Any]
+    unknown: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="What becomes of labels that do not exist: `refuse` the whole request, or"
+        " `skip` them, learn the rest, and list them in the answer.",
+    )
+
+
+def instances_model(text: Any, known_id: Any, limits: Limits) -> type[InstancesBody]:
+    weight = Field(
+        1.0,
+        gt=0,
+        le=LARGEST_WEIGHT,
+        allow_inf_nan=False,
+        description="How relevant these labels are to the query: 1 is as relevant as the average"
+        " label of a trained query. The last click of a query and a label counts.",
+    )
+    instance: Any = create_model(
+        "Instance",
+        __base__=InstanceBody,
+        query=(text, Field(description="The query as it was typed.")),
+        labels=_listed(
+            known_id,
+            limits.instance_labels,
+            "Ids of the labels that were clicked for the query; see `unknown`.",
+        ),
+        weight=(float, weight),
+    )
+    return create_model(
+        "InstancesRequest",
+        __base__=InstancesBody,
+        instances=_listed(instance, limits.instances, "The clicks to learn."),
+    )
+
+
+class ItemBody(StrictModel):
+    """One item of POST /items."""
+
+    id: str | None
+    text: str
+
+    def to_item(self) -> NewItem:
+        """Return the item. Its id is empty if the request has none; the writer then chooses it."""
+        return NewItem(id=self.id or "", text=self.text)
+
+
+class ItemsBody(StrictModel):
+    """The body of POST /items."""
+
+    items: list[Any]
+
+
+def items_model(text: Any, limits: Limits) -> type[ItemsBody]:
+    item: Any = create_model(
+        "Item",
+        __base__=ItemBody,
+        id=(text | None, Field(None, description=DEFAULT_ID.format("item"))),
+        text=(text, Field(description="What the item says, such as the name of a category.")),
+    )
+    return create_model(
+        "ItemsRequest", __base__=ItemsBody, items=_named(item, limits.labels, "Items")
+    )
+
+
+class SnapshotBody(StrictModel):
+    """The body of POST /admin/snapshot."""
+
+    bundle: BundleName | None = Field(
+        None,
+        description="Name of the new bundle: 1 to 128 letters, digits, '.', '_' and '-'. Default:"
+        " the name of the served bundle, '-v' and the memory version.",
+    )
+
+
+class ReloadBody(StrictModel):
+    """The body of POST /admin/reload."""
+
+    bundle: BundleName = Field(
+        description="Name of the bundle to serve: a folder in the service's folder of bundles."
+    )
+    other_data: bool = Field(
+        False,
+        description="Serve it even if most labels that the label log takes for granted are unknown"
+        " to it: what the log says of them counts for nothing.",
+    )
+
+
+class RequestModels:
+    """The models of all requests, under the configured limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        text = text_type(limits)
+        self.predict = predict_model(text, limits)
+        self.label = label_model(text, limits)
+        self.labels = create_model(
+            "LabelsRequest",
+            __base__=LabelsBody,
+            labels=_named(self.label, limits.labels, "Labels"),
+        )
+        self.merge = merge_model(text, limits)
+        # The id of an existing label may be as long as a posted one, or one made from a text.
+        known_id = text_type(limits, least=MOST_ID_CHARACTERS)
+        self.instances = instances_model(text, known_id, limits)
+        self.page = page_model(limits)
+        self.items = items_model(text, limits)

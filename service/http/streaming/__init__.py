@@ -1,1 +1,0 @@
-"""`POST /labels` as a stream: lines in, batches to the writer, answers out."""

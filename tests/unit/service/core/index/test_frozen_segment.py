@@ -1,0 +1,191 @@
+"""Searches with filters that correlate with the query, or with shared keys, equal a full scan."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.errors import BundleAltered
+from service.core.index import frozen_segment
+from service.core.index.choose_ef import mean_recall, smallest_ef
+from service.core.index.exact import exact_search
+from service.core.index.frozen_segment import FrozenSegment, open_segment
+from service.core.index.libraries import IndexParameters
+from service.core.index.protocol import RowFilter, Segment
+from tests.support.vectors import bitmap, built, units
+
+ROWS, DIMENSION, COUNT, EF = 24_000, 16, 40, 160
+PARAMETERS = IndexParameters(m=16, ef_construction=120, ef=EF)
+
+
+def unit(rows: int, seed: int) -> np.ndarray:
+    return units(rows, DIMENSION, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    return unit(ROWS, 0).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def segment(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> FrozenSegment:
+    return built(vectors, tmp_path_factory.mktemp("segment") / "base.index", PARAMETERS)
+
+
+def without(dead: np.ndarray, rows: int) -> RowFilter:
+    return RowFilter(start=0, stop=rows, alive=bitmap(rows, dead.tolist()))
+
+
+def recall(
+    segment: Segment,
+    vectors: np.ndarray,
+    queries: np.ndarray,
+    row_filter: RowFilter | None,
+    ef: int = EF,
+) -> float:
+    everything = row_filter or RowFilter(start=0, stop=len(vectors))
+    return mean_recall(
+        segment,
+        queries,
+        ef=ef,
+        exact=exact_search(vectors, queries, count=COUNT, row_filter=everything),
+        row_filter=row_filter,
+        vectors_of=lambda rows: vectors[rows],
+    )
+
+
+@pytest.mark.parametrize("deleted", [30, 300, 3_000, 12_000])
+def test_what_lies_behind_a_deleted_region_is_found(
+    segment: FrozenSegment, vectors: np.ndarray, deleted: int
+) -> None:
+    """A walk whose queue holds fewer nodes than the region would end inside it."""
+    query = unit(1, 1)
+    order = np.argsort(-(vectors.astype(np.float32) @ query[0]))
+    row_filter = without(order[:deleted], ROWS)
+    near = vectors[order[[0, deleted // 2, deleted]]].astype(np.float32)
+    for queries in (query, near, unit(20, 2)):
+        assert recall(segment, vectors, queries, row_filter) >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("share", "ef"), [(0.001, EF), (0.02, EF), (0.1, 80), (0.3, 80), (0.3, EF), (0.9999, EF)]
+)
+def test_no_alive_row_is_lost_among_dead_ones(
+    segment: FrozenSegment, vectors: np.ndarray, share: float, ef: int
+) -> None:
+    """The cases need a walk, a longer walk, or a scan."""
+    dead = np.flatnonzero(np.random.default_rng(13).random(ROWS) < share)
+    queries, row_filter = unit(6, 14), without(dead, ROWS)
+    assert recall(segment, vectors, queries, row_filter, ef) >= 0.97
+    _, rows = segment.search(queries, count=COUNT, ef=ef, row_filter=row_filter)
+    assert not np.isin(rows, dead).any()
+    assert ((rows >= 0).sum(axis=1) == min(COUNT, ROWS - len(dead))).all()
+
+
+def test_a_filter_that_lies_across_the_query_is_filled(
+    segment: FrozenSegment, vectors: np.ndarray
+) -> None:
+    """Only rows on the side away from the query pass the filter: half of all, and none near it."""
+    query = unit(1, 3)
+    far = np.flatnonzero(vectors.astype(np.float32) @ query[0] > 0)
+    assert recall(segment, vectors, query, without(far, ROWS)) >= 0.99
+
+
+class RecordedGraph:
+    """A graph that records the queue length of each walk; it cannot be scanned."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self._vectors, self.queues = vectors.astype(np.float32), []
+
+    def walk(self, queries: np.ndarray, *, count: int, queue: int) -> tuple[np.ndarray, np.ndarray]:
+        self.queues.append(queue)
+        similarities = queries @ self._vectors.T
+        nodes = np.argsort(-similarities, axis=1)[:, :count]
+        return np.take_along_axis(similarities, nodes, 1), nodes
+
+
+def test_few_deletions_cost_one_walk_and_no_scan(vectors: np.ndarray) -> None:
+    graph = RecordedGraph(vectors)
+    dead = np.random.default_rng(4).choice(ROWS, 200, replace=False)
+    segment = FrozenSegment(graph, rows=ROWS)
+    _, rows = segment.search(unit(20, 5), count=COUNT, ef=EF, row_filter=without(dead, ROWS))
+    assert not np.isin(rows, dead).any()
+    assert (rows >= 0).all()
+    assert graph.queues == [EF * ROWS // (ROWS - 200) + 32]
+
+
+def test_a_segment_that_missed_its_goal_is_searched_with_a_longer_queue(
+    vectors: np.ndarray,
+) -> None:
+    graph = RecordedGraph(vectors)
+    for least_ef in (0, 300):
+        segment = FrozenSegment(graph, rows=ROWS, least_ef=least_ef)
+        segment.search(unit(1, 5), count=COUNT, ef=EF, row_filter=None)
+    assert graph.queues == [EF, 300]
+
+
+def test_equal_keys_hide_no_others(tmp_path: Path) -> None:
+    """2,000 of 6,000 labels share one name; a graph with a node for each would lose others."""
+    others = unit(4_000, 6)
+    vectors = np.concatenate([np.repeat(unit(1, 7), 2_000, axis=0), others]).astype(np.float16)
+    segment = built(vectors, tmp_path / "base.index", PARAMETERS)
+    assert (tmp_path / "base.equal.npy").exists()
+    assert segment.rows == 6_000
+    _, rows = segment.search(others, count=1, ef=EF, row_filter=None, share=1)
+    assert (rows[:, 0] == np.arange(2_000, 6_000)).mean() >= 0.999
+    assert recall(segment, vectors, others[:200], None) >= 0.99
+    assert np.array_equal(segment.vectors(np.arange(6_000)), vectors)
+
+
+def test_one_key_takes_its_share_of_the_places(tmp_path: Path) -> None:
+    name, others = unit(1, 8), unit(300, 9)
+    vectors = np.concatenate([np.repeat(name, 500, axis=0), others]).astype(np.float16)
+    segment = built(vectors, tmp_path / "base.index", PARAMETERS)
+    similarities, rows = segment.search(name, count=40, ef=EF, row_filter=None, share=10)
+    of_name = rows[0] < 500
+    assert rows[0][of_name].tolist() == [*range(5), *range(495, 500)]
+    assert np.all(np.diff(similarities[0]) <= 0)
+    assert (rows[0] >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["first", "later"])
+def test_a_filter_passes_rows_of_a_shared_key_one_by_one(tmp_path: Path, kind: str) -> None:
+    """This also holds if the dead row is the one that represents its graph node."""
+    vectors = np.repeat(unit(400, 10), 2, axis=0).astype(np.float16)  # rows 2i, 2i + 1: one key
+    segment = built(vectors, tmp_path / "base.index", PARAMETERS)
+    dead = np.arange(0, 800, 2) if kind == "first" else np.arange(1, 800, 2)
+    _, rows = segment.search(
+        vectors[dead].astype(np.float32), count=1, ef=EF, row_filter=without(dead, 800)
+    )
+    assert rows[:, 0].tolist() == (dead ^ 1).tolist()
+
+
+def test_walks_end_where_a_scan_is_quicker() -> None:
+    per_place = frozen_segment.SCAN_ROWS_PER_QUEUE_PLACE
+    assert frozen_segment._walks(100, 100 * per_place) == []
+    assert frozen_segment._walks(100, 101 * per_place) == [100]
+    assert frozen_segment._walks(100, 4_000 * per_place) == [100, 1_000]
+
+
+def test_a_graph_that_misses_its_goal_gets_a_longer_queue(
+    segment: FrozenSegment, vectors: np.ndarray
+) -> None:
+    queries = unit(50, 11)
+    short = smallest_ef(segment, vectors, queries, shortest=8, recall=0.5, depth=8)
+    assert short.ef == 8
+    raised = smallest_ef(segment, vectors, queries, shortest=8, recall=0.99, depth=8)
+    assert raised.ef > 8
+    assert raised.recall >= 0.99
+
+
+def test_a_damaged_list_of_equal_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "base.index"
+    built(np.repeat(unit(10, 12), 2, axis=0).astype(np.float16), path, PARAMETERS)
+    good = np.load(tmp_path / "base.equal.npy")
+    for bad in (good[:, ::-1], good + 20, good[::-1], good.astype(np.float32), good[0]):
+        np.save(tmp_path / "base.equal.npy", bad)
+        with pytest.raises(BundleAltered, match=r"base\.equal\.npy"):
+            open_segment(path, library="faiss", rows=20, nodes=10, dimension=DIMENSION)
+    (tmp_path / "base.equal.npy").write_bytes(b"no array")
+    with pytest.raises(BundleAltered, match=r"base\.equal\.npy"):
+        open_segment(path, library="faiss", rows=20, nodes=10, dimension=DIMENSION)

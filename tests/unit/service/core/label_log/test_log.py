@@ -1,0 +1,334 @@
+"""Logs in both databases: creation, appending, reading, sharing, and idempotency keys."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.changes import DeleteLabel, PutLabel, UseBundle
+from service.core.errors import LogError, LogLocked
+from service.core.label_log import (
+    FORMAT_VERSION,
+    AnsweredRequest,
+    LabelLog,
+    postgres,
+    rows,
+    sqlite,
+)
+from service.core.label_log import log as label_log
+from tests.support.label_logs import Follower, Place, StoredChange, append, event
+from tests.support.waiting import wait_for
+
+# Creating and opening ---------------------------------------------------------------------
+
+
+def test_a_log_keeps_its_id(place: Place, tmp_path: Path) -> None:
+    with closing(place.open()) as log, closing(Place(tmp_path / "other").open()) as other:
+        made = log.id
+        assert made != other.id
+    assert len(bytes.fromhex(made)) == 16
+    with closing(place.open()) as log, closing(place.open(create=False)) as reader:
+        assert (log.id, reader.id) == (made, made)
+    assert place.tamper("SELECT version, id FROM log_format") == [(FORMAT_VERSION, made)]
+
+
+def test_openers_that_create_at_the_same_moment_get_the_same_log(place: Place) -> None:
+    together = threading.Barrier(4)
+
+    def open_and_close(_number: int) -> str:
+        together.wait()
+        with closing(place.open()) as log:
+            return log.id
+
+    with ThreadPoolExecutor(together.parties) as openers:
+        assert len(set(openers.map(open_and_close, range(together.parties)))) == 1
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("create", [True, False])
+def test_another_format_version_is_refused_and_left_alone(
+    three: Place, version: int, create: bool
+) -> None:
+    three.tamper("UPDATE log_format SET version = :version", version=version)
+    message = f"has label log format {version}, and .* reads only format 1: use the version that"
+    for _ in range(2):
+        with pytest.raises(LogError, match=message):
+            three.open(create=create)
+    three.tamper("UPDATE log_format SET version = 1")
+    assert three.ids() == ["a", "b", "c"]
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(place: Place) -> None:
+    place.tamper("CREATE TABLE events (name TEXT)")
+    with pytest.raises(LogError, match=r"cannot be opened: .*events.* already exists"):
+        place.open()
+    assert place.tamper("SELECT * FROM events") == []
+    with pytest.raises(LogError, match="holds no label log"):
+        place.open(create=False)
+
+
+def test_a_format_table_without_a_row_is_refused(three: Place) -> None:
+    three.tamper("DELETE FROM log_format")
+    with pytest.raises(LogError, match="has label log format None"):
+        three.open()
+
+
+def test_opening_a_missing_log_for_reading_creates_nothing(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="holds no label log"):
+        place.open(create=False)
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(place.state, str):
+        assert place.tamper("SELECT to_regclass('events')") == [(None,)]
+
+
+def test_a_log_opened_for_reading_is_read_while_others_append(log: LabelLog, place: Place) -> None:
+    """A log opened for reading cannot be appended to."""
+    append(log, "a")
+    with closing(place.open(create=False)) as reader:
+        with log.exclusive() as appending:
+            assert appending.last == 1
+            assert [event.body["id"] for event in reader.read()] == ["a"]
+        append(log, "b")
+        assert [event.body["id"] for event in reader.read(after=1)] == ["b"]
+        with pytest.raises(LogError, match=r"cannot be written: .*read-?only"):
+            append(reader, "c")
+        assert reader.last_sequence() == 2
+
+
+# Order ------------------------------------------------------------------------------------
+
+
+def test_events_are_numbered_from_one_without_a_gap(log: LabelLog) -> None:
+    assert log.last_sequence() == 0
+    first, second = append(log, "a", "b"), append(log, "c")
+    assert [logged.sequence for logged in first + second] == [1, 2, 3]
+    assert append(log) == []
+    assert log.last_sequence() == 3
+
+
+def test_a_transaction_may_append_several_times_and_reads_its_own_events(
+    place: Place, log: LabelLog
+) -> None:
+    """It also reads events that another process appended before the transaction."""
+    append(log, "a")
+    with closing(place.open()) as other:
+        append(other, "b")
+    with log.exclusive() as appending:
+        assert appending.last == 2
+        assert [logged.body["id"] for logged in appending.read(after=1)] == ["b"]
+        appending.append([event("c")], encoder="e")
+        appending.append([event("d")], encoder="f")
+        assert appending.last == 4
+        assert [logged.body["id"] for logged in appending.read(after=1)] == ["b", "c", "d"]
+        assert [logged.body["id"] for logged in log.read()] == ["a", "b"]  # only committed events
+    assert [logged.encoder for logged in log.read()] == ["e", "e", "e", "f"]
+
+
+def test_a_block_that_raises_appends_nothing_and_leaves_no_gap(log: LabelLog) -> None:
+    append(log, "a")
+    with pytest.raises(ZeroDivisionError), log.exclusive() as appending:
+        appending.append([event("b"), event("c")], encoder="e")
+        raise ZeroDivisionError
+    assert log.last_sequence() == 1
+    assert append(log, "b")[0].sequence == 2
+    assert [logged.body["id"] for logged in log.read()] == ["a", "b"]
+
+
+def test_events_come_back_in_order_after_a_restart(three: Place) -> None:
+    assert three.ids() == ["a", "b", "c"]
+    assert three.ids(after=2) == ["c"]
+    assert three.ids(after=3) == []
+    with closing(three.open()) as log:
+        assert append(log, "d")[0].sequence == 4
+        for until, expected in ((0, []), (2, [1, 2]), (4, [1, 2, 3, 4]), (9, [1, 2, 3, 4])):
+            assert [logged.sequence for logged in log.read(until=until)] == expected
+        assert [logged.sequence for logged in log.read(after=1, until=2)] == [2]
+    assert three.ids() == ["a", "b", "c", "d"]
+
+
+def test_events_are_read_bit_for_bit(place: Place) -> None:
+    """The second event has no vectors."""
+    put = event("a", rows=3)
+    deletion = StoredChange(DeleteLabel.kind, {"id": "a"}, np.empty((0, 0), np.float16))
+    with closing(place.open()) as log, log.exclusive() as appending:
+        appending.append([put, deletion], encoder="fingerprint")
+    with closing(place.open()) as log:
+        for read, written in zip(log.read(), (put, deletion), strict=True):
+            assert (read.kind, read.body) == (written.kind, written.body())
+            assert read.encoder == "fingerprint"
+            assert read.vectors is not None and read.vectors.dtype == np.float16
+            assert read.vectors.tobytes() == written.vectors.tobytes()  # in the order of rows
+
+
+def test_the_newest_event_of_a_kind_is_found(log: LabelLog) -> None:
+    assert log.newest(UseBundle.kind) is None
+    with log.exclusive() as appending:
+        for name, kind in (("a", UseBundle.kind), ("b", UseBundle.kind), ("c", PutLabel.kind)):
+            appending.append([event(name, kind=kind)], encoder="e")
+    newest = log.newest(UseBundle.kind)
+    assert newest is not None and (newest.sequence, newest.body["id"]) == (2, "b")
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_a_log_longer_than_a_page_is_read_whole(
+    place: Place, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(rows, "PAGE_EVENTS", 3)
+    names = [f"label {number}" for number in range(count)]
+    with closing(place.open()) as log:
+        append(log, *names)
+        with log.exclusive() as appending:
+            assert [logged.body["id"] for logged in appending.read(after=1)] == names[1:]
+        assert [logged.body["id"] for logged in log.read(until=4)] == names[:4]
+    assert place.ids() == names
+    assert place.ids(after=4) == names[4:]
+
+
+def test_appending_while_a_reader_is_between_two_events(three: Place) -> None:
+    with closing(three.open()) as log:
+        events = log.read()
+        assert next(events).body["id"] == "a"
+        append(log, "d")
+        assert [logged.body["id"] for logged in events][:2] == ["b", "c"]
+
+
+# Idempotency keys -------------------------------------------------------------------------
+
+
+def request(key: str, *, digest: str = "d") -> AnsweredRequest:
+    answer = {"labels": [{"id": key, "text": "größer ✓"}], "version": 7}
+    return AnsweredRequest(key=key, digest=digest, version=7, answer=answer)
+
+
+def remember(log: LabelLog, *keys: str) -> None:
+    for key in keys:
+        with log.exclusive() as within:
+            within.remember(request(key))
+
+
+def answered(log: LabelLog, key: str) -> AnsweredRequest | None:
+    with log.exclusive() as within:
+        return within.answered(key)
+
+
+def age(place: Place, **hours: float) -> None:
+    """Make idempotency keys older by some hours."""
+    for key, its_hours in hours.items():
+        statement = "UPDATE requests SET written = written - :seconds WHERE key = :key"
+        place.tamper(statement, seconds=its_hours * 3600, key=key)
+
+
+def test_an_answer_is_found_under_its_key_after_a_restart(place: Place) -> None:
+    with closing(place.open()) as log:
+        assert answered(log, "a") is None
+        remember(log, "a", "b")
+    with closing(place.open()) as log:
+        assert answered(log, "a") == request("a")
+        assert answered(log, "b") == request("b")
+        assert answered(log, "A") is None
+
+
+def test_an_answer_is_kept_with_its_write_or_not_at_all(log: LabelLog) -> None:
+    with pytest.raises(ZeroDivisionError), log.exclusive() as within:
+        within.append([event("a")], encoder="e")
+        within.remember(request("a"))
+        assert within.answered("a") == request("a")
+        raise ZeroDivisionError
+    assert answered(log, "a") is None
+    assert log.last_sequence() == 0
+
+
+def test_a_key_may_be_used_again_after_a_day_and_not_before(place: Place, log: LabelLog) -> None:
+    remember(log, "young", "old")
+    age(place, young=23.9, old=24.1)
+    with pytest.raises(LogError, match="cannot be written"), log.exclusive() as within:
+        within.append([event("a")], encoder="e")
+        within.remember(request("young", digest="another"))
+    assert log.last_sequence() == 0
+    assert answered(log, "young") == request("young")
+    assert answered(log, "old") is None
+    remember(log, "old")
+    assert answered(log, "old") == request("old")
+
+
+def test_expired_keys_are_deleted_a_few_at_a_time(
+    place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_log, "FORGOTTEN_AT_ONCE", 2)
+    remember(log, "a", "b", "c", "d")
+    age(place, a=30, b=26, c=27, d=28)
+    remember(log, "e")
+    left = "SELECT key FROM requests ORDER BY key"
+    assert place.tamper(left) == [("b",), ("c",), ("e",)]  # the two oldest were deleted first
+    remember(log, "b")
+    assert place.tamper(left) == [("b",), ("e",)]
+
+
+# Sharing by threads; `tests/integration/memory/test_label_log_processes.py` tests processes
+
+
+def test_threads_of_one_process_take_turns(log: LabelLog) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: append(log, "a", "b"), range(40)))
+    assert [event.sequence for event in log.read()] == list(range(1, 81))
+
+
+def test_waiting_too_long_for_the_lock_is_an_error(
+    place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(postgres, "_LIMITS", "SET lock_timeout = '100ms'")
+    with closing(place.open()) as other:
+        with log.exclusive():
+            with pytest.raises(LogLocked, match="another process held its lock for too long"):
+                append(other, "b")
+            assert other.last_sequence() == 0  # reading needs no lock
+        assert append(other, "b")[0].sequence == 1
+
+
+def test_a_watcher_is_also_called_after_appends_of_its_own_log(log: LabelLog) -> None:
+    follower = Follower(log)
+    append(log, "a", "b")
+    assert follower.reaches(2)
+    with pytest.raises(RuntimeError, match="watched already"):
+        log.watch(lambda: None)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_closing_ends_the_watching_thread(place: Place, within: bool) -> None:
+    """If `within`, the callback closes the log itself."""
+    log = place.open()
+    threads = []
+
+    def called() -> None:
+        threads.append(threading.current_thread())
+        if within:
+            log.close()
+
+    log.watch(called)
+    wait_for(lambda: threads)
+    log.close()
+    wait_for(lambda: not threads[0].is_alive())
+
+
+def test_a_callback_that_raises_is_called_again_and_logged_once(
+    log: LabelLog, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(None)
+        raise ZeroDivisionError
+
+    log.watch(fail)
+    with closing(place.open()) as other:
+        for number in range(3):
+            before = len(calls)
+            append(other, f"label {number}")
+            wait_for(lambda before=before: len(calls) > before)
+    failures = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(failures) == 1

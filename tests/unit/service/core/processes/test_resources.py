@@ -1,0 +1,167 @@
+"""A process's limits are read from the files of control groups (v1 and v2), here simulated."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.core.processes.resources import SHARE_OF_MACHINE, available_cores, memory_limit
+
+MACHINE = 100_000
+MOST = int(SHARE_OF_MACHINE * MACHINE)
+# /proc/self/cgroup, the files of limits below /sys/fs/cgroup, and the resulting limit.
+MEMORY = {
+    "version 2": ("0::/", {"memory.max": "9000"}, 9_000),
+    "version 2 without a limit": ("0::/", {"memory.max": "max"}, MOST),
+    "more than there is": ("0::/", {"memory.max": "900000"}, MOST),
+    "no file": ("0::/", {}, MOST),
+    "the group above has the limit": (
+        "0::/pod/one",
+        {"pod/one/memory.max": "max", "pod/memory.max": "7000", "memory.max": "max"},
+        7_000,
+    ),
+    "the path of the host": ("0::/of/the/host", {"memory.max": "9000"}, 9_000),
+    "version 1": (
+        "5:devices:/x\n4:cpu,memory:/a\n0::/",
+        {"memory/a/memory.limit_in_bytes": "8000"},
+        8_000,
+    ),
+    "version 1 without a limit": (
+        "4:memory:/",
+        {"memory/memory.limit_in_bytes": f"{2**63 - 4096}"},
+        MOST,
+    ),
+    "not Linux": (None, {}, MOST),
+}
+QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+CORES = {
+    "version 2, no quota": ("0::/", {"cpu.max": "max 100000"}, 8),
+    "version 2": ("0::/", {"cpu.max": "400000 100000"}, 4),
+    "one and a half": ("0::/", {"cpu.max": "150000 100000"}, 1),
+    "half a core": ("0::/", {"cpu.max": "50000 100000"}, 1),
+    "more than cores": ("0::/", {"cpu.max": "1600000 100000"}, 8),
+    "the group above has the quota": (
+        "0::/pod/one",
+        {"pod/one/cpu.max": "max 100000", "pod/cpu.max": "200000 100000"},
+        2,
+    ),
+    "version 1": (
+        "4:cpu,cpuacct:/a\n3:memory:/b",
+        {f"cpu/a/{QUOTA}": "300000", f"cpu/a/{PERIOD}": "100000"},
+        3,
+    ),
+    "version 1, no quota": ("4:cpu:/", {f"cpu/{QUOTA}": "-1", f"cpu/{PERIOD}": "100000"}, 8),
+    "not Linux": (None, {}, 8),
+}
+
+
+@pytest.mark.parametrize(("groups", "files", "expected"), MEMORY.values(), ids=MEMORY)
+def test_the_smallest_limit_counts(
+    tmp_path: Path, groups: str | None, files: dict[str, str], expected: int
+) -> None:
+    write(tmp_path, groups, files)
+    assert memory_limit(tmp_path, MACHINE) == expected
+
+
+@pytest.mark.parametrize(("groups", "files", "expected"), CORES.values(), ids=CORES)
+def test_whole_cores_within_the_quota_count(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str | None,
+    files: dict[str, str],
+    expected: int,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    write(tmp_path, groups, files)
+    assert available_cores(tmp_path) == expected
+
+
+def write(root: Path, groups: str | None, files: dict[str, str]) -> None:
+    """Write limit files of control groups, and `groups` to /proc/self/cgroup unless it is None."""
+    named = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    if groups is not None:
+        named["proc/self/cgroup"] = groups
+    for name, text in named.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+
+
+def test_this_machine_has_a_limit() -> None:
+    assert memory_limit() > 100_000_000
+
+
+# Program: many threads allocate at once; prints how many heaps glibc then has.
+MANY_THREADS = """
+import ctypes, re, threading
+from service.core.processes.resources import share_heaps
+
+if {shared}:
+    assert share_heaps()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.open_memstream.restype = ctypes.c_void_p
+together = threading.Barrier(12)
+
+def allocate():
+    together.wait()
+    libc.malloc(5000)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+text, size = ctypes.c_char_p(), ctypes.c_size_t()
+stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+print(len(re.findall(rb"<heap ", text.value)))
+"""
+# Program: allocates 100 MB in small blocks and frees all but the last. Prints the resident MB
+# before and after the free pages were given back.
+FREE_PAGES = """
+import ctypes, re
+from pathlib import Path
+from service.core.processes.resources import give_back_free_pages
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+blocks = [libc.malloc(10_000) for _ in range(10_000)]
+for block in blocks:
+    ctypes.memset(ctypes.c_void_p(block), 1, 10_000)
+for block in blocks[:-1]:  # the last one keeps the others from the end of the heap
+    libc.free(ctypes.c_void_p(block))
+before = resident()
+assert give_back_free_pages()
+print(before, resident())
+"""
+
+only_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc has heaps of threads"
+)
+
+
+def printed(program: str) -> list[int]:
+    """Run a Python program in a new process; return the numbers that it prints."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [int(number) for number in done.stdout.split()]
+
+
+@only_glibc
+def test_threads_share_two_heaps_and_have_many_otherwise() -> None:
+    assert printed(MANY_THREADS.format(shared=True))[0] <= 2
+    assert printed(MANY_THREADS.format(shared=False))[0] > 2
+
+
+@only_glibc
+def test_free_pages_are_given_back() -> None:
+    before, after = printed(FREE_PAGES)
+    assert before > after + 80

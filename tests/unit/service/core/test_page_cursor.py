@@ -1,0 +1,61 @@
+"""Page cursors are short, can be read back, and work for long and for deleted ids."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.errors import InvalidInput
+from service.core.page_cursor import FIRST_PAGE, PageCursor
+
+LONG = "x" * 100
+
+
+def pages(ids: list[str], size: int) -> list[list[str]]:
+    """Return all pages of `ids`; each starts at the cursor of the page before."""
+    found, after = [], FIRST_PAGE
+    while page := following(ids, after)[:size]:
+        found.append(page)
+        after = PageCursor.parse(str(PageCursor.behind(page[-1])), field="after")
+    return found
+
+
+def following(ids: list[str], after: PageCursor) -> list[str]:
+    return list(after.skip((known for known in sorted(ids) if known > after.prefix), id_of=str))
+
+
+@given(
+    ids=st.sets(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3).flatmap(
+            lambda text: st.sampled_from([text, text + LONG, LONG + text])
+        ),
+        max_size=20,
+    ),
+    size=st.integers(1, 5),
+)
+def test_all_pages_hold_every_id_once_in_order(ids: set[str], size: int) -> None:
+    walked = pages(list(ids), size)
+    assert [known for page in walked for known in page] == sorted(ids)
+    assert all(len(page) == size for page in walked[:-1])
+
+
+def test_a_cursor_is_short_whatever_the_id() -> None:
+    for last_id in ("a", "\U0001f97e" * 2048, "x" * 2048, "\0" * 48):
+        assert len(str(PageCursor.behind(last_id))) <= 295
+
+
+def test_an_id_that_is_gone_leaves_no_other_out() -> None:
+    ids = [LONG + letter for letter in "abcd"] + ["y"]
+    assert following(["a", "c"], PageCursor.behind("b")) == ["c"]
+    assert following(ids, PageCursor.behind(LONG + "b")) == [LONG + "c", LONG + "d", "y"]
+    gone = [known for known in ids if known != LONG + "b"]
+    assert following(gone, PageCursor.behind(LONG + "b")) == gone  # repeats ids, but skips none
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pm-1", "after.", "after.!", "after._w", "after.YQ==", "after.YQ.abc", "after.YQ ", "YQ"],
+)
+def test_what_no_page_gave_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="must be `next` of the page before"):
+        PageCursor.parse(text, field="after")
+    assert PageCursor.parse("", field="after") == FIRST_PAGE

@@ -1,0 +1,285 @@
+"""New views and leaving clients wake waiters; a failing request fails no other of its batch."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from service.core.errors import (
+    AnswerTooLarge,
+    ClientLeft,
+    DeadlineExceeded,
+    DelayExceeded,
+    KeymatchError,
+)
+from service.core.items.fusion import FusedQueries
+from service.core.prediction.predictor import Searched, Stopwatch
+from service.core.types import Floats, Prediction, PredictOptions
+from service.engine.reading import read_path
+from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
+from service.engine.reading.task_queue import Batch, Client, QueryRequest, QueryTask, TaskQueue
+from service.settings import EngineSettings
+from service.telemetry import Telemetry
+
+NOW = 1_000.0  # start of the clock, which a test may move
+
+
+def a_client() -> Client:
+    return cast(Client, SimpleNamespace(left=False, on_leave=None))
+
+
+def test_a_version_is_reached_already_or_by_another_thread() -> None:
+    waiters, version = ViewWaiters(), 0
+
+    def publish() -> None:
+        nonlocal version
+        version += 1
+        waiters.notify()
+
+    async def both() -> None:
+        await waiters.wait(lambda: True)
+        first = asyncio.create_task(waiters.wait(lambda: version >= 1, client=a_client()))
+        second = asyncio.create_task(waiters.wait(lambda: version >= 2, client=a_client()))
+        await asyncio.sleep(0)
+        assert len(waiters) == 2
+        await asyncio.to_thread(publish)
+        await first
+        assert not second.done()
+        await asyncio.to_thread(publish)
+        await second
+        assert len(waiters) == 0
+
+    asyncio.run(both())
+
+
+def test_only_those_whose_client_has_left_are_given_up() -> None:
+    waiters = ViewWaiters()
+
+    async def two_leave() -> None:
+        clients: list[Any] = [a_client(), a_client(), None]
+        tasks = [
+            asyncio.create_task(waiters.wait(lambda: False, client=client)) for client in clients
+        ]
+        await asyncio.sleep(0)
+        assert len(waiters) == 3
+        for place in range(2):
+            clients[place].left = True
+            clients[place].on_leave()
+            with pytest.raises(ClientLeft):
+                await asyncio.wait_for(tasks[place], 60)
+            assert len(waiters) == 2 - place
+            assert clients[place].on_leave is None
+        tasks[2].cancel()
+        await asyncio.wait([tasks[2]])
+        assert len(waiters) == 0
+
+    asyncio.run(two_leave())
+
+
+class FakePredictor:
+    """A query's vector is its length; encoding fails if one of the texts is in `broken`."""
+
+    def __init__(self) -> None:
+        self.encoded: list[list[str]] = []
+        self.searched: list[list[float]] = []
+        self.scored: list[str] = []
+        self.broken: set[str] = set()
+        self.encode_ends = self.search_ends = lambda: None
+
+    def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
+        self.encoded.append(list(queries))
+        watch.seconds["encode"] = 0.002
+        self.encode_ends()
+        if self.broken & set(queries):
+            raise ValueError("this text breaks the tokenizer")
+        return np.array([[len(query)] for query in queries], np.float32)
+
+    def fuse(self, _view: Any, vectors: Floats, *_: Any) -> FusedQueries:
+        return FusedQueries(vectors=vectors)
+
+    def search(self, _view: Any, queries: Sequence[str], vectors: Floats, *_: Any) -> Searched:
+        self.searched.append(vectors[:, 0].tolist())
+        self.search_ends()
+        rows = np.zeros(vectors.shape, np.int64)
+        return Searched(queries=queries, vectors=vectors, similarities=vectors, rows=rows)
+
+    def predictions(
+        self, _view: Any, searched: Searched, _options: Any, items: Sequence[Any], _watch: Any
+    ) -> tuple[Prediction, ...]:
+        queries = searched.queries
+        assert items == [None] * len(queries)
+        assert [len(query) for query in queries] == searched.vectors[:, 0].tolist()
+        self.scored += queries
+        return tuple(Prediction(query=query, keywords=()) for query in queries)
+
+
+class Desk:
+    """Makes requests to fake bundles, and answers them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = NOW
+        monkeypatch.setattr(read_path, "monotonic", lambda: self.now)
+        self.loop = asyncio.new_event_loop()
+        self.loaded = self.bundle()
+        self.predictor: FakePredictor = self.loaded.predictor
+        self.telemetry = Telemetry()
+
+    def bundle(self) -> Any:
+        memory = SimpleNamespace(view=SimpleNamespace(version=1))
+        bundle = SimpleNamespace(manifest=object())
+        return SimpleNamespace(memory=memory, bundle=bundle, predictor=FakePredictor())
+
+    def request(self, *queries: str, loaded: Any = None, **how: Any) -> QueryRequest:
+        async def make() -> QueryRequest:
+            options = how.pop("options", PredictOptions())
+            how.setdefault("deadline", NOW + 60)
+            request = QueryRequest(queries, loaded or self.loaded, lambda _facts: options, **how)
+            request.join(request.loaded, queued=NOW - 0.5)
+            return request
+
+        return self.loop.run_until_complete(make())
+
+    def answer(
+        self, tasks: Sequence[QueryTask], dropped: Sequence[tuple[QueryRequest, KeymatchError]] = ()
+    ) -> list[Outcome]:
+        """Answer tasks, and complete their requests."""
+        outcomes: list[Outcome] = []
+        lane = TaskQueue(EngineSettings()).lane(1)
+        answer_batch(Batch(lane=lane, tasks=tasks, dropped=dropped), self.telemetry, outcomes)
+        for complete in outcomes:
+            complete()
+        return outcomes
+
+    def answer_requests(self, *requests: QueryRequest) -> list[Outcome]:
+        """Answer requests that fit into one task each."""
+        return self.answer([request.cut() for request in requests])
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(monkeypatch)
+    yield desk
+    desk.loop.close()
+
+
+def answered(request: QueryRequest) -> list[str]:
+    return [prediction.query for prediction in request.future.result().predictions]
+
+
+def test_requests_are_encoded_and_searched_together(desk: Desk) -> None:
+    first, second = desk.request("a"), desk.request("bb", "ccc")
+    desk.answer_requests(first, second)
+    assert desk.predictor.encoded == [["a", "bb", "ccc"]]
+    assert desk.predictor.searched == [[1, 2, 3]]
+    assert (answered(first), answered(second)) == (["a"], ["bb", "ccc"])
+    answer = first.future.result()
+    assert (answer.version, answer.seconds["queue"], answer.seconds["encode"]) == (1, 0.5, 0.002)
+    assert answer.seconds.keys() == {"queue", "encode", "retrieve", "score"}
+    lines = desk.telemetry.render().decode().splitlines()
+    assert 'keymatch_batch_size_sum{kind="predict"} 3.0' in lines
+    assert 'keymatch_stage_seconds_sum{stage="queue"} 1.0' in lines
+    assert 'keymatch_stage_seconds_count{stage="encode"} 1.0' in lines
+
+
+def test_predictions_are_serialized_where_the_request_asks_for_that(desk: Desk) -> None:
+    def refuse(_prediction: Prediction) -> bytes:
+        raise AnswerTooLarge("too much")
+
+    request = desk.request("a", "bb", serialize=lambda prediction: prediction.query.encode())
+    refused, plain = desk.request("dddd", serialize=refuse), desk.request("ccc")
+    desk.answer_requests(request, refused, plain)
+    answer = request.future.result()
+    assert (answer.predictions, answer.serialized) == ((), (b"a", b"bb"))
+    assert isinstance(refused.future.exception(), AnswerTooLarge)
+    assert answered(plain) == ["ccc"]
+    assert desk.predictor.searched == [[1, 2, 4, 3]]  # nothing was searched twice
+
+
+def test_tasks_of_other_options_or_views_are_searched_by_themselves(desk: Desk) -> None:
+    requests = [desk.request("a"), desk.request("bb", options=PredictOptions(top_k=3))]
+    requests += [desk.request("ccc"), desk.request("dddd")]
+    tasks = [request.cut() for request in requests[:2]]
+    desk.loaded.memory.view = SimpleNamespace(version=2)
+    desk.answer([*tasks, *(request.cut() for request in requests[2:])])
+    assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd"]]
+    assert desk.predictor.searched == [[1], [2], [3, 4]]
+    assert [request.future.result().version for request in requests] == [1, 1, 2, 2]
+
+
+def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: Desk) -> None:
+    depths = {id(desk.loaded.bundle.manifest): 5}
+    after = desk.bundle()
+    depths[id(after.bundle.manifest)] = 7
+
+    async def make() -> QueryRequest:
+        return QueryRequest(
+            ["a"], desk.loaded, lambda facts: PredictOptions(depth=depths[id(facts)])
+        )
+
+    request = desk.loop.run_until_complete(make())
+    request.join(desk.loaded, queued=NOW)
+    assert request.options.depth == 5
+    request.join(after, queued=NOW)
+    assert (request.loaded, request.options.depth) == (after, 7)
+
+
+def test_tasks_of_two_bundles_meet_during_a_reload(desk: Desk) -> None:
+    other = desk.bundle()
+    first, second = desk.request("a"), desk.request("bb", loaded=other)
+    desk.answer_requests(first, second)
+    assert (desk.predictor.encoded, other.predictor.encoded) == ([["a"]], [["bb"]])
+    assert (answered(first), answered(second)) == (["a"], ["bb"])
+
+
+@pytest.mark.parametrize("stage", ["encode", "search"])
+def test_what_expired_in_a_stage_does_not_reach_the_next(desk: Desk, stage: str) -> None:
+    client = a_client()
+    late = desk.request("late", deadline=NOW + 1)
+    left, kept = desk.request("left!", client=client), desk.request("kept")
+
+    def two_seconds_later() -> None:
+        desk.now, client.left = NOW + 2, True
+
+    setattr(desk.predictor, f"{stage}_ends", two_seconds_later)
+    desk.answer_requests(late, left, kept)
+    assert desk.predictor.searched == [[4] if stage == "encode" else [4, 5, 4]]
+    assert desk.predictor.scored == ["kept"]
+    assert isinstance(late.future.exception(), DeadlineExceeded)
+    assert isinstance(left.future.exception(), ClientLeft)
+    assert answered(kept) == ["kept"]
+
+
+def test_a_text_that_fails_fails_its_own_request_only(desk: Desk) -> None:
+    desk.predictor.broken = {"bad"}
+    requests = [desk.request(query) for query in ("a", "bad", "ccc")]
+    assert len(desk.answer_requests(*requests)) == 3
+    assert (answered(requests[0]), answered(requests[2])) == (["a"], ["ccc"])
+    assert isinstance(requests[1].future.exception(), ValueError)
+
+
+def test_a_single_task_that_fails_is_not_tried_again(desk: Desk) -> None:
+    desk.predictor.broken = {"bad"}
+    request = desk.request("bad")
+    desk.answer_requests(request)
+    assert desk.predictor.encoded == [["bad"]]
+    assert isinstance(request.future.exception(), ValueError)
+
+
+def test_what_the_queue_dropped_is_told_and_nothing_is_encoded(desk: Desk) -> None:
+    request, error = desk.request("a"), DelayExceeded("too late", retry_after=1)
+    desk.answer([], dropped=[(request, error)])
+    assert request.future.exception() is error
+    assert desk.predictor.encoded == []
+
+
+def test_a_request_that_has_ended_is_not_ended_again(desk: Desk) -> None:
+    request = desk.request("a")
+    task = request.cut()
+    request.fail(DeadlineExceeded("too late"))
+    for complete in desk.answer([task]):
+        complete()
+    request.fail(KeyError())
+    assert isinstance(request.future.exception(), DeadlineExceeded)

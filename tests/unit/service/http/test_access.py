@@ -1,0 +1,230 @@
+"""API keys, addresses that need them, allowed host names, and sites whose pages may write."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import (
+    Forbidden,
+    ForeignOrigin,
+    InvalidConfig,
+    MalformedHttp,
+    Unauthenticated,
+    UnknownHost,
+)
+from service.http.access import (
+    MOST_REMEMBERED,
+    Access,
+    ApiKey,
+    Sites,
+    is_loopback,
+    new_key,
+    read_keys,
+    require_keys_beyond_loopback,
+    require_keys_for_metrics,
+)
+from service.settings import ServerSettings
+
+DIGEST = hashlib.sha256(b"secret").hexdigest()
+KEYS = Access(keys=(ApiKey(name="shop", scopes=frozenset({"read"}), digest=""),))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def access(*scopes: str) -> Access:
+    return Access(keys=(ApiKey(name="shop", scopes=frozenset(scopes), digest=DIGEST),))
+
+
+def test_lines_comments_and_blanks(file: Path) -> None:
+    file.write_text(
+        f"# all keys\n\nshop:read:{DIGEST}\n  # indented\n  feed:read,write:{DIGEST} \n"
+    )
+    shop, feed = read_keys(file).keys
+    assert (shop.name, shop.scopes) == ("shop", {"read"})
+    assert (feed.name, feed.scopes) == ("feed", {"read", "write"})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("shop", "expected name:scopes:sha256"),
+        (f"shop:{DIGEST}", "expected name:scopes:sha256"),
+        (f":read:{DIGEST}", "expected name:scopes:sha256"),
+        (f"shop:read:{DIGEST}:more", "expected name:scopes:sha256"),
+        (f"shop:reed:{DIGEST}", "scopes are read, write, admin, metrics"),
+        (f"shop::{DIGEST}", "scopes are read, write, admin, metrics"),
+        (f"shop:read,:{DIGEST}", "scopes are read, write, admin, metrics"),
+        ("shop:read:secret", "64 hexadecimal digits"),
+        (f"shop:read:{DIGEST[:-1]}", "64 hexadecimal digits"),
+        (f"shop:read:{DIGEST[:-1]}g", "64 hexadecimal digits"),
+    ],
+)
+def test_a_wrong_line_is_named_and_never_quoted(file: Path, line: str, said: str) -> None:
+    file.write_text(f"# first\nok:read:{DIGEST}\n{line}\n")
+    with pytest.raises(InvalidConfig) as objection:
+        read_keys(file)
+    assert str(objection.value).startswith(f"{file}:3: ")
+    assert said in str(objection.value)
+    assert "secret" not in str(objection.value)
+
+
+def test_a_file_without_keys_or_that_cannot_be_read_is_refused(file: Path) -> None:
+    with pytest.raises(InvalidConfig, match=str(file)):
+        read_keys(file)
+    file.write_text("# none yet\n")
+    with pytest.raises(InvalidConfig, match="holds no key"):
+        read_keys(file)
+
+
+def test_a_key_admits_to_its_scopes_only_and_everybody_is_admitted_without_keys() -> None:
+    Access().check(None, "admin")
+    access("read", "write").check(b"Bearer secret", "write")
+    with pytest.raises(Forbidden, match="'admin'"):
+        access("read", "write").check(b"Bearer secret", "admin")
+
+
+def test_two_holders_of_one_key_add_their_scopes() -> None:
+    both = Access(keys=access("read").keys + access("write").keys)
+    both.check(b"Bearer secret", "read")
+    both.check(b"Bearer secret", "write")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, b"", b"secret", b"Bearer", b"Bearer  ", b"Basic secret", b"Bearer Secret", b"\xe9"],
+)
+def test_other_headers_are_unauthenticated(header: bytes | None) -> None:
+    with pytest.raises(Unauthenticated):
+        access("read").check(header, "read")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    assert is_loopback(host)
+    require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.nip"])
+def test_other_addresses_need_keys_or_permission(host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(InvalidConfig, match="--allow-anonymous"):
+        require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
+    require_keys_beyond_loopback(host, Access(), allow_anonymous=True)
+    require_keys_beyond_loopback(host, access("read"), allow_anonymous=False)
+
+
+def test_metrics_cannot_need_a_key_where_there_is_none() -> None:
+    require_keys_for_metrics(access("metrics"), metrics_need_key=True)
+    require_keys_for_metrics(Access(), metrics_need_key=False)
+    with pytest.raises(InvalidConfig, match="metrics_need_key is set"):
+        require_keys_for_metrics(Access(), metrics_need_key=True)
+
+
+def test_a_new_key_is_admitted_by_its_line(file: Path) -> None:
+    key, line = new_key("shop-2", ["write", "read", "read"])
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", key)
+    assert line == f"shop-2:read,write:{hashlib.sha256(key.encode()).hexdigest()}"
+    file.write_text(f"# keys\n{line}\n")
+    access = read_keys(file)
+    assert access.check(f"Bearer {key}".encode(), "write") == "shop-2"
+    with pytest.raises(Forbidden):
+        access.check(f"Bearer {key}".encode(), "admin")
+    assert new_key("shop-2", ["read"])[0] != key
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "#shop", "two words", "new\nline"])
+def test_a_name_that_the_file_cannot_hold_is_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="cannot be a key's name"):
+        new_key(name, ["read"])
+
+
+def scope(host: str | None, origin: str | None = None, method: str = "POST") -> dict[str, Any]:
+    given = {"accept": "*/*", "host": host, "origin": origin}
+    headers = [(name.encode(), value.encode()) for name, value in given.items() if value]
+    version = "1.1" if host else "1.0"  # only 1.0 allows no Host
+    return {"type": "http", "http_version": version, "method": method, "headers": headers}
+
+
+def sites(*, access: Access | None = None, **server: Any) -> Sites:
+    return Sites(ServerSettings(**server), access or Access())
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        *((name, True) for name in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST", None)),
+        *((name, True) for name in ("localhost:8000", "127.0.0.1:80", "[::1]:8000")),
+        *((name, False) for name in ("evil.example", "evil.example:8000", "localhost.")),
+        *((name, False) for name in ("localhost.evil.example", "192.168.1.5", "service")),
+        *((name, False) for name in ("[::2]", "[", ":8000")),
+    ],
+)
+def test_on_loopback_only_its_names_are_known(host: str | None, known: bool) -> None:
+    for method in ("GET", "POST"):
+        refusal = sites().refusal(scope(host, method=method))
+        assert refusal is None if known else isinstance(refusal, UnknownHost)
+
+
+@pytest.mark.parametrize("second", [b"localhost", b"evil.example"])
+def test_http_1_1_has_one_host(second: bytes) -> None:
+    for headers in ([], [(b"host", b"localhost"), (b"host", second)]):
+        one = {"type": "http", "http_version": "1.1", "method": "GET", "headers": headers}
+        assert isinstance(sites().refusal(one), MalformedHttp)
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        *((name, True) for name in ("localhost:8000", "10.0.0.7:8000", "service:8000", "keymatch")),
+        *((name, False) for name in ("evil.example", "keymatch.example.org:8000")),
+    ],
+)
+def test_a_container_without_keys_has_the_names_that_no_page_can_take(
+    host: str, known: bool
+) -> None:
+    assert (sites(host="0.0.0.0").refusal(scope(host)) is None) == known
+
+
+def test_with_keys_beyond_loopback_every_name_is_known() -> None:
+    assert sites(host="0.0.0.0", access=KEYS).refusal(scope("any.example")) is None
+    assert sites(access=KEYS).refusal(scope("any.example")) is not None
+
+
+def test_the_address_that_is_listened_on_is_a_name_and_a_setting_names_others() -> None:
+    assert sites(host="127.0.0.2").refusal(scope("127.0.0.2:8000")) is None
+    assert sites(host="::1").refusal(scope("[::1]:8000")) is None
+    named = sites(host="0.0.0.0", hosts=("Keymatch.example",), access=KEYS)
+    assert named.refusal(scope("keymatch.example:443")) is None
+    assert isinstance(named.refusal(scope("localhost")), UnknownHost)
+    assert sites(hosts=("*",)).refusal(scope("any.example")) is None
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "OPTIONS"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost", "http://localhost:80", "file://"]
+)
+def test_a_page_of_another_site_cannot_write(method: str, origin: str) -> None:
+    refusal = sites().refusal(scope("localhost:8000", origin, method))
+    assert isinstance(refusal, ForeignOrigin)
+    assert sites().refusal(scope("localhost:8000", origin, "GET")) is None
+
+
+def test_the_services_own_page_and_named_sites_may_write() -> None:
+    assert sites().refusal(scope("localhost:8000", "http://localhost:8000")) is None
+    named = sites(origins=("https://Tools.example",))
+    assert named.refusal(scope("localhost:8000", "https://tools.example")) is None
+    assert named.refusal(scope("localhost:8000", "https://tools.example.evil")) is not None
+    assert sites().refusal(scope(None, "http://localhost:8000")) is not None
+
+
+def test_more_names_than_are_remembered_are_known_as_well() -> None:
+    local = sites()
+    for port in range(2 * MOST_REMEMBERED):
+        assert local.refusal(scope(f"localhost:{port}")) is None
+    assert isinstance(local.refusal(scope("evil.example")), UnknownHost)

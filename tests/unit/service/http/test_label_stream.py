@@ -1,0 +1,376 @@
+"""Each line of a stream of labels is answered once, with bounded memory, however it ends."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.errors import LogError, MemoryFull, NotReady, Overloaded
+from service.core.types import NewLabel
+from service.http import label_stream
+from service.http.answers import LineAnswer, LineRefusal, StreamEnd
+from service.http.label_stream import BATCH_LINES
+from service.telemetry import Telemetry
+from tests.support.asynchronous import on_a_loop
+from tests.support.http.answers import assert_answer
+from tests.support.http.label_stream import (
+    HANGS,
+    LEAVES,
+    FakeClient,
+    FakeWriter,
+    good,
+    many,
+    put,
+    stream,
+)
+
+LINES = st.one_of(
+    st.binary(max_size=40),
+    st.text(max_size=10).map(lambda text: orjson.dumps({"text": text})),
+    st.sampled_from([b"", b" \t", b"\r", b"{}", b'{"text":"a"}\r', b"\xef\xbb\xbf", b"null", b"["]),
+    st.integers(0, 200).map(lambda size: b'{"text": "%s"}' % (b"x" * size)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the rest of a stream that ends early."""
+    monkeypatch.setattr(label_stream, "LINGER_SECONDS", 0.01)
+
+
+def test_each_line_is_answered() -> None:
+    writer, client = put([b'{"id": "pm-1", "text": "password manager", "queries": ["bitwarden"]}'])
+    assert writer.applied == [NewLabel(id="pm-1", text="password manager", queries=("bitwarden",))]
+    [answer] = client.answers
+    assert answer == {
+        "line": 1, "id": "pm-1", "status": "created", "version": 1, "neighbours": []
+    }  # fmt: skip
+    assert_answer(answer, LineAnswer)
+    start = client.messages[0]
+    assert start["status"] == 200
+    assert dict(start["headers"]) == {
+        b"content-type": b"application/x-ndjson",
+        b"connection": b"close",
+    }
+    assert client.ended
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf"])
+def test_an_empty_stream_has_an_empty_answer(content: bytes) -> None:
+    writer, client = put([content])
+    assert (writer.calls, client.answers, client.ended) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "field"),
+    [
+        (b"{", 400, None),
+        (b'{"text": "\xff"}', 400, None),
+        (b"[" * 5000, 400, None),
+        (b'{"text": NaN}', 400, None),
+        (b'{"text": "a"} {"text": "b"}', 400, None),
+        (b'"text"', 422, "line"),
+        (b"{}", 422, "text"),
+        (b'{"text": " "}', 422, "text"),
+        (b'{"text": 3}', 422, "text"),
+        (b'{"labels": []}', 422, "labels"),
+        (b'{"text": "a", "queries": ["b", ""]}', 422, "queries.1"),
+        (b'{"text": "' + b"x" * 10_000 + b'"}', 413, None),
+    ],
+)
+def test_a_bad_line_is_answered_by_its_own_problem(
+    line: bytes, status: int, field: str | None
+) -> None:
+    writer, client = put([good("a") + line + b"\r\n" + good("b")], body_bytes=10_000)
+    assert [label.id for label in writer.applied] == ["a", "b"]
+    first, refusal, last = client.answers
+    assert (first["id"], last["id"], last["line"]) == ("a", "b", 3)
+    assert_answer(refusal, LineRefusal)
+    assert (refusal["line"], refusal["error"]["status"]) == (2, status)
+    fields = [one["field"] for one in refusal["error"].get("errors", [])]
+    assert field in fields if field else not fields
+
+
+@given(data=st.data(), kinds=st.lists(st.sampled_from(["good", "bad", "blank"]), max_size=700))
+def test_any_mix_of_lines_is_answered_in_order(data: st.DataObject, kinds: list[str]) -> None:
+    shown = {"bad": b"{", "blank": b" "}
+    content = b"\n".join(shown.get(kind, good(f"{n}").rstrip()) for n, kind in enumerate(kinds, 1))
+    size = data.draw(st.integers(1, len(content) + 1))
+    writer, client = put(content[start : start + size] for start in range(0, len(content), size))
+    numbered = list(enumerate(kinds, 1))
+    assert [label.text for label in writer.applied] == [
+        str(number) for number, kind in numbered if kind == "good"
+    ]
+    assert [(answer["line"], "error" in answer) for answer in client.answers] == [
+        (number, kind == "bad") for number, kind in numbered if kind != "blank"
+    ]
+
+
+def test_an_id_may_come_again_in_one_batch() -> None:
+    writer, client = put([b'{"id": "a", "text": "b"}\n{"id": "a", "text": "c"}\n'])
+    assert [[label.text for label in call] for call in writer.calls] == [["b", "c"]]
+    assert [answer["id"] for answer in client.answers] == ["a", "a"]
+
+
+def test_batches_are_full_while_lines_come_fast() -> None:
+    writer, client = put([many(1000)])
+    assert [len(call) for call in writer.calls] == [256, 256, 256, 232]
+    assert [answer["line"] for answer in client.answers] == list(range(1, 1001))
+    assert [answer["version"] for answer in client.answers[255:257]] == [256, 512]
+
+
+def test_a_batch_is_full_once_it_has_the_bytes_of_a_body() -> None:
+    writer, _ = put([good(*"abcdef")], body_bytes=2 * len(good("a").rstrip()))
+    assert [len(call) for call in writer.calls] == [2, 2, 2]
+
+
+@on_a_loop
+async def test_the_answer_to_a_line_comes_before_the_next_line() -> None:
+    client = FakeClient([])
+
+    async def receive() -> dict[str, Any]:
+        sent = client.received
+        while len(client.answers) < sent:
+            await asyncio.sleep(0.001)
+        client.received += 1
+        more = client.received <= 5
+        return {"type": "http.request", "body": good("a") * more, "more_body": more}
+
+    client.receive = receive  # type: ignore[method-assign]
+    writer = FakeWriter()
+    await stream(writer, client)
+    assert [len(call) for call in writer.calls] == [1] * 5
+
+
+@on_a_loop
+async def test_lines_that_trickle_in_do_not_keep_the_first_one_waiting() -> None:
+    client = FakeClient([])
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.005)
+        client.received += 1
+        more = not client.answers
+        assert client.received < BATCH_LINES
+        return {"type": "http.request", "body": good("a") * more, "more_body": more}
+
+    client.receive = receive  # type: ignore[method-assign]
+    await stream(FakeWriter(), client)
+
+
+def test_bad_lines_alone_are_not_applied() -> None:
+    writer, client = put([b"{\n" * 600])
+    assert writer.calls == []
+    assert [answer["line"] for answer in client.answers] == list(range(1, 601))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    """The bytes of a stream, and the pieces in which they arrive."""
+    content = b"\n".join(draw(st.lists(LINES, max_size=12))) + draw(st.sampled_from([b"", b"\n"]))
+    cuts = draw(st.lists(st.integers(0, len(content)), max_size=6).map(sorted))
+    bounds = [0, *cuts, len(content)]
+    pieces = [content[start:end] for start, end in pairwise(bounds) if start < end]
+    return content, pieces
+
+
+def numbers_of_lines(content: bytes) -> list[int]:
+    """Find the numbers of all lines that are not blank, in a slow and simple way."""
+    lines = content.split(b"\n")
+    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+    return [number for number, line in enumerate(lines, 1) if line.strip(b" \t\r")]
+
+
+@settings(max_examples=200)
+@given(stream=streams(), body_bytes=st.sampled_from([30, 100, 4_194_304]))
+def test_every_line_has_one_answer(stream: tuple[bytes, list[bytes]], body_bytes: int) -> None:
+    content, pieces = stream
+    writer, client = put(pieces, body_bytes=body_bytes)
+    assert client.ended
+    assert [answer["line"] for answer in client.answers] == numbers_of_lines(content)
+    assert all(("id" in answer) != ("error" in answer) for answer in client.answers)
+    assert len(writer.applied) == sum("id" in answer for answer in client.answers)
+
+
+@settings(max_examples=100)
+@given(stream=streams(), before=st.integers(0, 2))
+def test_after_a_failure_the_stream_says_where_it_stopped(
+    stream: tuple[bytes, list[bytes]], before: int
+) -> None:
+    content, pieces = stream
+    lines = [*[b'{"text": "first"}\n'] * before, *pieces]
+    writer, client = put(lines, {1: LogError("no disk")}, body_bytes=4_194_304)
+    assert client.ended
+    numbers = numbers_of_lines(b'{"text": "first"}\n' * before + content)
+    answered = [answer["line"] for answer in client.answers if "line" in answer]
+    if not writer.calls:  # no line held a label
+        assert answered == numbers
+        return
+    assert client.answers[-1]["stopped_after"] == answered[-1]
+    assert answered == [number for number in numbers if number <= answered[-1]]
+    assert all("error" in answer for answer in client.answers)
+
+
+@on_a_loop
+async def test_a_client_may_send_everything_before_it_reads() -> None:
+    writer, client = FakeWriter(), FakeClient([many(1000)] * 5)
+    client.reading.clear()
+    ending = asyncio.ensure_future(stream(writer, client))
+    while client.received < 6:
+        await asyncio.sleep(0.001)
+    assert client.messages == []
+    client.reading.set()
+    await ending
+    assert len(client.answers) == 5000
+
+
+@on_a_loop
+async def test_a_full_buffer_stops_reading_from_the_client() -> None:
+    writer, client = FakeWriter(), FakeClient([many(256)] * 50)
+    client.reading.clear()
+    ending = asyncio.ensure_future(stream(writer, client, stream_answer_bytes=50_000))
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert 2 <= client.received < 20
+    client.reading.set()
+    await ending
+    assert len(client.answers) == len(writer.applied) == 50 * 256
+
+
+@on_a_loop
+async def test_reading_waits_for_the_writer() -> None:
+    writer, client = FakeWriter(), FakeClient([many(256)] * 50)
+    writer.unblocked.clear()
+    ending = asyncio.ensure_future(stream(writer, client))
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert client.received <= 3  # batches: being written, waiting, being split
+    writer.unblocked.set()
+    await ending
+    assert len(writer.applied) == 50 * 256
+
+
+@pytest.mark.parametrize("limit", [1000, 10_000_000])
+@on_a_loop
+async def test_a_client_that_never_reads_is_given_up(limit: int) -> None:
+    writer, client = FakeWriter(), FakeClient([many(256)] * 5)
+    client.reading.clear()
+    await stream(writer, client, stream_answer_bytes=limit, patience=0.05)
+    assert client.messages == []
+    assert len(writer.applied) == (256 if limit == 1000 else 5 * 256)
+
+
+@on_a_loop
+async def test_a_client_that_reads_slowly_is_not() -> None:
+    client = FakeClient([many(256)] * 20)
+    send = client.send
+
+    async def send_slowly(message: dict[str, Any]) -> None:
+        await asyncio.sleep(0.05)
+        await send(message)
+
+    client.send = send_slowly  # type: ignore[method-assign]
+    await stream(FakeWriter(), client, stream_answer_bytes=1000, patience=0.5)
+    assert len(client.answers) == 20 * 256
+
+
+def test_a_full_queue_means_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_stream, "RETRY_SECONDS", 0)
+    full = Overloaded("full", retry_after=1)
+    telemetry = Telemetry()
+    writer, client = put([many(600)], {1: full, 2: full, 4: full}, telemetry=telemetry)
+    assert [len(call) for call in writer.calls] == [256, 256, 256, 256, 256, 88]
+    assert [label.text for label in writer.applied] == [f"label {n}" for n in range(1, 601)]
+    assert all(answer["status"] == "created" for answer in client.answers)
+    assert b'rejected_total{reason="queue_full"} 0.0' in telemetry.render()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryFull("full"), 507),
+        (LogError("/disk"), 503),
+        (NotReady("the writer has stopped"), 503),
+        (RuntimeError("a defect"), 500),
+    ],
+)
+def test_nothing_behind_a_failed_batch_is_applied(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    monkeypatch.setattr(label_stream, "BATCH_SECONDS", 60)  # full batches, also on a busy machine
+    content = many(300) + b"{\n" + many(600)
+    writer, client = put([content[:9000], content[9000:]], {2: error})
+    assert [len(call) for call in writer.calls] == [256, 255]
+    *lines, end = client.answers
+    assert [answer["line"] for answer in lines] == list(range(1, 513))
+    refused = {answer["line"]: answer["error"]["status"] for answer in lines if "error" in answer}
+    assert refused == dict.fromkeys(range(257, 513), status) | {301: 400}
+    assert_answer(end, StreamEnd)
+    assert (end["stopped_after"], end["error"]["status"]) == (512, status)
+    assert "/disk" not in str(end)
+    assert client.ended
+
+
+def test_a_stream_that_ends_for_want_of_room_is_counted_once() -> None:
+    telemetry = Telemetry()
+    put([many(600)], {1: MemoryFull("full")}, telemetry=telemetry)
+    assert b'rejected_total{reason="memory_full"} 1.0' in telemetry.render()
+
+
+@on_a_loop
+async def test_the_batch_that_was_handed_over_outlives_its_client() -> None:
+    writer, client = FakeWriter(), FakeClient([many(256), many(50), LEAVES])
+    writer.unblocked.clear()
+    ending = asyncio.ensure_future(stream(writer, client))
+    while client.received < 3 or not writer.calls:
+        await asyncio.sleep(0.001)
+    writer.unblocked.set()
+    await ending
+    assert [label.text for label in writer.applied] == [f"label {n}" for n in range(1, 257)]
+    assert len(writer.calls) == 1
+
+
+def test_a_client_that_leaves_at_once_is_not_answered() -> None:
+    writer, client = put([b'{"text": "cut', LEAVES])
+    assert (writer.calls, client.messages) == ([], [])
+
+
+def test_a_client_that_leaves_while_the_queue_is_full_is_forgotten() -> None:
+    full = dict.fromkeys(range(1, 100), Overloaded("full", retry_after=1))
+    writer, _ = put([good("a"), *[b"\n"] * 100, LEAVES], full)
+    assert writer.applied == []
+    assert len(writer.calls) < 100
+
+
+@pytest.mark.parametrize("last", [HANGS, b""])
+@on_a_loop
+async def test_a_service_that_drains_ends_the_stream_between_batches(last: bytes) -> None:
+    writer, client = FakeWriter(), FakeClient([many(300), last])
+    await stream(writer, client, draining=lambda: len(writer.calls) > 0)
+    *lines, end = client.answers
+    assert [answer["line"] for answer in lines] == list(range(1, 257))
+    assert (end["stopped_after"], end["error"]["status"]) == (256, 503)
+    assert client.ended
+
+
+def test_an_idle_stream_ends_when_the_service_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_stream, "LOOK_SECONDS", 0.001)
+    looks = iter([False] * 5)
+    writer, client = put([HANGS], draining=lambda: next(looks, True))
+    assert [answer["stopped_after"] for answer in client.answers] == [0]
+    assert (writer.calls, client.ended) == ([], True)
+
+
+@on_a_loop
+async def test_a_service_that_drains_does_not_wait_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(label_stream, "RETRY_SECONDS", 0)
+    writer = FakeWriter(dict.fromkeys(range(1, 100), Overloaded("full", retry_after=1)))
+    client = FakeClient([good("a")])
+    await stream(writer, client, draining=lambda: len(writer.calls) > 5)
+    line, end = client.answers
+    assert (line["error"]["status"], end["stopped_after"]) == (503, 1)

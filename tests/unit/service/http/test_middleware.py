@@ -1,0 +1,122 @@
+"""Exact paths are found directly; prebuilt refusals have the details of each request."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from service.core.errors import DelayExceeded, KeymatchError, Overloaded
+from service.http import problems
+from service.http.access import Access, Sites
+from service.http.endpoint import Call, Endpoint, EndpointRoute
+from service.http.middleware import MOST_ANSWERS, STRICT, Refusals, direct_routes
+from service.http.request_body import HeldBytes, SideThread
+from service.settings import ServerSettings
+from service.telemetry import Telemetry
+
+SCOPE = {"type": "http", "headers": [(b"x-request-id", b"my-id")]}
+BUSY = DelayExceeded("the service is overloaded", retry_after=1)
+CROWDED = DelayExceeded("too many requests come in at once", retry_after=1)
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    return Telemetry()
+
+
+@pytest.fixture
+def refusals(telemetry: Telemetry) -> Refusals:
+    return Refusals(telemetry)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects the messages of refusals that are built and not reused."""
+    messages: list[str] = []
+    from_error: Callable[[KeymatchError], Any] = problems.from_error
+
+    def building(error: KeymatchError) -> Any:
+        messages.append(str(error))
+        return from_error(error)
+
+    monkeypatch.setattr(problems, "from_error", building)
+    return messages
+
+
+def answers(refusals: Refusals, *errors: KeymatchError, keep_alive: bool = True) -> list[bytes]:
+    async def answer() -> list[bytes]:
+        return [refusals.answer(SCOPE, error, keep_alive=keep_alive) for error in errors]
+
+    return asyncio.run(answer())
+
+
+def details(answered: list[bytes]) -> list[str]:
+    return [orjson.loads(answer.partition(b"\r\n\r\n")[2])["detail"] for answer in answered]
+
+
+def test_each_reason_of_one_class_has_its_own_detail(refusals: Refusals, built: list[str]) -> None:
+    answered = answers(refusals, BUSY, CROWDED, BUSY, CROWDED)
+    assert details(answered) == [str(BUSY), str(CROWDED)] * 2
+    assert built == [str(BUSY), str(CROWDED)]
+
+
+def test_a_number_in_a_detail_is_that_of_the_request(refusals: Refusals) -> None:
+    errors = [Overloaded(f"{count} queries are waiting", retry_after=1) for count in (90, 91, 90)]
+    assert details(answers(refusals, *errors)) == [str(error) for error in errors]
+
+
+def test_a_bounded_number_of_answers_is_kept(refusals: Refusals, built: list[str]) -> None:
+    errors = [Overloaded(f"{count} queries", retry_after=1) for count in range(MOST_ANSWERS + 1)]
+    assert details(answers(refusals, *errors)) == [str(error) for error in errors]
+    answers(refusals, errors[-1], errors[0])
+    assert built == [str(error) for error in (*errors, errors[0])]  # the first was dropped
+
+
+def test_an_answer_is_complete_http(refusals: Refusals) -> None:
+    [answer] = answers(refusals, BUSY)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ") for line in lines)
+    assert status == "HTTP/1.1 429 Too Many Requests"
+    assert headers == {
+        "content-length": str(len(body)),
+        "content-type": problems.MEDIA_TYPE,
+        "retry-after": "1",
+        "x-request-id": "my-id",
+        **{name.decode(): value.decode() for name, value in STRICT},
+    }
+    [last] = answers(refusals, BUSY, keep_alive=False)
+    assert b"\r\nconnection: close\r\n\r\n" in last
+
+
+def test_refusals_are_counted_by_reason(refusals: Refusals, telemetry: Telemetry) -> None:
+    answers(refusals, BUSY, CROWDED, Overloaded("9 queries are waiting", retry_after=1))
+    refusals.record()
+    refusals.record()
+    lines = telemetry.render().decode().splitlines()
+    assert 'keymatch_rejected_total{reason="overloaded"} 2.0' in lines
+    assert 'keymatch_rejected_total{reason="queue_full"} 1.0' in lines
+    assert 'keymatch_requests_total{route="/predict",status="429"} 3.0' in lines
+
+
+async def nothing(_call: Call[None]) -> dict[str, Any]:
+    return {}
+
+
+def test_exact_paths_are_found_and_others_are_left_to_the_framework(telemetry: Telemetry) -> None:
+    routes = [
+        EndpointRoute(
+            Endpoint(method=method, path=path, summary="", handler=nothing),
+            allowed=[method],
+            access=Access(),
+            body_bytes=1,
+            telemetry=telemetry,
+            side_thread=SideThread(),
+            held_bytes=HeldBytes(1),
+        )
+        for method, path in (("GET", "/info"), ("POST", "/info"), ("GET", "/labels/{label_id}"))
+    ]
+    found = direct_routes(routes, sites=Sites(ServerSettings(), Access()), telemetry=telemetry)
+    assert found.keys() == {("GET", "/info"), ("HEAD", "/info"), ("POST", "/info")}

@@ -1,0 +1,110 @@
+"""`training budget` on a tiny encoder."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from service.command_line import run
+from tests.support.commands import WIDE, Refused, one_line, status_of
+from training.__main__ import app
+from training.checkpoints.choices import Choices, write_choices
+from training.datasets import lf_xmc
+from training.lab.study import PLOTTED, open_study
+from training.scoring import open_scoring
+
+
+@pytest.fixture
+def trained(model: Path, tmp_path: Path) -> Path:
+    """A folder like that of `train`, with only the files that `budget` reads."""
+    folder = tmp_path / "run"
+    shutil.copytree(model, folder / "best")
+    settings = {"validation": {"rows": 10}, "seed": 3}
+    facts = {"dataset": "colours", "settings": settings}
+    (folder / "run.json").write_bytes(orjson.dumps(facts))
+    choices = Choices(system="rae", tau=0.1, memorization=0.5, depth=9)
+    write_choices(folder / "best", choices)
+    return folder
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """`refused("budget", ...)` returns the command's error message."""
+    for name, value in WIDE.items():
+        monkeypatch.setenv(name, value)
+
+    def refuse(*arguments: object) -> str:
+        capsys.readouterr()
+        status = status_of(app, *arguments)
+        return one_line(status, capsys.readouterr().err)
+
+    return refuse
+
+
+def test_a_curve_is_measured_on_both_sides(model: Path, data: Path, tmp_path: Path) -> None:
+    figures, plot = tmp_path / "curve.json", tmp_path / "curve.png"
+    arguments = ("--data", data, "--encoder", model, "--held-out", "12", "--budget", "0.25", "1")
+    outputs = ("--json", figures, "--plot", plot)
+    assert run(app, ["budget", *map(str, (*arguments, *outputs))]) == 0
+    costs = orjson.loads(figures.read_bytes())["costs"]
+    assert [(cost["share"], cost["rows"]) for cost in costs] == [(1.0, 48), (0.25, 12)]
+    assert costs[0]["test"]["rows"] == 16
+    assert costs[0]["held_out"]["rows"] == 12
+    assert costs[0]["votes"] > costs[1]["votes"] > 0
+    drawn = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert drawn == [f"curve-{name}.png" for name in ("P1", "P5", "PSP5", "R100")]
+
+
+@pytest.mark.parametrize("memorization", [0.0, 0.4, 1.0])
+def test_the_whole_memory_is_measured_as_by_score(
+    trained: Path, data: Path, memorization: float
+) -> None:
+    choices = Choices(system="rae", tau=0.1, memorization=memorization, depth=9)
+    write_choices(trained / "best", choices)
+    study = open_study(lf_xmc.read(data), run=trained, encoder=None)
+    best = str(trained / "best")
+    scored = open_scoring(best, lf_xmc.read(data), folder=trained / "best").chosen()[0].metrics
+    found = study.metrics(study.test(), np.arange(len(study.instances)))
+    assert {name: found[name] for name in PLOTTED} == {name: scored[name] for name in PLOTTED}
+
+
+def test_held_out_rows_are_not_in_the_memory_that_they_ask(model: Path, data: Path) -> None:
+    study = open_study(lf_xmc.read(data), run=None, encoder=str(model), rows=12)
+    side = study.held_out()
+    assert (len(side.instances), len(side.queries)) == (36, 12)
+    assert (side.queries @ side.instances.T).max() < 0.99999
+
+
+def test_a_runs_own_rows_and_choices_are_taken(trained: Path, data: Path) -> None:
+    study = open_study(lf_xmc.read(data), run=trained, encoder=None)
+    assert (len(study.slices.held_out), study.choices.depth) == (10, 9)
+
+
+def test_what_is_wrong_is_one_line(
+    refused: Refused, data: Path, model: Path, trained: Path, tmp_path: Path
+) -> None:
+    places = ("--data", data, "--encoder", model)
+    assert "above 0" in refused("budget", *places, "--budget", "0.5", "0")
+    assert "not 1.5" in refused("budget", *places, "--budget", "1.5")
+    assert refused("budget", "--data", data) == "give either --run or --encoder"
+    assert "too many" in refused("budget", *places, "--held-out", "40")
+    own = refused("budget", "--data", data, "--run", trained, "--held-out", "4")
+    assert "a run has its own held-out rows" in own
+    assert "run.json" in refused("budget", "--data", data, "--run", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"dataset": "moby"}, "was trained on 'moby', not on 'colours'"),
+        ({"settings": {"validation": {"rows": 0}, "seed": 0}}, "held no rows out"),
+    ],
+)
+def test_a_run_that_cannot_be_asked(
+    refused: Refused, data: Path, trained: Path, facts: dict, said: str
+) -> None:
+    document = orjson.loads((trained / "run.json").read_bytes())
+    (trained / "run.json").write_bytes(orjson.dumps(document | facts))
+    assert said in refused("budget", "--data", data, "--run", trained)

@@ -1,0 +1,111 @@
+"""The cells of the tables of made-up results."""
+
+from typing import Any
+
+import pytest
+
+from training.lab.report import tables
+from training.lab.report.tables import Table
+
+
+def cells(table: Table) -> dict[tuple[str, str], list[str]]:
+    """Map (name, prediction) to the row's figures."""
+    return {(name, way): list(figures) for name, way, *figures in table.rows}
+
+
+def test_metrics_has_each_run_as_chosen_and_as_a_dual_encoder(run: Any, peer: Any) -> None:
+    table = tables.metrics([run(), peer])
+    found = cells(table)
+    assert list(found) == [
+        ("rae", "memory, λ 0.5, b 200 ●"),
+        ("rae", "dual encoder, λ 0"),
+        ("bm25", "BM25 ●"),
+    ]
+    columns = dict(zip(table.headings[2:], zip(*found.values(), strict=True), strict=True))
+    assert columns["P@1"] == ("**50.00**", "40.00", "37.00")
+    assert columns["R@100"] == ("**80.00**", "70.00", "57.00")
+    assert columns["training time"] == ("90 s", "90 s", "")
+
+
+def test_the_methods_of_runs_and_peers_have_names(run: Any, result: Any) -> None:
+    chosen_0 = (
+        result((40, 20, 70), memorization=0.0, depth=200, chosen=True),
+        result((40, 20, 70), memorization=0.0, depth=200),
+    )
+    ways = (result((9, 9, 9), method="as it is"), result((8, 8, 8), method="reversed"))
+    runs = [run(ways=chosen_0), run("ova", system="one-versus-all"), run("peer", ways=ways)]
+    assert list(cells(tables.metrics(runs))) == [
+        ("rae", "dual encoder, λ 0 ●"),
+        ("ova", "memory, λ 0.5, b 200 ●"),
+        ("ova", "classifiers alone, λ 0"),
+        ("peer", "as it is ●"),
+        ("peer", "reversed"),
+    ]
+
+
+def test_the_best_of_a_column_and_what_looks_equal_are_bold(run: Any, result: Any) -> None:
+    def at(figure: float) -> Any:
+        return (result((figure, 1, 1), method="x", chosen=True),)
+
+    runs = [run("a", ways=at(50.001)), run("b", ways=at(50.004)), run("c", training_seconds=7200.0)]
+    rows = tables.metrics(runs).rows
+    assert [row[2].startswith("**") for row in rows] == [True, True, True, False]
+    assert [row[-1] for row in rows] == ["**90 s**"] * 2 + ["2.0 h"] * 2
+
+
+def test_a_sweep_has_a_line_for_each_metric_of_runs_that_tried_several(
+    run: Any, peer: Any, result: Any
+) -> None:
+    ways = (
+        result((1, 2, 3), memorization=0.5, depth=200, chosen=True),
+        result((4, 5, 6), memorization=0.7, depth=200),
+    )
+    runs = (run(), run("other", ways=ways), peer)
+    table = tables.sweep("λ", {one.name: one.by_memorization for one in runs})
+    assert table.headings == ("run", "metric", "λ 0", "λ 0.5", "λ 0.7", "λ 1")
+    assert cells(table) == {
+        ("rae", "P@1"): ["40.00", "**50.00**", "", "45.00"],
+        ("rae", "P@5"): ["20.00", "30.00", "", "**31.00**"],
+        ("rae", "R@100"): ["70.00", "**80.00**", "", "60.00"],
+        ("other", "P@1"): ["", "1.00", "**4.00**", ""],
+        ("other", "P@5"): ["", "2.00", "**5.00**", ""],
+        ("other", "R@100"): ["", "3.00", "**6.00**", ""],
+    }
+
+
+def test_segments_has_both_limits(run: Any, result: Any) -> None:
+    ways = (
+        result((1, 1, 1), memorization=0.5, depth=9, chosen=True, segments={"head": 7.0}),
+        result((1, 1, 1), memorization=0.0, depth=9, segments={"head": 3.0}),
+        result((1, 1, 1), memorization=1.0, depth=9, segments={"head": 8.0}),
+    )
+    table = tables.segments([run(ways=ways)])
+    assert table.headings[2:] == ("head", "torso", "tail", "xtail", "unseen")
+    assert cells(table) == {
+        ("rae", "memory, λ 0.5, b 9 ●"): ["7.00", "", "", "", ""],
+        ("rae", "dual encoder, λ 0"): ["3.00", "", "", "", ""],
+        ("rae", "instances only, λ 1, b 9"): ["**8.00**", "", "", "", ""],
+    }
+
+
+@pytest.mark.parametrize("unknown", [None, float("nan")])  # JSON has null instead of nan
+def test_segments_without_labels_are_empty(run: Any, result: Any, unknown: Any) -> None:
+    ways = (result((1, 1, 1), method="x", segments={"head": unknown, "tail": 2.0}),)
+    assert cells(tables.segments([run(ways=ways)])) == {("rae", "x ●"): ["", "", "2.00", "", ""]}
+    ways = (result((1, 1, 1), method="x", segments={"head": unknown}),)
+    assert tables.segments([run(ways=ways)]).rows == []
+
+
+def test_predictions_marks_the_better_of_the_two(run: Any, peer: Any) -> None:
+    table = tables.predictions([run(), peer])
+    assert table.headings[2::3] == ("two searches: P@1", "one search: P@1")
+    assert cells(table) == {
+        ("rae", "λ 0.5"): ["46.00", "29.00", "**81.00**", "**50.00**", "**30.00**", "80.00"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (119.0, "119 s"), (600.0, "10.0 min"), (9000.0, "2.5 h")]
+)
+def test_duration(seconds: float, shown: str) -> None:
+    assert tables.duration(seconds) == shown

@@ -1,0 +1,130 @@
+"""Hidden labels are removed from the training rows and kept for the evaluation."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.command_line import run
+from service.core.errors import InvalidData, InvalidInput
+from tests.support.tiny.training import tiny_dataset
+from training.__main__ import app
+from training.datasets import lf_xmc
+from training.lab import novel_split
+from training.lab.novel_split import NovelSplit
+
+
+@pytest.fixture
+def split() -> NovelSplit:
+    return novel_split.split_novel(tiny_dataset(), fraction=0.25, seed=0)
+
+
+def test_no_trace_of_a_hidden_label_is_seen(split: NovelSplit) -> None:
+    hidden = set(split.everything.labels.uids[split.facts.seen :])
+    assert len(hidden) == split.facts.novel == 4
+    assert not hidden & set(split.seen.labels.uids)
+    assert (np.diff(split.seen.train.labels_of.indptr) > 0).all()
+    assert split.seen.train.labels_of.shape[1] == split.facts.seen == 12
+
+
+def test_what_is_seen_keeps_its_pairs_and_columns(split: NovelSplit) -> None:
+    whole, everything = tiny_dataset(), split.everything
+    assert everything.labels.uids[: split.facts.seen] == split.seen.labels.uids
+    assert sorted(everything.labels.uids) == sorted(whole.labels.uids)
+    for row, text in enumerate(everything.test.instances.texts):
+        own = {everything.labels.texts[column] for column in everything.test.labels_of[row].indices}
+        assert own == set(text.split())
+    for row, text in enumerate(split.seen.train.instances.texts):
+        own = {
+            split.seen.labels.texts[column] for column in split.seen.train.labels_of[row].indices
+        }
+        assert own == set(text.split()) & set(split.seen.labels.texts)
+
+
+def test_one_query_is_revealed_of_each_hidden_label(split: NovelSplit) -> None:
+    train = tiny_dataset().train.instances.texts
+    revealed = split.revealed()
+    for column, query in zip(split.novel.tolist(), revealed, strict=True):
+        assert split.everything.labels.texts[column] in query.split()
+        assert query in train
+
+
+def test_the_same_seed_hides_the_same_labels(split: NovelSplit) -> None:
+    again = novel_split.split_novel(tiny_dataset(), fraction=0.25, seed=0)
+    other = novel_split.split_novel(tiny_dataset(), fraction=0.25, seed=1)
+    assert again.everything.labels.uids == split.everything.labels.uids
+    assert again.revealed() == split.revealed()
+    assert other.everything.labels.uids != split.everything.labels.uids
+
+
+def test_a_split_is_read_as_written(split: NovelSplit, tmp_path: Path) -> None:
+    novel_split.write(split, tmp_path / "split")
+    read = novel_split.read(tmp_path / "split")
+    assert read.facts == split.facts
+    assert read.revealed() == split.revealed()
+    assert read.everything.labels == split.everything.labels
+    assert (read.seen.train.labels_of != split.seen.train.labels_of).nnz == 0
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan"), 0.01])
+def test_a_fraction_that_splits_nothing_is_refused(fraction: float) -> None:
+    with pytest.raises(InvalidInput, match="fraction"):
+        novel_split.split_novel(tiny_dataset(), fraction=fraction, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "split novel"),
+        (lambda _: "{", "novel.json"),
+        (lambda _: "{}", "format: "),
+        (
+            lambda text: text.replace('"novel": 4', '"novel": 3'),
+            "holds 16 labels and 4 one-shot queries",
+        ),
+        (
+            lambda text: text.replace("novel-split", "bundle"),
+            "is keymatch-bundle 1, not keymatch-novel-split 1",
+        ),
+    ],
+)
+def test_damaged_facts_are_named(
+    content: Callable[[str], str] | None, message: str, split: NovelSplit, tmp_path: Path
+) -> None:
+    novel_split.write(split, tmp_path / "split")
+    facts = tmp_path / "split" / "novel.json"
+    if content is None:
+        facts.unlink()
+    else:
+        facts.write_text(content(facts.read_text()))
+    with pytest.raises(InvalidData, match=message):
+        novel_split.read(tmp_path / "split")
+
+
+def test_a_missing_data_set_is_named(split: NovelSplit, tmp_path: Path) -> None:
+    novel_split.write(split, tmp_path / "split")
+    (tmp_path / "split" / "seen").rename(tmp_path / "gone")
+    with pytest.raises(InvalidData, match="is not a folder"):
+        novel_split.read(tmp_path / "split")
+
+
+def test_a_query_too_many_for_one_label_is_named(split: NovelSplit, tmp_path: Path) -> None:
+    novel_split.write(split, tmp_path / "split")
+    rows = tmp_path / "split" / "all" / "trn.json.gz"
+    lines = gzip.decompress(rows.read_bytes()).replace(b"[12]", b"[13]")
+    rows.write_bytes(gzip.compress(lines))
+    with pytest.raises(InvalidData, match="exactly one query for each novel label"):
+        novel_split.read(tmp_path / "split")
+
+
+def test_the_command(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "novel"
+    command = ["split", "novel", "--data", str(data), "--out", str(out), "--fraction", "0.25"]
+    assert run(app, command) == 0
+    assert f"{out}: 12 seen labels and 4 novel labels" in capfd.readouterr().out
+    assert len(lf_xmc.read(out / "seen").labels) == 12
+
+    assert run(app, command) == 2
+    assert "exists already" in capfd.readouterr().err

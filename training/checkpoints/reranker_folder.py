@@ -1,0 +1,88 @@
+"""A learned reranker on disk, as `rerank` writes it and `export bundle` reads it.
+
+| file            | content                                                              |
+|-----------------|----------------------------------------------------------------------|
+| `reranker.json` | format, version, digest of the checkpoint, facts of the reranker     |
+| `reranker/*`    | the trees and the words, as a bundle has them: `reranker_files`      |
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from service.core.bundle import ranges, reranker_files
+from service.core.bundle.manifest import RerankerFacts
+from service.core.bundle.reranker_files import RerankerFiles
+from service.core.config import STRICT
+from service.core.errors import BundleAltered, BundleMissing, InvalidInput
+from service.core.files.atomic import write_file
+from service.core.files.folder_facts import checked, read_document
+
+FORMAT = "keymatch-reranker"
+VERSION = 1
+FILE = "reranker.json"
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class Description:
+    """The content of `reranker.json`."""
+
+    format: ranges.Text
+    version: ranges.Count
+    weights: ranges.Text  # digest of the checkpoint whose answers the trees learned from
+    facts: RerankerFacts
+
+
+_ADAPTER = TypeAdapter(Description)
+
+
+def write(files: RerankerFiles, folder: Path, *, weights: str) -> None:
+    """Write the description into `folder`, which must already have the reranker's files.
+
+    `weights` is the digest of the checkpoint whose answers the trees learned from.
+    """
+    description = Description(format=FORMAT, version=VERSION, weights=weights, facts=files.facts)
+    document = _ADAPTER.dump_python(description, mode="json")
+    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def copy(source: Path, folder: Path) -> None:
+    """Copy the reranker in `source` to another folder, if there is one."""
+    if is_reranker(source):
+        reranker_files.write(read(source), folder)
+        shutil.copyfile(source / FILE, folder / FILE)
+
+
+def is_reranker(folder: Path) -> bool:
+    """Whether a folder holds a reranker."""
+    return (folder / FILE).is_file()
+
+
+def read(folder: Path, *, weights: str | None = None) -> RerankerFiles:
+    """Read a reranker; `weights` is the digest of the checkpoint that it must belong to.
+
+    Raises `InvalidInput` if it was learned from another checkpoint's answers. Raises, naming the
+    file, `BundleMissing`, `BundleUnsupported` (another format or version) or `BundleAltered`.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise BundleMissing(
+            f"{path} is missing: no reranker was written there (`keymatch lab rerank`"
+            " writes none where the memory's own order is better)"
+        )
+    document = read_document(path, format_name=FORMAT, version=VERSION)
+    description = checked(_ADAPTER, document, path=path)
+    if weights not in (None, description.weights):
+        raise InvalidInput(
+            f"the reranker in {folder} was learned from the answers of another checkpoint:"
+            " give the one that `keymatch lab rerank` learned for this encoder's run"
+        )
+    files = reranker_files.read(folder, description.facts)
+    if reranker_files.with_fingerprint(files).facts != files.facts:
+        raise BundleAltered(f"{folder}: trees or words are not those of {FILE}")
+    return files

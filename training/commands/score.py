@@ -1,0 +1,403 @@
+"""`keymatch score`: measures an encoder on the test rows, with every way of prediction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from service.command_line import open_console
+from service.core.bundle.bundle import open_bundle
+from service.core.errors import InvalidInput
+from service.core.files.atomic import refuse_unwritable, write_file
+from training.checkpoints.choices import Choices
+from training.checkpoints.label_keys import LABEL_KEYS
+from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
+from training.commands.figures import SHOWN, figures
+from training.commands.options import FLAT, MANY, ScoringPrecision
+from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset, require_test_rows
+from training.datasets.metadata_texts import with_metadata
+from training.datasets.pair_weights import Relevance
+from training.evaluation import results
+from training.evaluation.answers import (
+    Answers,
+    drawn_rows,
+    read_untrained,
+    write_untrained,
+)
+from training.evaluation.evaluation import EvaluationRow, Items, open_evaluation
+from training.evaluation.examples import Examples, examples_of, write_examples
+from training.evaluation.results import Results, facts_of_run, rows_of_chosen
+from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
+from training.models.encoder_location import find_encoder
+from training.models.precision import Precision
+from training.progress import Report, say, stages
+
+if TYPE_CHECKING:
+    from training.scoring import EncoderScores
+
+_HELP = (
+    "For OAK: the metadata items that a test row attends to, those that it is predicted, as when"
+    " served, or all that the data link it to. With `--run`, `linked` needs `--out`."
+)
+ItemsOption = Annotated[Items, Parameter(help=_HELP)]
+TABLE = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "F1@5", "coverage@5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfBundle:
+    """Options of `score` that apply only to a bundle.
+
+    Attributes
+    ----------
+    memorization
+        For a bundle: one or more values of lambda in 0..1; each is measured. Default: the bundle's.
+    depth
+        For a bundle: the number of retrieved keys per query (b), 1..2000. Default: the bundle's.
+    exact
+        For a bundle: scan every key instead of searching the HNSW graph.
+    rerank
+        For a bundle: whether to rerank the best labels. Default: if the bundle has a reranker.
+    json
+        For a bundle: also write the figures, in percent, to this file.
+    """
+
+    memorization: Annotated[tuple[float, ...] | None, MANY] = None
+    depth: int | None = None
+    exact: bool = False
+    rerank: Annotated[bool | None, Parameter(negative="--no-rerank")] = None
+    json: Path | None = None
+
+    def refuse_given(self) -> None:
+        """Raise `InvalidInput` for an option that is given without a bundle."""
+        for name, value in vars(self).items():
+            if value is not None and value is not False:
+                raise InvalidInput(f"--{name} goes with --bundle")
+
+
+def _target(run: Path | None, encoder: str | None, out: Path | None, options: _Options) -> Path:
+    """Return the folder for the results.
+
+    Raises `InvalidData` if it cannot be written, and `InvalidInput` for options that exclude each
+    other and for an unknown encoder.
+    """
+    items, head_share = options.items, options.head_share
+    if items != "predicted" and (options.untrained or head_share is not None):
+        raise InvalidInput(f"--items {items} goes neither with --untrained nor with --head-share")
+    if head_share is not None and not 0.0 <= head_share <= 1.0:
+        raise InvalidInput(f"--head-share must lie in 0..1, not {head_share:g}")
+    if items != "predicted" or head_share is not None:  # kept apart from the run's results
+        option = "--head-share" if head_share is not None else "--items linked"
+        if run is None or encoder is not None or out is None:
+            raise InvalidInput(f"{option} goes with --run and --out")
+        if out.resolve() == run.resolve():
+            raise InvalidInput("--out must be another folder than --run, whose results stay")
+        refuse_unwritable(out)
+        return out
+    target = run if run is not None else out
+    if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
+        raise InvalidInput("give one of --bundle, --run, or --encoder and --out")
+    if options.untrained and run is None:
+        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
+    refuse_unwritable(target)
+    if encoder is not None:
+        find_encoder(encoder)
+    return target
+
+
+NO_CLASSIFIERS = (
+    "the run kept the labels' texts as label keys, because its classifiers were no better on"
+    " held-out rows: the classifiers' head is compared with itself over the labels' texts"
+)
+
+
+def score(
+    *,
+    data: Path,
+    bundle: Path | None = None,
+    run: Path | None = None,
+    encoder: str | None = None,
+    out: Path | None = None,
+    precision: ScoringPrecision = "fp32",
+    name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
+    untrained: Annotated[bool, Parameter(negative=())] = False,
+    relevance: Relevance | None = None,
+    weighted: Annotated[bool, Parameter(negative=())] = False,
+    head_share: float | None = None,
+    items: ItemsOption = "predicted",
+    of_bundle: Annotated[OfBundle, FLAT] = OfBundle(),
+) -> None:
+    """Measure a bundle, a run's best checkpoint, or any encoder, on the test rows of a data set.
+
+    A bundle is measured with the search, scoring and ranking of the service, and its metrics are
+    printed. For a run or an encoder, every key is scanned, in fp16 as served. The result of the
+    chosen lambda and b, and of `fit`'s reranker, is marked; all others are sweeps. Writes the
+    results into the folder, and fifty queries as examples.json.
+
+    Parameters
+    ----------
+    data
+        The data set's folder.
+    bundle
+        A bundle's folder; the labels of the data set must be its own.
+    run
+        A run's folder; the results are written into it.
+    encoder
+        An encoder as `export bundle` takes it.
+    out
+        The folder for results of `--encoder`, `--head-share` or `--items linked`.
+    untrained
+        Also measure the encoder that the run began with, if the run has not kept its answers.
+    relevance
+        How the weights of the pairs count in the votes. Default: as `fit` chose, otherwise given.
+    weighted
+        Add P@k, R@k and nDCG@k in which a more relevant label of a row counts more.
+    head_share
+        For a run of UniDEC: the share of the dual encoder's head in the vectors, instead of the
+        chosen one. 1 is this head alone, 0 the classifiers alone. Needs `--out`.
+    """
+    if bundle is not None:
+        own: dict[str, object] = {"--run": run, "--encoder": encoder, "--out": out, "--name": name}
+        own |= {"--relevance": relevance, "--head-share": head_share, "--untrained": untrained}
+        for option, value in own.items():
+            if value is not None and value is not False:
+                raise InvalidInput(f"--bundle and {option} exclude each other")
+        _score_bundle(bundle, data, of_bundle, weighted=weighted, items=items)
+        return
+    of_bundle.refuse_given()
+    options = _Options(
+        untrained=untrained,
+        precision=precision,
+        relevance=relevance,
+        weighted=weighted,
+        head_share=head_share,
+        items=items,
+    )
+    target = _target(run, encoder, out, options)
+    dataset, facts = lf_xmc.read(data), {}
+    require_test_rows(dataset)
+    if run is not None:
+        facts = read_run_on(run, dataset.name)
+        dataset = with_metadata(dataset, metadata_of_run(facts, run))
+        options = replace(options, settings=facts.get("settings", {}))
+    console = open_console()
+    scores, examples = _scores(run, encoder, dataset, options, console)
+    measured = Results(
+        name=name or f"{facts.get('recipe') or encoder}{options.in_name}",
+        system=scores.choices.system,
+        dataset=dataset.name,
+        propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
+        results=tuple(result for result, _ in scores.results),
+        rows=rows_of_chosen(scores.results),
+        precision=precision,
+        **{"held_out_rows": scores.held_out_rows, **_of_run(run, facts, options)},
+    )
+    results.write(measured, target)
+    write_examples(examples, target)
+    said = [*_against_untrained(examples, run), *_chosen(measured, target)]
+    if weighted and not weights_differ(dataset.test.labels_of):
+        said.append(ALL_ALIKE)
+    console.print(*said, sep="\n", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """How an encoder is scored; `settings` are the run's, and empty without a run."""
+
+    untrained: bool
+    precision: Precision
+    relevance: Relevance | None
+    weighted: bool
+    head_share: float | None
+    items: Items
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """The seed that draws the example queries."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def in_name(self) -> str:
+        """The addition to the name in the report for another share of the heads or other items."""
+        share = "" if self.head_share is None else f", head share {self.head_share:g}"
+        return share + ("" if self.items == "predicted" else f", {self.items} items")
+
+    @property
+    def as_trained(self) -> bool:
+        """Whether the run is measured with the settings that its bundle would use."""
+        overruled = (self.relevance, self.head_share)
+        return self.items == "predicted" and all(value is None for value in overruled)
+
+
+def _scores(
+    run: Path | None, encoder: str | None, dataset: Dataset, options: _Options, console: Console
+) -> tuple[EncoderScores, Examples]:
+    """Encode, print the choices, then rank; each stage shows its progress and the time left."""
+    say(f"opening the encoder {encoder or run}")
+    from training.reranking.measuring import with_reranker
+    from training.scoring import EncoderScores, open_scoring
+
+    folder = run / BEST if run is not None else None
+    with stages(console) as report:
+        scoring = open_scoring(
+            str(folder or encoder),
+            dataset,
+            folder=folder,
+            precision=options.precision,
+            relevance=options.relevance,
+            head_share=options.head_share,
+            report=report,
+        )
+        scoring = replace(scoring.attending(options.items), weighted=options.weighted)
+        console.print(_described(scoring.choices, folder, options), soft_wrap=True)
+        measured = list(scoring.results())
+        if folder is not None and options.as_trained:
+            measured = with_reranker(measured, scoring, folder)
+        scores = EncoderScores(
+            choices=scoring.choices, results=measured, held_out_rows=scoring.held_out_rows
+        )
+        untrained = _untrained(run, dataset, options, report)
+        rows = drawn_rows(dataset.test, seed=options.seed) if untrained is None else untrained.rows
+        answers = scoring.answers(rows, encoder=str(folder or encoder))
+        return scores, examples_of(answers, untrained, dataset, seed=options.seed)
+
+
+def _untrained(
+    run: Path | None, dataset: Dataset, options: _Options, report: Report
+) -> Answers | None:
+    """Return the untrained encoder's answers that a run has kept, or measure and keep them.
+
+    None without a run, or if the run has no answers for these data and they are not asked for.
+    """
+    from training.scoring import open_scoring
+
+    kept = None if run is None else read_untrained(run, dataset)
+    if run is None or kept is not None or not options.untrained:
+        return kept
+    base = options.settings["encoder"]["name"]
+    scoring = open_scoring(base, dataset, folder=None, precision=options.precision, report=report)
+    answers = scoring.answers(drawn_rows(dataset.test, seed=options.seed), encoder=base)
+    write_untrained(answers, dataset, run)
+    return answers
+
+
+def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[str, Any]:
+    """Return the fields of `Results` that only a run has; `options` may override them."""
+    if run is None:
+        return {}
+    of_run = facts_of_run(run, facts)
+    if options.head_share is not None:
+        of_run["settings"] = {**of_run["settings"], "head_share": options.head_share}
+    if options.items != "predicted":
+        of_run["settings"] = {**of_run["settings"], "items": options.items}
+    return of_run
+
+
+def _against_untrained(examples: Examples, run: Path | None) -> Iterator[str]:
+    """Say how many queries were won and lost, or how to find out."""
+    if examples.against is not None:
+        against = examples.against
+        yield (
+            f"against the memory of {against.encoder} before this training: {against.won:,} of"
+            f" {against.rows:,} queries won, {against.lost:,} lost, {against.same:,} the same"
+        )
+    elif run is not None:
+        yield (
+            f"{run} has no answers of the untrained memory to these data:"
+            " with --untrained they are measured"
+        )
+
+
+def _chosen(measured: Results, target: Path) -> Iterator[str]:
+    """Yield the figures of the chosen way of prediction."""
+    for result in measured.results:
+        if result.chosen:
+            names = (*SHOWN, *(name for name in SHOWN_WEIGHTED if name in result.metrics))
+            shown = figures(result.metrics, names)
+            yield f"{target}: {result.method}, lambda {result.memorization}: {shown}"
+
+
+def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
+    relevance = "" if choices.relevance is None else f"; votes with relevance {choices.relevance}"
+    note = ""
+    if options.head_share is not None and folder and not (folder / LABEL_KEYS).is_file():
+        note = f"\n{NO_CLASSIFIERS}"
+    return (
+        f"chosen on held-out rows: tau {choices.tau:g}, lambda {choices.memorization:g},"
+        f" b {choices.depth}{relevance}{note}"
+    )
+
+
+def _score_bundle(
+    bundle: Path, data: Path, of_bundle: OfBundle, *, weighted: bool, items: Items
+) -> None:
+    json = of_bundle.json
+    if json is not None:
+        refuse_unwritable(json.parent)
+    opened, dataset = open_bundle(bundle), lf_xmc.read(data)
+    require_test_rows(dataset)
+    defaults = opened.manifest.predictor
+    chosen = of_bundle.memorization or (defaults.memorization,)
+    depth = defaults.depth if of_bundle.depth is None else of_bundle.depth
+    if not all(0.0 <= value <= 1.0 for value in chosen):
+        raise InvalidInput("memorization must lie in 0..1")
+    if not 1 <= depth <= 2000:
+        raise InvalidInput("depth must lie in 1..2000")
+    console, exact = open_console(), of_bundle.exact
+    with stages(console) as report:
+        evaluation = open_evaluation(
+            opened,
+            dataset,
+            depth=depth,
+            exact=exact,
+            threads=os.cpu_count() or 1,
+            report=report,
+            items=items,
+            rerank=of_bundle.rerank,
+        )
+        rows = list(replace(evaluation, weighted=weighted).rows(chosen))
+    reranked = evaluation.reranker is not None
+    console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
+    if weighted and not weights_differ(dataset.test.labels_of):
+        console.print(ALL_ALIKE, soft_wrap=True)
+    if json is not None:
+        document = {
+            "dataset": dataset.name,
+            "bundle": opened.manifest.name,
+            "exact": exact,
+            "items": items,
+            "reranked": reranked,
+            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
+            "rows": [vars(row) for row in rows],
+        }
+        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(
+    rows: Sequence[EvaluationRow], dataset: Dataset, *, exact: bool, items: Items, reranked: bool
+) -> Table:
+    """Return a table with a row per metric and a column per lambda, for a narrow terminal."""
+    search = "exact search" if exact else "HNSW"
+    given = "" if items == "predicted" else f", {items} items"
+    given += ", reranked" if reranked else ""
+    table = Table(
+        title=f"{dataset.name}, percent of test rows, {search}, depth {rows[0].depth}{given},\n"
+        f"propensity A={dataset.propensity.a} B={dataset.propensity.b}",
+    )
+    table.add_column("lambda")
+    for row in rows:
+        table.add_column(f"{row.memorization:g}", justify="right")
+    for name in (*TABLE, *SHOWN_WEIGHTED):
+        if name not in rows[0].metrics:
+            continue
+        table.add_row(name, *(f"{row.metrics[name]:.2f}" for row in rows))
+    return table

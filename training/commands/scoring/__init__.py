@@ -1,1 +1,0 @@
-"""The commands `score` and `mix`, and their parts."""

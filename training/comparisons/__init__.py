@@ -1,1 +1,0 @@
-"""Comparisons as TOML, and what reads them (`training.comparisons.comparison`)."""

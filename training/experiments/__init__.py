@@ -1,1 +1,0 @@
-"""Experiments on trained encoders: sweeps, cost curves, novel labels, replayed traffic."""

@@ -1,0 +1,110 @@
+"""`keymatch lab budget`: how much quality a smaller memory loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+from cyclopts import Parameter
+from rich.table import Table as ConsoleTable
+
+from service.command_line import open_console
+from service.core.files.atomic import refuse_unwritable, write_file
+from training.commands.figures import SHOWN
+from training.commands.options import MANY, ScoringPrecision
+from training.datasets import lf_xmc
+from training.datasets.dataset import require_test_rows
+from training.lab.report.tables import Table, percent
+from training.reduction import budget_rows
+
+if TYPE_CHECKING:
+    from training.lab.study import Cost, Study
+
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+def budget(
+    *,
+    data: Path,
+    run: Path | None = None,
+    encoder: str | None = None,
+    budgets: Annotated[tuple[float, ...], MANY, Parameter(name="--budget")] = SHARES,
+    held_out: int | None = None,
+    precision: ScoringPrecision = "fp32",
+    json: Path | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Measure memories with fewer instance keys; all labels stay.
+
+    Keeps representative rows, as `export bundle --instances` does. Shows the metrics of rows that
+    were held out of training, and of the test rows.
+
+    Parameters
+    ----------
+    data
+        The data set's folder.
+    run
+        A run's folder.
+    encoder
+        Instead of a run: an encoder as `export bundle` takes it, which has not trained on the data.
+    budgets
+        Shares of the instances, above 0 and up to 1.
+    held_out
+        How many training rows to hold out for an encoder; default 1,000.
+    json
+        Also write the figures, in percent, to this file.
+    plot
+        Also draw P@1, P@5, R@100 and PSP@5 of the test rows against the budget. Each metric gets a
+        PNG named PLOT with the metric in its name.
+    """
+    _check(budgets, json)
+    dataset = lf_xmc.read(data)
+    require_test_rows(dataset)
+    from training.lab.study import measure, open_study, write_plots
+
+    console = open_console()
+    with console.status("encoding"):
+        study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
+    with console.status("measuring"):
+        costs = list(measure(study, shares=budgets))
+    console.print(_table(costs, dataset.name))
+    if plot is not None:
+        write_plots(costs, plot, title=dataset.name)
+    if json is not None:
+        _write_json(json, study, costs)
+
+
+def _check(budgets: Sequence[float], json: Path | None) -> None:
+    """Raise `InvalidInput` for options that would fail only after long work."""
+    for share in budgets:
+        budget_rows(share, total=1)
+    if json is not None:
+        refuse_unwritable(json.parent)
+
+
+def _write_json(path: Path, study: Study, costs: Sequence[Cost]) -> None:
+    propensity = study.dataset.propensity
+    document = {
+        "dataset": study.dataset.name,
+        "encoder": study.name,
+        "choices": vars(study.choices),
+        "propensity": {"a": propensity.a, "b": propensity.b},
+        "costs": [vars(cost) for cost in costs],
+    }
+    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(costs: Sequence[Cost], name: str) -> ConsoleTable:
+    rows = [
+        [
+            f"{cost.share:g}",
+            f"{cost.rows:,}",
+            percent(cost.criterion),
+            *(percent(cost.test[metric]) for metric in SHOWN),
+        ]
+        for cost in costs
+    ]
+    table = Table(headings=("share", "keys", "held-out", *SHOWN), rows=rows, texts=0)
+    return table.console(f"{name}, percent of test rows; held-out rows: the mean of all four")

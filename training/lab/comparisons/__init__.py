@@ -1,0 +1,1 @@
+"""Comparisons as TOML files, and their reader (`training.lab.comparisons.comparison`)."""

@@ -1,1 +1,0 @@
-"""training/measured/README.md: the committed results of all systems as Markdown tables."""
