@@ -1,5 +1,6 @@
 """Fixtures for all tests; `tests.support` is importable from here on."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,13 @@ settings.load_profile("keymatch")
 def _one_thread_a_search() -> None:
     """As in the service: threads that wait for each other make tiny searches slow and varying."""
     search_in_one_thread()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_terminal() -> None:
+    """Let a test set COLUMNS: readline exports the terminal's size, and a console keeps it."""
+    for size in ("COLUMNS", "LINES"):
+        os.environ.pop(size, None)
 
 
 @pytest.fixture(scope="module", autouse=True)
