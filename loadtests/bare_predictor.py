@@ -78,15 +78,9 @@ def recall_of_queries(encoder: Encoder, view: View, queries: Sequence[str]) -> R
 
 def measure_recall(view: View, vectors: Floats, *, depth: int) -> Recall:
     """Compare the view's search with an exact scan for query vectors [B, d]."""
-    exact_similarities, exact_rows = view.retrieve(vectors, depth=depth, exact=True)
+    exact = view.retrieve(vectors, depth=depth, exact=True)
     _, rows = view.retrieve(vectors, depth=depth)
-    shares = recall_per_query(
-        queries=vectors,
-        retrieved=rows,
-        exact_rows=exact_rows,
-        exact_similarities=exact_similarities,
-        vectors_of=view.vectors,
-    )
+    shares = recall_per_query(queries=vectors, retrieved=rows, exact=exact, vectors_of=view.vectors)
     return Recall(
         queries=len(vectors), depth=depth, mean=float(np.mean(shares)), worst=float(np.min(shares))
     )

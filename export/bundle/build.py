@@ -22,7 +22,7 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
-from service.core.index.choose_ef import ChosenEf, choose_ef, sampled
+from service.core.index.choose_ef import ChosenEf, sampled
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
@@ -275,16 +275,13 @@ def _measured(
     if content.items is not None:
         fusion = OnnxFusion(content.items.fusion)
         queries = fused(ItemMemory.of(content.items), fusion, queries).vectors
-    if options.recall is None:
-        return measured_recall(content, segment, queries)
-    return choose_ef(
-        segment,
-        content.keys,
-        queries,
-        recall=options.recall,
-        depth=content.predictor.depth,
-        row_filter=content.row_filter,
-    )
+    chosen = measured_recall(content, segment, queries, recall=options.recall)
+    if options.recall is not None and chosen.recall < options.recall:
+        raise InvalidInput(
+            f"recall {options.recall:g} cannot be reached: the longest queue, ef {chosen.ef}, has"
+            f" {chosen.recall:.4f}; ask for less, or build a denser graph (--m, --ef-construction)"
+        )
+    return chosen
 
 
 def _reduced_instances(

@@ -99,8 +99,7 @@ def _compared(
     shares = recall_per_query(
         queries=queries,
         retrieved=rows,
-        exact_rows=exact_rows,
-        exact_similarities=exact,
+        exact=(exact, exact_rows),
         vectors_of=segment.vectors,
         tie=FP16_TIE,
     )

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity, vstack
 
-from service.core.index.equal_keys import nearest_sharing, places_per_key, search_sharing
-from service.core.index.exact import exact_search, nearest
+from service.core.index.exact import exact_search
+from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
 from service.core.index.protocol import RowFilter, batches
 from service.core.memory.part import WeightedVotes, entries_of
 from service.core.prediction.many_queries import (

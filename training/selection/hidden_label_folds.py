@@ -20,7 +20,8 @@ from service.core.encoding.irene import (
     Shortlisted,
     keys_from,
 )
-from service.core.index.exact import exact_search, nearest
+from service.core.index.exact import exact_search
+from service.core.index.found_rows import nearest
 from service.core.index.protocol import RowFilter, batches
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Halves, Rows

@@ -52,7 +52,6 @@ from service.core.files.arrays import (
 )
 from service.core.files.folder_facts import verify_files
 from service.core.files.text_store import TextStore
-from service.core.index.device_segment import DeviceSegment
 from service.core.index.devices import ScanDevice
 from service.core.index.protocol import Segment, batches
 from service.core.types import Floats, Halves, Indices, Rows
@@ -136,16 +135,19 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         verify_files(folder, facts.files)
     memory, dimension = facts.memory, facts.encoder.dimension
     keys: Halves = mapped(folder / KEYS, np.float16, (memory.rows, dimension))
+    if device is None:
+        graph = folder / BASE_SEGMENT
+        segment: Segment = facts.index.open(graph, rows=memory.rows, dimension=dimension)
+    else:
+        from service.core.index.device_segment import DeviceSegment  # loads faiss
+
+        segment = DeviceSegment(device, keys, cuts=[memory.instances])
     has_details = f"{LABEL_DETAILS}.bin" in facts.files
     bundle = Bundle(
         folder=folder,
         manifest=facts,
         keys=keys,
-        segment=(
-            facts.index.open(folder / BASE_SEGMENT, rows=memory.rows, dimension=dimension)
-            if device is None
-            else DeviceSegment(device, keys, cuts=[memory.instances])
-        ),
+        segment=segment,
         indptr=mapped(folder / INDPTR, np.int64, (memory.instances + 1,)),
         indices=mapped(folder / INDICES, np.int32, (memory.votes,)),
         vote_weights=(

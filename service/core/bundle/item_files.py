@@ -28,24 +28,13 @@ from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.arrays import mapped, require_finite
 from service.core.files.text_store import TextStore
-from service.core.index.choose_ef import smallest_ef
-from service.core.index.frozen_segment import (
-    SCAN_ROWS_PER_QUEUE_PLACE,
-    build_segment,
-    equal_path,
-)
-from service.core.index.libraries import IndexParameters
-from service.core.index.protocol import Progress, Segment
-from service.core.types import Floats, Halves
+from service.core.index.protocol import Segment
+from service.core.types import Halves
 
 IDS, TEXTS = "items/ids", "items/texts"
 KEYS, PROJECTED, INDEX = "items/keys.npy", "items/projected.npy", "items/keys.index"
 FUSION = "items"  # the folder of the two graphs
 PROJECT, FUSE = "project.onnx", "fuse.onnx"
-# Scanning this many items takes 0.1 ms and misses none. Walking through a graph takes a few
-# hundredths of a millisecond and misses some.
-INDEXED_ITEMS = 2_000
-RECALL = 0.99
 
 
 def files(facts: ItemFacts) -> list[str]:
@@ -82,19 +71,8 @@ class ItemFiles:
     index: ItemIndex | None = None
 
 
-def write(
-    files: ItemFiles,
-    folder: Path,
-    *,
-    parameters: IndexParameters,
-    queries: Floats,
-    progress: Progress,
-) -> ItemFiles:
-    """Write the files into `folder`; return them with the facts of their index.
-
-    If the files have no index and many keys, one is built with `parameters`. Its `ef` is chosen on
-    `queries` [B, d].
-    """
+def write(files: ItemFiles, folder: Path) -> None:
+    """Write the files into `folder`, with their index if they have one."""
     text_store.write(folder / IDS, list(files.ids), lookup=True)
     text_store.write(folder / TEXTS, list(files.texts))
     np.save(folder / KEYS, files.keys.astype(np.float16))
@@ -105,16 +83,6 @@ def write(
         source = files.index.path
         for name in files.index.facts.files(INDEX, rows=files.facts.items):
             shutil.copyfile(source.with_name(Path(name).name), folder / name)
-        return files
-    index = _build_index(
-        files.keys,
-        folder / INDEX,
-        parameters=parameters,
-        queries=queries,
-        attended=files.facts.attended,
-        progress=progress,
-    )
-    return replace(files, facts=replace(files.facts, index=index))
 
 
 def read(folder: Path, facts: ItemFacts, *, dimension: int, verify: bool = True) -> ItemFiles:
@@ -156,37 +124,3 @@ def with_fingerprint(facts: ItemFacts, fusion: Path) -> ItemFacts:
     for graph in (PROJECT, FUSE):
         digest.update((fusion / graph).read_bytes())
     return replace(facts, fingerprint=digest.hexdigest())
-
-
-def _build_index(
-    keys: Halves,
-    path: Path,
-    *,
-    parameters: IndexParameters,
-    queries: Floats,
-    attended: int,
-    progress: Progress,
-) -> IndexFacts | None:
-    """Build an index over keys [M, d] and return its facts. Returns None if a scan is faster.
-
-    The `ef` is the smallest with which searches find the share `RECALL` of the `attended` nearest
-    items of `queries` [B, d]. If a scan is as fast as such a search, no file is written.
-    """
-    items, dimension = keys.shape
-    if items < INDEXED_ITEMS:
-        return None
-    nodes = build_segment(keys, parameters, path, progress)
-    facts = IndexFacts.of(parameters, recall=0.0, nodes=nodes)
-    chosen = smallest_ef(
-        facts.open(path, rows=items, dimension=dimension),
-        keys,
-        queries,
-        recall=RECALL,
-        depth=attended,
-        longest=items // SCAN_ROWS_PER_QUEUE_PLACE,
-    )
-    if chosen.recall < RECALL:
-        path.unlink()
-        equal_path(path).unlink(missing_ok=True)
-        return None
-    return replace(facts, ef=chosen.ef, recall=chosen.recall, recall_goal=RECALL)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
@@ -20,11 +20,9 @@ from service.core.bundle import ranges
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, NotInBundle
 from service.core.files.folder_facts import FileFacts, checked, read_document
+from service.core.index.frozen_segment import FrozenSegment, equal_path, open_segment
 from service.core.index.libraries import IndexParameters
 from service.core.types import PredictOptions, ScoreKind
-
-if TYPE_CHECKING:
-    from service.core.index.frozen_segment import FrozenSegment
 
 FORMAT = "keymatch-bundle"
 VERSION = 1
@@ -103,16 +101,11 @@ class IndexFacts:
 
     def files(self, path: str, *, rows: int) -> list[str]:
         """Return the names of the index's files: `path`, and a list of rows if any share a key."""
-        # Here, since those who only read a manifest may lack faiss, or need not wait for it.
-        from service.core.index.frozen_segment import equal_path
-
         shared = [equal_path(Path(path)).as_posix()] if self.nodes < rows else []
         return [path, *shared]
 
     def open(self, path: Path, *, rows: int, dimension: int) -> FrozenSegment:
         """Open the index over `rows` vectors at `path`; raises `BundleAltered`."""
-        from service.core.index.frozen_segment import open_segment
-
         return open_segment(
             path, library=self.library, rows=rows, nodes=self.nodes, dimension=dimension
         )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.core.errors import InvalidInput
-from service.core.index.exact import TIE, exact_search
+from service.core.index.exact import exact_search
+from service.core.index.found_rows import TIE
 from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
 from service.core.index.protocol import RowFilter, Segment
 from service.core.types import Doubles, Floats, Halves, Rows
@@ -43,28 +43,6 @@ class ChosenEf:
         }
 
 
-def choose_ef(
-    segment: Segment,
-    keys: Halves,
-    queries: Floats,
-    *,
-    recall: float,
-    depth: int,
-    row_filter: RowFilter,
-) -> ChosenEf:
-    """Return the smallest ef whose mean recall@depth over `queries` [B, d] is at least `recall`.
-
-    Compares with an exact scan of `keys`. Raises `InvalidInput` if no queue is long enough.
-    """
-    chosen = smallest_ef(segment, keys, queries, recall=recall, depth=depth, row_filter=row_filter)
-    if chosen.recall < recall:
-        raise InvalidInput(
-            f"recall {recall:g} cannot be reached: the longest queue, ef {chosen.ef}, has"
-            f" {chosen.recall:.4f}; ask for less, or build a denser graph (--m, --ef-construction)"
-        )
-    return chosen
-
-
 def smallest_ef(
     segment: Segment,
     keys: Halves,
@@ -76,8 +54,9 @@ def smallest_ef(
     shortest: int | None = None,
     longest: int = LARGEST_EF,
 ) -> ChosenEf:
-    """Return what `choose_ef` returns, or `longest` with its recall if no ef suffices.
+    """Return the smallest ef whose mean recall@depth over `queries` [B, d] is at least `recall`.
 
+    Compares with an exact scan of `keys`. If no ef suffices, returns `longest` with its recall.
     Without a `row_filter`, all rows are searched. `shortest` is the first ef that is tried, by
     default `depth`. If it reaches the recall, it is returned.
     """
@@ -88,14 +67,11 @@ def smallest_ef(
     exact = exact_search(keys, queries, count=depth, row_filter=row_filter or everything)
 
     def measured(ef: int) -> float:
-        return mean_recall(
-            segment,
-            queries,
-            ef=ef,
-            exact=exact,
-            row_filter=row_filter,
-            vectors_of=lambda rows: keys[rows],
+        _, retrieved = segment.search(queries, count=depth, ef=ef, row_filter=row_filter)
+        shares = recall_per_query(
+            queries=queries, retrieved=retrieved, exact=exact, vectors_of=keys.__getitem__
         )
+        return round(float(shares.mean()), 9)  # a mean of equal shares must not be below them
 
     first = min(max(depth, SMALLEST_EF) if shortest is None else shortest, longest)
     ef, reached = _smallest(measured, recall, first=first, longest=longest)
@@ -123,48 +99,24 @@ def _smallest(
     return ef, reached
 
 
-def mean_recall(
-    segment: Segment,
-    queries: Floats,
-    *,
-    ef: int,
-    exact: tuple[Floats, Rows],
-    row_filter: RowFilter | None,
-    vectors_of: Callable[[Rows], Halves],
-) -> float:
-    """Return the mean recall of a segment's searches for queries [B, d] with queue length `ef`.
-
-    `exact` holds the similarities and rows [B, b] of an exact search with the same filter.
-    """
-    similarities, rows = exact
-    _, retrieved = segment.search(queries, count=rows.shape[1], ef=ef, row_filter=row_filter)
-    shares = recall_per_query(
-        queries=queries,
-        retrieved=retrieved,
-        exact_rows=rows,
-        exact_similarities=similarities,
-        vectors_of=vectors_of,
-    )
-    return round(float(shares.mean()), 9)  # a mean of equal shares must not be below them
-
-
 def recall_per_query(
     *,
     queries: Floats,
     retrieved: Rows,
-    exact_rows: Rows,
-    exact_similarities: Floats,
+    exact: tuple[Floats, Rows],
     vectors_of: Callable[[Rows], Halves],
     tie: float = TIE,
 ) -> Doubles:
-    """Return the recall of each query [B]: `retrieved` rows [B, b] compared with exact ones [B, b].
+    """Return the recall of each query [B]: `retrieved` rows [B, b] compared with an exact search.
 
-    A row also counts if it ties with the last exact row, to within `tie`. Similarities are computed
-    from the vectors, because a search could report wrong ones.
+    `exact` holds its similarities and rows [B, b]. A row also counts if it ties with the last exact
+    row, to within `tie`. Similarities are computed from the vectors, because a search could report
+    wrong ones.
     """
     shares = np.empty(len(queries))
-    lines = zip(queries, retrieved, exact_rows, exact_similarities, strict=True)
-    for place, (query, rows, nearest, similarities) in enumerate(lines):
+    for place, (query, rows, similarities, nearest) in enumerate(
+        zip(queries, retrieved, *exact, strict=True)
+    ):
         nearest, unique = nearest[nearest >= 0], np.unique(rows[rows >= 0])
         computed = vectors_of(unique).astype(np.float32) @ query
         worst = similarities[len(nearest) - 1] if len(nearest) else np.inf

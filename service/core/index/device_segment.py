@@ -24,8 +24,8 @@ import numpy as np
 
 from service.core.errors import DeviceUnavailable
 from service.core.index.devices import DeviceMatrix, ScanDevice
-from service.core.index.equal_keys import search_sharing
-from service.core.index.exact import LiveVectors, exact_search, nearest, nothing_found, pad
+from service.core.index.exact import LiveVectors, exact_search
+from service.core.index.found_rows import nearest, nothing_found, pad, search_sharing
 from service.core.index.protocol import RowFilter
 from service.core.types import Floats, Halves, Rows
 
@@ -56,10 +56,7 @@ class DeviceSegment:
         self._vectors = vectors
         self._search = PiecewiseSearch(device, vectors)
         edges = sorted({0, len(vectors), *cuts, *range(0, len(vectors), MOST_ROWS)})
-        self._pieces = [
-            Piece(start=start, stop=stop, matrix=device.upload(vectors[start:stop]))
-            for start, stop in pairwise(edges)
-        ]
+        self._pieces = [self._search.piece(start, stop) for start, stop in pairwise(edges)]
 
     @property
     def rows(self) -> int:
@@ -90,11 +87,17 @@ class DeviceSegment:
 
 
 class PiecewiseSearch:
-    """Searches pieces on one device. `vectors` [R, d] are the same rows on the host."""
+    """Uploads and searches pieces on one device. `vectors` [R, d] are the rows on the host."""
 
     def __init__(self, device: ScanDevice, vectors: Halves) -> None:
-        """Upload nothing; the caller has uploaded the pieces."""
-        self._largest, self._vectors = device.largest_count, vectors
+        """Upload nothing yet."""
+        self._device, self._vectors = device, vectors
+        self._largest = device.largest_count
+
+    def piece(self, start: int, stop: int) -> Piece:
+        """Upload the rows from `start` up to `stop`; raises what `ScanDevice.upload` raises."""
+        matrix = self._device.upload(self._vectors[start:stop])
+        return Piece(start=start, stop=stop, matrix=matrix)
 
     def search(
         self, pieces: Sequence[Piece], queries: Floats, *, count: int, row_filter: RowFilter
@@ -127,8 +130,7 @@ class PiecewiseSearch:
         if whole and count <= self._largest:
             similarities, places = piece.matrix.search(queries, count=count)
             return similarities, places + piece.start
-        similarities = np.full((len(queries), count), -np.inf, np.float32)
-        rows = np.full((len(queries), count), -1, np.int64)
+        similarities, rows = nothing_found(len(queries), count)
         unfilled = np.arange(len(queries))
         for fetched in self._fetches(size, count, passing, exact=row_filter.alive is None):
             some, places = piece.matrix.search(queries[unfilled], count=fetched)
@@ -181,7 +183,6 @@ class DeviceLiveVectors:
 
     def __init__(self, device: ScanDevice, *, capacity: int, dimension: int) -> None:
         """Reserve `capacity` rows of `dimension` on the host."""
-        self._device = device
         self._host = LiveVectors(capacity=capacity, dimension=dimension)
         self._search = PiecewiseSearch(device, self._host.matrix)
         self._pieces: tuple[Piece, ...] = ()  # replaced as a whole: a search takes old or new
@@ -219,11 +220,7 @@ class DeviceLiveVectors:
         whole = stop - stop % BLOCK_ROWS
         pieces = [piece for piece in unchanged if piece.start == 0 and piece.stop == whole]
         if whole and not pieces:
-            pieces.append(self._piece(0, whole))
+            pieces.append(self._search.piece(0, whole))
         if stop > whole:
-            pieces.append(self._piece(whole, stop))
+            pieces.append(self._search.piece(whole, stop))
         return tuple(pieces)
-
-    def _piece(self, start: int, stop: int) -> Piece:
-        matrix = self._device.upload(self._host.matrix[start:stop])
-        return Piece(start=start, stop=stop, matrix=matrix)

@@ -6,10 +6,10 @@ import faiss
 import numpy as np
 
 from service.core.index.faiss_hnsw import selector
+from service.core.index.found_rows import nearest, nothing_found, pad
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
-TIE = 1e-6  # similarities closer than this count as equal: fp32 sums depend on the order
 _SCAN_ROWS = 131_072  # rows converted to fp32 at once: 200 MB at d = 384
 
 
@@ -82,27 +82,3 @@ def exact_search(
         rows = np.hstack([rows, chunk[places]])
         similarities, rows = nearest(similarities, rows, count=count)
     return pad(similarities, rows, count=count)
-
-
-def nearest(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:
-    """Return the `count` best of each line [B, n], descending; ties are ordered by row number."""
-    order = np.lexsort((rows, -similarities), axis=-1)[:, :count]
-    # Flat indexes, because `take` needs a third of the time of `take_along_axis`.
-    places = order + np.arange(len(rows))[:, None] * rows.shape[1]
-    return similarities.take(places), rows.take(places)
-
-
-def nothing_found(queries: int) -> tuple[Floats, Rows]:
-    """Return similarities and rows, [B, 0], for this number of queries without results."""
-    return np.full((queries, 0), -np.inf, np.float32), np.full((queries, 0), -1, np.int64)
-
-
-def pad(similarities: Floats, rows: Rows, *, count: int) -> tuple[Floats, Rows]:
-    """Append places with row -1 and similarity -inf until each line has `count` places."""
-    missing = count - rows.shape[1]
-    if missing <= 0:
-        return similarities, rows
-    return (
-        np.pad(similarities, ((0, 0), (0, missing)), constant_values=-np.inf),
-        np.pad(rows, ((0, 0), (0, missing)), constant_values=-1),
-    )

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from service.core.errors import BundleAltered
-from service.core.index.equal_keys import NO_EQUAL_KEYS, EqualKeys, equal_keys, within_share
-from service.core.index.exact import nothing_found, pad
+from service.core.index.equal_keys import NO_EQUAL_KEYS, EqualKeys, equal_keys
+from service.core.index.found_rows import nothing_found, within_share
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Graph, Progress, RowFilter
 from service.core.types import Floats, Halves, Rows
@@ -78,7 +78,7 @@ class FrozenSegment:
             if not len(self._equal.later):
                 return similarities, nodes
             return self._rows_found(similarities, nodes, count, None, share)[:2]
-        similarities, rows = pad(*nothing_found(len(queries)), count=count)
+        similarities, rows = nothing_found(len(queries), count)
         passing = row_filter.selected()
         unsure = np.arange(len(queries))
         sure = max(_SURE_SHARE, count / queue)
@@ -116,7 +116,7 @@ class FrozenSegment:
         Only rows that pass the filter are returned, at most `share` of each node; row -1 fills
         missing places. Also returns how many such rows the first `sure` nodes have [B].
         """
-        found = np.empty((len(nodes), count), np.float32), np.empty((len(nodes), count), np.int64)
+        found = nothing_found(len(nodes), count)
         passed = np.zeros(len(nodes), np.int64)
         for line, of_line in enumerate(nodes):
             rows, place = self._equal.expand(of_line)
@@ -132,7 +132,6 @@ class FrozenSegment:
             size = min(count, len(rows))
             found[0][line, :size] = similarities[line].take(place[:size])
             found[1][line, :size] = rows[:size]
-            found[0][line, size:], found[1][line, size:] = -np.inf, -1
         return *found, passed
 
 

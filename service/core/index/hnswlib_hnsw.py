@@ -9,6 +9,7 @@ import numpy as np
 
 from service.core.errors import BundleAltered, MissingExtra
 from service.core.index.exact import exact_search
+from service.core.index.found_rows import nothing_found
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Graph, Progress, RowFilter, batches
 from service.core.types import Floats, Halves, Rows
@@ -35,8 +36,7 @@ class HnswlibGraph:
             self._queue = queue
             self._index.set_ef(queue)
         filled = min(count, int(self._index.element_count))
-        similarities = np.full((len(queries), count), -np.inf, np.float32)
-        nodes = np.full((len(queries), count), -1, np.int64)
+        similarities, nodes = nothing_found(len(queries), count)
         if filled:
             labels, distances = self._index.knn_query(queries, k=filled, num_threads=1)
             nodes[:, :filled] = labels.astype(np.int64)

@@ -17,8 +17,8 @@ from typing import Self, TypeVar
 import numpy as np
 
 from service.core.index.device_segment import DeviceLiveVectors
-from service.core.index.equal_keys import search_sharing
-from service.core.index.exact import LiveVectors, exact_search, nothing_found, pad
+from service.core.index.exact import LiveVectors, exact_search
+from service.core.index.found_rows import nothing_found, pad, search_sharing
 from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
 

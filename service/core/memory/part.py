@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from service.core.bundle.bundle import Bundle
 from service.core.index.device_segment import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
-from service.core.index.equal_keys import search_sharing
-from service.core.index.exact import LiveVectors, exact_search, nothing_found, pad
+from service.core.index.exact import LiveVectors, exact_search
+from service.core.index.found_rows import nothing_found, search_sharing
 from service.core.index.parts import Part
 from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
@@ -99,7 +99,7 @@ class BaseRows:
             return search_sharing(scan, queries, count=count, most=self.count, share=share)
         segment = self.bundle.segment if self.rebuilt is None else self.rebuilt[1]
         if segment is None:
-            return pad(*nothing_found(len(queries)), count=count)
+            return nothing_found(len(queries), count)
         similarities, places = segment.search(
             queries, count=count, ef=ef, row_filter=self._filters[kind], share=share
         )

@@ -17,8 +17,13 @@ from itertools import chain
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
-from service.core.index.equal_keys import nearest_sharing, one_similarity_per_key, places_per_key
-from service.core.index.exact import nearest, pad
+from service.core.index.found_rows import (
+    nearest,
+    nearest_sharing,
+    one_similarity_per_key,
+    pad,
+    places_per_key,
+)
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory

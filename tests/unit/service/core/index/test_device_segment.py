@@ -1,4 +1,4 @@
-"""Exact search on a simulated device finds the same rows as a full sort."""
+"""Exact search, on the host or on a simulated device, finds the same rows as a full sort."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import DeviceUnavailable
-from service.core.index import device_segment
+from service.core.index import device_segment, exact
 from service.core.index.device_segment import DeviceLiveVectors, DeviceSegment
+from service.core.index.exact import LiveVectors, exact_search
+from service.core.index.found_rows import nearest
 from service.core.index.protocol import RowFilter
 from tests.support.device.scan_device import HostScanDevice
 from tests.support.vectors import DIMENSION, QUERIES, bitmap, slow_search, unit_rows
@@ -24,13 +26,17 @@ def test_a_search_is_a_full_sort_of_what_passes(data: st.DataObject) -> None:
     dead = data.draw(st.sets(st.integers(0, rows - 1)))
     count = data.draw(st.integers(1, rows + 3))
     device = HostScanDevice(largest_count=data.draw(st.integers(1, rows + 5)))
-    segment = DeviceSegment(device, unit_rows(rows), cuts=cuts)
+    keys = unit_rows(rows)
     row_filter = RowFilter(start=start, stop=stop, alive=bitmap(rows, dead) if dead else None)
-    similarities, found = segment.search(QUERIES, count=count, ef=8, row_filter=row_filter)
+    segment = DeviceSegment(device, keys, cuts=cuts)
     allowed = [row for row in range(start, stop) if row not in dead]
-    assert found.tolist() == slow_search(unit_rows(rows), allowed=allowed, count=count)
-    assert np.all(np.diff(similarities[:, : len(allowed)], axis=1) <= 0)
-    assert np.all(similarities[:, len(allowed) :] == -np.inf)
+    for similarities, found in (
+        segment.search(QUERIES, count=count, ef=8, row_filter=row_filter),
+        exact_search(keys, QUERIES, count=count, row_filter=row_filter),  # on the host
+    ):
+        assert found.tolist() == slow_search(keys, allowed=allowed, count=count)
+        assert np.all(np.diff(similarities[:, : len(allowed)], axis=1) <= 0)
+        assert np.all(similarities[:, len(allowed) :] == -np.inf)
 
 
 def test_without_a_filter_each_kind_is_searched_once_and_nothing_is_dropped() -> None:
@@ -170,3 +176,40 @@ def test_rows_for_which_the_device_has_no_memory_are_scanned_until_they_are_ther
     device.fetched.clear()
     assert searched(live, 21) == slow_search(KEYS, allowed=list(range(21)), count=6)
     assert len(device.fetched) == 2
+
+
+# On the host -----------------------------------------------------------------------------------
+
+
+def test_the_nearest_columns_by_hand() -> None:
+    similarities = np.array([[0.1, 0.9, 0.5, 0.9]], np.float32)
+    rows = np.array([[10, 40, 20, 30]])
+    best, places = nearest(similarities, rows, count=3)
+    assert places.tolist() == [[30, 40, 20]]  # two rows have 0.9: the smaller row comes first
+    assert best == pytest.approx(np.array([[0.9, 0.9, 0.5]]))
+
+
+def test_a_scan_in_several_chunks_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, row_filter = unit_rows(50), RowFilter(start=3, stop=48)
+    whole = exact_search(keys, QUERIES, count=10, row_filter=row_filter)
+    monkeypatch.setattr(exact, "_SCAN_ROWS", 7)
+    chunked = exact_search(keys, QUERIES, count=10, row_filter=row_filter)
+    assert np.array_equal(whole[1], chunked[1])
+    assert whole[0] == pytest.approx(chunked[0], abs=1e-6)
+
+
+def test_live_vectors_are_searched_exactly_and_read_back() -> None:
+    keys = unit_rows(10)
+    store = LiveVectors(capacity=16, dimension=8)
+    store.write(0, keys[:4])
+    store.write(4, keys[4:])
+    similarities, rows = store.search(QUERIES, count=10, row_filter=RowFilter(start=0, stop=10))
+    assert rows.tolist() == slow_search(keys, allowed=list(range(10)), count=10)
+    recomputed = np.take_along_axis(QUERIES @ keys.astype(np.float32).T, rows, 1)
+    assert similarities == pytest.approx(recomputed, abs=1e-6)
+    assert np.array_equal(store.read(np.array([9, 0])), keys[[9, 0]])
+
+
+def test_more_rows_than_the_capacity_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        LiveVectors(capacity=2, dimension=8).write(0, unit_rows(3))

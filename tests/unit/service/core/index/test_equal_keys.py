@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.index.equal_keys import (
-    NO_EQUAL_KEYS,
+from service.core.index.equal_keys import NO_EQUAL_KEYS, equal_keys
+from service.core.index.found_rows import (
     crowded,
-    equal_keys,
     nearest_sharing,
     one_similarity_per_key,
     places_per_key,

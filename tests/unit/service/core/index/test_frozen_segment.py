@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from service.core.errors import BundleAltered
-from service.core.index import frozen_segment
-from service.core.index.choose_ef import mean_recall, smallest_ef
+from service.core.index.choose_ef import recall_per_query
 from service.core.index.exact import exact_search
 from service.core.index.frozen_segment import FrozenSegment, open_segment
 from service.core.index.libraries import IndexParameters
-from service.core.index.protocol import RowFilter, Segment
+from service.core.index.parts import FIRST_ROWS, Part
+from service.core.index.protocol import RowFilter, Segment, Tombstones
 from tests.support.vectors import bitmap, built, units
 
 ROWS, DIMENSION, COUNT, EF = 24_000, 16, 40, 160
@@ -44,14 +44,12 @@ def recall(
     ef: int = EF,
 ) -> float:
     everything = row_filter or RowFilter(start=0, stop=len(vectors))
-    return mean_recall(
-        segment,
-        queries,
-        ef=ef,
-        exact=exact_search(vectors, queries, count=COUNT, row_filter=everything),
-        row_filter=row_filter,
-        vectors_of=lambda rows: vectors[rows],
+    exact = exact_search(vectors, queries, count=COUNT, row_filter=everything)
+    _, found = segment.search(queries, count=COUNT, ef=ef, row_filter=row_filter)
+    shares = recall_per_query(
+        queries=queries, retrieved=found, exact=exact, vectors_of=vectors.__getitem__
     )
+    return float(shares.mean())
 
 
 @pytest.mark.parametrize("deleted", [30, 300, 3_000, 12_000])
@@ -92,7 +90,7 @@ def test_a_filter_that_lies_across_the_query_is_filled(
 
 
 class RecordedGraph:
-    """A graph that records the queue length of each walk; it cannot be scanned."""
+    """A graph that records the queue length of each walk, and 0 for a scan."""
 
     def __init__(self, vectors: np.ndarray) -> None:
         self._vectors, self.queues = vectors.astype(np.float32), []
@@ -103,15 +101,36 @@ class RecordedGraph:
         nodes = np.argsort(-similarities, axis=1)[:, :count]
         return np.take_along_axis(similarities, nodes, 1), nodes
 
+    def scan(self, queries: np.ndarray, *, count: int, nodes: np.ndarray):
+        self.queues.append(0)
+        found = np.tile(nodes[:count], (len(queries), 1))
+        return np.zeros(found.shape, np.float32), found
 
-def test_few_deletions_cost_one_walk_and_no_scan(vectors: np.ndarray) -> None:
-    graph = RecordedGraph(vectors)
-    dead = np.random.default_rng(4).choice(ROWS, 200, replace=False)
+
+@pytest.mark.parametrize(
+    ("near", "others", "count", "ef", "queues"),
+    [
+        pytest.param(0, 200, COUNT, EF, [EF * ROWS // (ROWS - 200) + 32], id="one walk"),
+        pytest.param(60, 0, 8, 8, [8 * ROWS // (ROWS - 60) + 32, 99], id="a longer walk"),
+        pytest.param(1_000, 0, 8, 8, [8 * ROWS // (ROWS - 1_000) + 32, 95, 0], id="then a scan"),
+        pytest.param(
+            3_000, 0, COUNT, EF, [EF * ROWS // (ROWS - 3_000) + 32, 0], id="one and a scan"
+        ),
+        pytest.param(14_000, 0, COUNT, EF, [0], id="a scan at once"),
+    ],
+)
+def test_walks_go_on_until_a_scan_is_quicker(
+    vectors: np.ndarray, near: int, others: int, count: int, ef: int, queues: list[int]
+) -> None:
+    """Dead are the rows that are nearest to the query, or any other rows."""
+    graph, query = RecordedGraph(vectors), unit(1, 5)
+    dead = np.argsort(-(vectors.astype(np.float32) @ query[0]))[:near]
+    dead = np.append(dead, np.random.default_rng(4).choice(ROWS, others, replace=False))
     segment = FrozenSegment(graph, rows=ROWS)
-    _, rows = segment.search(unit(20, 5), count=COUNT, ef=EF, row_filter=without(dead, ROWS))
+    _, rows = segment.search(query, count=count, ef=ef, row_filter=without(dead, ROWS))
     assert not np.isin(rows, dead).any()
     assert (rows >= 0).all()
-    assert graph.queues == [EF * ROWS // (ROWS - 200) + 32]
+    assert graph.queues == queues
 
 
 def test_a_segment_that_missed_its_goal_is_searched_with_a_longer_queue(
@@ -160,32 +179,37 @@ def test_a_filter_passes_rows_of_a_shared_key_one_by_one(tmp_path: Path, kind: s
     assert rows[:, 0].tolist() == (dead ^ 1).tolist()
 
 
-def test_walks_end_where_a_scan_is_quicker() -> None:
-    per_place = frozen_segment.SCAN_ROWS_PER_QUEUE_PLACE
-    assert frozen_segment._walks(100, 100 * per_place) == []
-    assert frozen_segment._walks(100, 101 * per_place) == [100]
-    assert frozen_segment._walks(100, 4_000 * per_place) == [100, 1_000]
-
-
-def test_a_graph_that_misses_its_goal_gets_a_longer_queue(
-    segment: FrozenSegment, vectors: np.ndarray
-) -> None:
-    queries = unit(50, 11)
-    short = smallest_ef(segment, vectors, queries, shortest=8, recall=0.5, depth=8)
-    assert short.ef == 8
-    raised = smallest_ef(segment, vectors, queries, shortest=8, recall=0.99, depth=8)
-    assert raised.ef > 8
-    assert raised.recall >= 0.99
-
-
 def test_a_damaged_list_of_equal_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "base.index"
     built(np.repeat(unit(10, 12), 2, axis=0).astype(np.float16), path, PARAMETERS)
     good = np.load(tmp_path / "base.equal.npy")
-    for bad in (good[:, ::-1], good + 20, good[::-1], good.astype(np.float32), good[0]):
-        np.save(tmp_path / "base.equal.npy", bad)
+    for bad in (good[:, ::-1], good + 20, good[::-1], good.astype(np.float32), good[0], None):
+        if bad is None:
+            (tmp_path / "base.equal.npy").write_bytes(b"no array")
+        else:
+            np.save(tmp_path / "base.equal.npy", bad)
         with pytest.raises(BundleAltered, match=r"base\.equal\.npy"):
             open_segment(path, library="faiss", rows=20, nodes=10, dimension=DIMENSION)
-    (tmp_path / "base.equal.npy").write_bytes(b"no array")
-    with pytest.raises(BundleAltered, match=r"base\.equal\.npy"):
-        open_segment(path, library="faiss", rows=20, nodes=10, dimension=DIMENSION)
+
+
+def test_a_part_leaves_out_rows_below_the_mark_that_a_short_walk_does_not_find(
+    segment: FrozenSegment, vectors: np.ndarray
+) -> None:
+    numbers, queries, depth = 30_000 + np.arange(ROWS), unit(6, 15), 200
+    part = Part(
+        first=30_000,
+        stop=30_000 + ROWS,
+        rows=numbers,
+        segment=segment,
+        dead=Tombstones(size=ROWS),
+    )
+    best = numbers[np.argsort(-(queries @ vectors.astype(np.float32).T), axis=1)]
+    whole, _ = part.search(queries, count=depth, ef=300)
+    # For every second query, only the 20 best rows of this part are within the depth.
+    above = whole[:, 20].copy()
+    above[::2] = -1.0
+    _, rows = part.search(queries, count=depth, ef=300, above=above)
+    for line, (found, expected) in enumerate(zip(rows, best, strict=True)):
+        within = 20 if line % 2 else depth
+        assert np.isin(expected[:within], found).mean() > 0.95
+    assert (rows[1::2, FIRST_ROWS:] == -1).all()

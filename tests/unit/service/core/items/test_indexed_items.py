@@ -7,9 +7,10 @@ import numpy as np
 import orjson
 import pytest
 
-from service.core.bundle import item_files
+from service.core.bundle import content
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.bundle.item_files import INDEX, RECALL, ItemFiles
+from service.core.bundle.content import ITEM_RECALL
+from service.core.bundle.item_files import INDEX, ItemFiles
 from service.core.errors import BundleAltered
 from service.core.index.libraries import IndexParameters
 from service.core.items.item_memory import ItemMemory
@@ -57,7 +58,7 @@ def scanned(bundle: Bundle) -> ItemMemory:
 
 def test_many_items_get_an_index_whose_recall_is_measured(bundle: Bundle) -> None:
     facts = files_of(bundle).facts.index
-    assert facts is not None and facts.recall >= RECALL
+    assert facts is not None and facts.recall >= ITEM_RECALL
     assert (bundle.folder / INDEX).exists()
     manifest = orjson.loads((bundle.folder / "manifest.json").read_bytes())
     assert manifest["items"]["index"]["ef"] == facts.ef
@@ -65,7 +66,7 @@ def test_many_items_get_an_index_whose_recall_is_measured(bundle: Bundle) -> Non
 
 
 def test_few_items_have_none(tmp_path: Path) -> None:
-    few = bundle_of(tmp_path, item_files.INDEXED_ITEMS - 1)
+    few = bundle_of(tmp_path, content.INDEXED_ITEMS - 1)
     assert files_of(few).index is None
     assert not (few.folder / INDEX).exists()
 
@@ -73,7 +74,7 @@ def test_few_items_have_none(tmp_path: Path) -> None:
 def test_a_graph_that_misses_too_much_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(item_files, "RECALL", 1.01)
+    monkeypatch.setattr(content, "ITEM_RECALL", 1.01)
     missed = bundle_of(tmp_path, len(ITEMS))
     assert files_of(missed).index is None
     assert not (missed.folder / INDEX).exists()
