@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from service.core.bundle import irene_files, ranges
 from service.core.bundle.bundle import ENCODER, TOKENIZER
 from service.core.bundle.irene_files import NovelFiles
-from service.core.bundle.manifest import EncoderFacts, NovelFacts
+from service.core.bundle.manifest import EncoderFacts, NovelFacts, PredictorFacts
 from service.core.config import STRICT
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import BundleAltered, InvalidData, InvalidInput
@@ -39,7 +39,7 @@ from service.core.files.arrays import mapped
 from service.core.files.atomic import write_file
 from service.core.files.folder_facts import FileFacts, checked, read_document, verify_files
 from service.core.types import Halves
-from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
+from training.checkpoints.choices import UNCHOSEN, read_choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import RUN, metadata_of_run, read_run
 from training.datasets.dataset import Dataset
@@ -54,26 +54,13 @@ FUSION, RESIDUALS = "items", "items/residuals.npy"
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
-class PredictorDefaults:
-    """Inference settings stored with an encoder: tau, b (`depth`) and lambda (`memorization`).
+class PredictorDefaults(PredictorFacts):
+    """Inference settings stored with an encoder.
 
     `relevance` is the scale of the pairs' weights in the votes; None if it was not chosen.
     """
 
-    tau: ranges.Temperature
-    depth: ranges.Depth
-    memorization: ranges.Share
     relevance: Relevance | None = None
-
-    @classmethod
-    def of(cls, choices: Choices) -> PredictorDefaults:
-        """Return the settings that were chosen for a checkpoint on held-out rows."""
-        return cls(
-            tau=choices.tau,
-            depth=choices.depth,
-            memorization=choices.memorization,
-            relevance=choices.relevance,
-        )
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -246,9 +233,15 @@ def digest_of_items(dataset: Dataset) -> str:
     return hashlib.sha256("\0".join((*items.uids, *items.texts)).encode()).hexdigest()
 
 
-def predictor_defaults(checkpoint: Path) -> PredictorDefaults:
+def predictor_defaults(checkpoint: Path | None) -> PredictorDefaults:
     """Return the settings that `train` chose on held-out rows, or defaults if it chose none."""
-    return PredictorDefaults.of(read_choices(checkpoint) or UNCHOSEN)
+    chosen = UNCHOSEN if checkpoint is None else read_choices(checkpoint) or UNCHOSEN
+    return PredictorDefaults(
+        tau=chosen.tau,
+        depth=chosen.depth,
+        memorization=chosen.memorization,
+        relevance=chosen.relevance,
+    )
 
 
 def read_origin(checkpoint: Path) -> Origin | None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -84,22 +84,23 @@ class PredictorOptions:
     memorization: float | None = None
 
     def __post_init__(self) -> None:
-        if self.tau is not None and not LOWEST_TAU <= self.tau <= HIGHEST_TAU:
-            raise InvalidInput(
-                f"--tau must lie in {LOWEST_TAU:g}..{HIGHEST_TAU:g}, not {self.tau:g}"
-            )
-        if self.depth is not None and not 1 <= self.depth <= MOST_DEPTH:
-            raise InvalidInput(f"--depth must lie in 1..{MOST_DEPTH}, not {self.depth}")
-        if self.memorization is not None and not 0 <= self.memorization <= 1:
-            raise InvalidInput(f"--memorization must lie in 0..1, not {self.memorization:g}")
+        for name, low, high in (
+            ("tau", LOWEST_TAU, HIGHEST_TAU),
+            ("depth", 1, MOST_DEPTH),
+            ("memorization", 0, 1),
+        ):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise InvalidInput(f"--{name} must lie in {low:g}..{high:g}, not {value:g}")
 
     def over(self, defaults: PredictorDefaults) -> PredictorFacts:
         """Return the encoder's defaults, replaced by every option that was given."""
-        facts = PredictorFacts(
-            tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
+        return PredictorFacts(
+            **{
+                name: getattr(defaults, name) if given is None else given
+                for name, given in asdict(self).items()
+            }
         )
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        return replace(facts, **given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,13 @@ from export.encoder.irene import export_novel
 from export.encoder.onnx import trace
 from export.encoder.onnx_graph import require_one_file
 from export.encoder.parity import Parity, Tolerance, draw_sample, measure
-from export.encoder.quantize import QUANTIZATIONS, quantize
+from export.encoder.quantize import BATCH_INVARIANT, quantize
 from export.exported_encoder import (
     CARD,
     Description,
     ExportedEncoder,
     LabelFacts,
     Origin,
-    PredictorDefaults,
     digest_of,
     open_exported,
     predictor_defaults,
@@ -42,7 +41,6 @@ from service.core.files.atomic import new_folder, refuse_existing
 from service.core.files.folder_facts import file_facts
 from service.core.types import Role
 from training.checkpoints import reranker_folder
-from training.checkpoints.choices import UNCHOSEN
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.checkpoints.weights_digest import weights_digest
 from training.datasets.dataset import Dataset
@@ -100,11 +98,7 @@ def export_encoder(
             reranker_folder.copy(checkpoint, folder)
         description = Description(
             encoder=facts(encoder, folder, quantization=options.quantization, name=options.name),
-            predictor=(
-                PredictorDefaults.of(UNCHOSEN)
-                if checkpoint is None
-                else predictor_defaults(checkpoint)
-            ),
+            predictor=predictor_defaults(checkpoint),
             parity=parity.as_metrics(),
             libraries=versions(*LIBRARIES),
             files=file_facts(folder),
@@ -114,7 +108,7 @@ def export_encoder(
             weights=None if checkpoint is None else weights_digest(checkpoint),
         )
         write_description(description, folder)
-        write_model_card(description, folder)
+        (folder / CARD).write_text(model_card(description), encoding="utf-8")
     return open_exported(target)
 
 
@@ -147,7 +141,7 @@ def _export_graph(
         quantize(
             scratch / ENCODER,
             folder / ENCODER,
-            QUANTIZATIONS[options.quantization],
+            options.quantization,
             calibration=calibration_texts(fp32, dataset),
         )
         report(step, 2, 2)
@@ -199,7 +193,7 @@ def facts(
         dimension=encoder.dimension,
         max_tokens=encoder.max_tokens,
         quantization=quantization,
-        batch_invariant=QUANTIZATIONS[quantization].batch_invariant,
+        batch_invariant=BATCH_INVARIANT[quantization],
         query_prompt=encoder.prompts[Role.QUERY],
         label_prompt=encoder.prompts[Role.LABEL],
     )
@@ -218,13 +212,8 @@ def fingerprint(encoder: TorchEncoder, folder: Path) -> str:
     return digest.hexdigest()
 
 
-def write_model_card(description: Description, folder: Path) -> None:
-    """Write the card as README.md into the encoder's folder."""
-    (folder / CARD).write_text(model_card(description), encoding="utf-8")
-
-
 def model_card(description: Description) -> str:
-    """Return the card in Markdown."""
+    """Return the encoder's README.md."""
     facts, predictor = description.encoder, description.predictor
     size = description.files["encoder.onnx"].bytes / 1e6
     relevance = "" if predictor.relevance is None else f", relevance {predictor.relevance}"

@@ -52,12 +52,6 @@ def export_items(
     return ItemMemoryFacts(items=items, attended=choices.attended, digest=digest)
 
 
-def export_fusion(fusion: Fusion, folder: Path) -> None:
-    """Write the fusion's two graphs. Raises `ParityError` if they differ from torch."""
-    trace_fusion(fusion, folder)
-    check_fusion(fusion, folder)
-
-
 class _Part(nn.Module):  # type: ignore[misc]
     """A network that computes one function of a fusion."""
 
@@ -69,21 +63,20 @@ class _Part(nn.Module):  # type: ignore[misc]
         return self.function(*inputs)
 
 
-def trace_fusion(fusion: Fusion, folder: Path) -> None:
-    """Write the two graphs, for any number of items, into a folder that exists."""
+def export_fusion(fusion: Fusion, folder: Path) -> None:
+    """Write the two graphs, for any number of items, into a folder that exists.
+
+    Raises `ParityError` if they differ from torch.
+    """
     dimension, axes = fusion.out.out_features, {0: "items"}
     query, values = torch.randn(1, dimension), torch.randn(3, dimension)
     project = _Part(fusion, fusion.project)  # computed once per item, when it is stored
-    trace_script(
-        project,
-        {"values": values},
-        "projected",
-        folder / PROJECT,
-        axes={"values": axes, "projected": axes},
-    )
+    both = {"values": axes, "projected": axes}
+    trace_script(project, {"values": values}, "projected", folder / PROJECT, axes=both)
     fuse = _Part(fusion, lambda query, items: fusion.read(query, items[None]))
     example = {"query": query, "items": torch.randn(3, 2, dimension)}
     trace_script(fuse, example, "fused", folder / FUSE, axes={"items": axes})
+    check_fusion(fusion, folder)
 
 
 def check_fusion(fusion: Fusion, folder: Path) -> None:

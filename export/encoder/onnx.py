@@ -46,13 +46,16 @@ def trace(encoder: TorchEncoder, target: Path) -> None:
     modules = encoder.model.modules()
     bert = next((module for module in modules if isinstance(module, BertModel)), None)
     with quiet():
-        if bert is None:
-            _trace_plain(encoder, target)
-        else:
-            _trace_fused(encoder, bert, target)
+        graph = (
+            _traced(encoder, target) if bert is None else _traced_and_fused(encoder, bert, target)
+        )
+        simplify(graph)
+        # The tracer loses the dimension if pooling takes the first, the last or the largest token.
+        graph.set_columns(encoder.dimension)
+        graph.save(target, may_split=True)
 
 
-def _trace_plain(encoder: TorchEncoder, target: Path) -> None:
+def _traced(encoder: TorchEncoder, target: Path) -> OnnxGraph:
     dynamic = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
     program = torch.onnx.export(
         PooledEncoder(encoder.model).eval(),
@@ -65,10 +68,10 @@ def _trace_plain(encoder: TorchEncoder, target: Path) -> None:
     )
     _remove_stack_traces(program)
     program.save(target, external_data=encoder.size > LARGEST_FILE)
-    _simplify(OnnxGraph.read(target), encoder, target)
+    return OnnxGraph.read(target)
 
 
-def _trace_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> None:
+def _traced_and_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> OnnxGraph:
     """Export through TorchScript: the optimizer can fuse only graphs of this form."""
     axes = {0: "texts", 1: "tokens"}
     attention = bert.config._attn_implementation
@@ -90,7 +93,7 @@ def _trace_fused(encoder: TorchEncoder, bert: BertModel, target: Path) -> None:
         hidden_size=bert.config.hidden_size,
         opt_level=0,  # higher levels would fit the graph to this machine's CPU
     )
-    _simplify(OnnxGraph(optimized.model), encoder, target)
+    return OnnxGraph(optimized.model)
 
 
 def trace_script(
@@ -113,14 +116,6 @@ def trace_script(
             opset_version=17,
             dynamo=False,
         )
-
-
-def _simplify(graph: OnnxGraph, encoder: TorchEncoder, target: Path) -> None:
-    """Write a traced graph with fewer nodes, and declare its vectors' dimension."""
-    simplify(graph)
-    # The tracer loses the dimension if pooling takes the first, the last or the largest token.
-    graph.set_columns(encoder.dimension)
-    graph.save(target, may_split=True)
 
 
 def _example(encoder: TorchEncoder) -> dict[str, torch.Tensor]:

@@ -26,7 +26,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -45,38 +45,20 @@ CALIBRATION_TOKENS = 4096
 
 Scale = tuple[np.float32, np.uint8]  # and zero point
 
-
-class Quantization(NamedTuple):
-    """A kind of quantization.
-
-    `batch_invariant`: a text has the same vector in every batch, up to fp32 rounding.
-    """
-
-    name: str
-    batch_invariant: bool
-
-
-QUANTIZATIONS = {
-    "static-int8": Quantization("static-int8", True),
-    "int8": Quantization("int8", False),
-    "none": Quantization("none", True),
-}
+# Whether a text has the same vector in every batch, up to fp32 rounding, by quantization.
+BATCH_INVARIANT = {"static-int8": True, "int8": False, "none": True}
 
 
 def quantize(
-    fp32: Path,
-    target: Path,
-    quantization: Quantization,
-    *,
-    calibration: Sequence[list[int]] = (),
+    fp32: Path, target: Path, quantization: str, *, calibration: Sequence[list[int]] = ()
 ) -> None:
     """Write the quantized form of the graph at `fp32` to `target`.
 
     `calibration` are token ids of typical texts in random order, for `static-int8`.
     """
-    if quantization.name == "none":
+    if quantization == "none":
         shutil.copyfile(fp32, target)
-    elif quantization.name == "int8":
+    elif quantization == "int8":
         _quantize_dynamically(fp32, target)
     else:
         graph = OnnxGraph.read(fp32)
@@ -111,12 +93,16 @@ def quantize_statically(graph: OnnxGraph, texts: Sequence[list[int]]) -> None:
 
     `texts` are token ids to calibrate with: typical texts in random order.
     """
-    products = [node for node in graph.nodes if _is_product(graph, node)]
+    products = [
+        node
+        for node in graph.nodes
+        if node.op_type in ("MatMul", "Attention") and _is_matrix(graph, node.input[1])
+    ]
     observed = _observe(graph, {node.input[0] for node in products}, texts)
     for node in reversed(products):  # smoothing may change an earlier product's weights
         _quantize_product(graph, node, observed[node.input[0]])
     for node in list(graph.nodes):
-        if node.op_type == "Gather" and _matrix(graph, node.input[0]) is not None:
+        if node.op_type == "Gather" and _is_matrix(graph, node.input[0]):
             _quantize_embedding(graph, node)
 
 
@@ -147,16 +133,10 @@ def quantized_columns(weights: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _is_product(graph: OnnxGraph, node: NodeProto) -> bool:
-    """Whether a node multiplies activations by a constant matrix."""
-    return node.op_type in ("MatMul", "Attention") and _matrix(graph, node.input[1]) is not None
-
-
-def _matrix(graph: OnnxGraph, name: str) -> Floats | None:
+def _is_matrix(graph: OnnxGraph, name: str) -> bool:
+    """Whether a value is a constant matrix in fp32."""
     value = graph.constant(name)
-    if value is None or value.ndim != 2 or value.dtype != np.float32:
-        return None
-    return value.astype(np.float32)
+    return value is not None and value.ndim == 2 and value.dtype == np.float32
 
 
 def _observe(

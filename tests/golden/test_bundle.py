@@ -105,7 +105,3 @@ def test_deleting_one_of_its_labels_deletes_that_labels_rows(bundle: Bundle) -> 
     rows = np.array([texts.index("Kaffee am Morgen"), texts.index("breakfast outdoors")])
     columns, counts = view.votes(rows)
     assert (columns.tolist(), counts.tolist()) == ([view.labels.column("stove")], [0, 1])
-
-
-def test_the_fixture_is_small() -> None:
-    assert sum(path.stat().st_size for path in BUNDLE.rglob("*") if path.is_file()) < 50_000

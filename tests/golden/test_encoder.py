@@ -7,11 +7,13 @@ import pytest
 from rich.console import Console
 
 from export.bundle.build import BundleOptions, export_bundle
+from export.commands.options import PredictorOptions
 from export.exported_encoder import ExportedEncoder, open_exported
 from service.core.bundle.bundle import open_bundle
-from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
+from tests.golden.write_bundle import BUNDLE
 from tests.golden.write_encoder import ENCODER, FACTS, ORIGIN, PREDICTOR, label_keys
+from tests.golden.write_label_log import LOG
 from tests.support.tiny.bundles import LABELS
 from tests.support.tiny.export import tiny_dataset
 
@@ -43,9 +45,7 @@ def test_its_graph_still_returns_the_vectors_that_its_label_keys_were_made_from(
 
 def test_a_bundle_is_built_from_it(exported: ExportedEncoder, tmp_path: Path) -> None:
     defaults = exported.description.predictor
-    predictor = PredictorFacts(
-        tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
-    )
+    predictor = PredictorOptions().over(defaults)
     export_bundle(
         exported,
         tiny_dataset(),
@@ -60,5 +60,8 @@ def test_a_bundle_is_built_from_it(exported: ExportedEncoder, tmp_path: Path) ->
     assert bundle.novel.columns.tolist() == list(range(len(LABELS) - 1))
 
 
-def test_the_fixture_is_small() -> None:
-    assert sum(path.stat().st_size for path in ENCODER.rglob("*") if path.is_file()) < 50_000
+@pytest.mark.parametrize("fixture", [BUNDLE, ENCODER, LOG], ids=lambda fixture: fixture.name)
+def test_a_fixture_is_small(fixture: Path) -> None:
+    files = [path for path in fixture.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 50_000
+    assert fixture != LOG or [path.name for path in files] == ["labels.sqlite"]

@@ -46,9 +46,3 @@ def test_the_log_can_be_appended_to(copy: Path) -> None:
         (appended,) = appending.append([event("new")], encoder=ENCODER)
     assert appended.sequence == len(EVENTS) + 1
     assert Place(copy).ids(after=len(EVENTS)) == ["new"]
-
-
-def test_the_fixture_is_small() -> None:
-    files = [path for path in LOG.rglob("*") if path.is_file()]
-    assert [path.name for path in files] == ["labels.sqlite"]
-    assert files[0].stat().st_size < 50_000

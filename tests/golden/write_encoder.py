@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from export.encoder.export import write_model_card
+from export.encoder.export import model_card
 from export.exported_encoder import (
+    CARD,
     LABEL_KEYS,
     Description,
     LabelFacts,
@@ -65,7 +66,7 @@ def main() -> None:
             labels=LabelFacts(digest=digest_of(tiny_dataset()), keys=True, novel=novel.facts),
         )
         write_description(description, folder)
-        write_model_card(description, folder)
+        (folder / CARD).write_text(model_card(description), encoding="utf-8")
 
 
 def label_keys(encoder: OnnxEncoder) -> Halves:

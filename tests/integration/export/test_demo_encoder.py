@@ -9,9 +9,9 @@ from rich.console import Console
 from scipy.sparse import csr_matrix
 
 from export.bundle.build import BundleOptions, export_bundle
+from export.commands.options import PredictorOptions
 from export.exported_encoder import open_exported
 from service.core.bundle.bundle import open_bundle
-from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 from training.datasets import moby
@@ -43,9 +43,7 @@ def test_it_finds_the_synonyms_of_unseen_words(tmp_path: Path) -> None:
     """
     dataset, exported = sample(moby.load()), open_exported(FOLDER)
     defaults = exported.description.predictor
-    predictor = PredictorFacts(
-        tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
-    )
+    predictor = PredictorOptions().over(defaults)
     options = BundleOptions(predictor=predictor)
     export_bundle(exported, dataset, tmp_path / "sample", options=options, console=Console())
     evaluation = open_evaluation(

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from scipy.sparse import csr_matrix
 
 from export.bundle import build as export
 from export.bundle.build import BundleOptions, export_bundle
@@ -19,15 +18,16 @@ from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
+from service.core.index.choose_ef import ChosenEf
 from service.core.index.libraries import IndexParameters
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
-from tests.support.tiny.export import TinyReference, tiny_dataset
+from tests.support.tiny.export import TinyReference, tiny_dataset, without_labels
 from tests.support.tiny.reranker import tiny_reranker
-from training.datasets.dataset import Dataset, Texts
+from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
 
 OPTIONS = BundleOptions(
@@ -177,17 +177,20 @@ def test_an_interrupted_export_continues_where_it_stopped(
     assert entries(tmp_path) == {"bundle"}
 
 
+def test_a_recall_out_of_reach_is_an_error_that_says_what_is_reached(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = ChosenEf(ef=4096, recall=0.9, depth=10, queries=5)
+    monkeypatch.setattr(export, "measured_recall", lambda *_, **__: reached)
+    with pytest.raises(InvalidInput, match=r"ef 4096, has 0\.9000.*--ef-construction"):
+        build(recall=0.95)
+
+
 def test_an_existing_target_is_refused_before_any_work(build: Build, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     with pytest.raises(InvalidInput, match="exists already"):
         build()
     assert entries(tmp_path) == {"bundle"}
-
-
-def without_labels() -> Dataset:
-    train, shape = tiny_dataset().train, (len(INSTANCES), 0)
-    none = replace(train, labels_of=csr_matrix(shape), filtered=csr_matrix(shape, dtype=bool))
-    return Dataset(name="empty", train=none, test=none, labels=Texts(uids=(), texts=()))
 
 
 @pytest.mark.parametrize(

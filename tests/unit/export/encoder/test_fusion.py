@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from export.encoder.fusion import check_fusion, export_fusion  # noqa: E402
-from service.core.errors import ParityError  # noqa: E402
-from service.core.items.fusion import OnnxFusion  # noqa: E402
-from training.systems.oak.fusion import Fusion  # noqa: E402
+from export.encoder.fusion import check_fusion, export_fusion
+from service.core.errors import ParityError
+from service.core.items.fusion import OnnxFusion
+from training.systems.oak.fusion import Fusion
 
 DIMENSION = 8
 

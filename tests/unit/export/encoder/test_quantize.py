@@ -7,18 +7,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from export.encoder.onnx_graph import OnnxGraph
 from export.encoder.quantize import (
-    QUANTIZATIONS,
+    BATCH_INVARIANT,
     activation_scale,
     quantize,
     quantize_statically,
     quantized_columns,
     smoothing_factors,
 )
+from tests.support.tiny.graphs import graph_of
 
 WIDTH, TOKENS = 64, 50
 VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # sums 8-bit products in 32 bits
@@ -28,18 +29,10 @@ VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # sums 8-bit products in 32 
 def fp32(tmp_path: Path) -> Path:
     """A graph that multiplies its input [n, 64] by a fixed matrix."""
     matrix = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "matrix"], ["y"])],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", WIDTH])],
-        [numpy_helper.from_array(matrix, "matrix")],
-    )
-    path = tmp_path / "fp32.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
+    product = [helper.make_node("MatMul", ["x", "matrix"], ["y"])]
+    model = graph_of(product, {"x": ["n", WIDTH]}, {"y": ["n", WIDTH]}, {"matrix": matrix})
+    onnx.save(model, tmp_path / "fp32.onnx")
+    return tmp_path / "fp32.onnx"
 
 
 def output(model: str | bytes, **inputs: np.ndarray) -> np.ndarray:
@@ -48,13 +41,13 @@ def output(model: str | bytes, **inputs: np.ndarray) -> np.ndarray:
 
 
 def test_none_copies_the_graph(fp32: Path, tmp_path: Path) -> None:
-    quantize(fp32, tmp_path / "same.onnx", QUANTIZATIONS["none"])
+    quantize(fp32, tmp_path / "same.onnx", "none")
     assert (tmp_path / "same.onnx").read_bytes() == fp32.read_bytes()
 
 
 def test_int8_is_a_third_of_the_size_and_close(fp32: Path, tmp_path: Path) -> None:
     target = tmp_path / "int8.onnx"
-    quantize(fp32, target, QUANTIZATIONS["int8"])
+    quantize(fp32, target, "int8")
     assert target.stat().st_size < fp32.stat().st_size / 3
     x = np.random.default_rng(1).standard_normal((5, WIDTH)).astype(np.float32)
     exact, close = output(str(fp32), x=x), output(str(target), x=x)
@@ -72,24 +65,24 @@ def test_int8_is_a_third_of_the_size_and_close(fp32: Path, tmp_path: Path) -> No
 def test_an_int8_vector_depends_on_the_other_texts_of_its_batch(fp32: Path, tmp_path: Path) -> None:
     """Rows of a batch share one activation scale, so a large row makes small ones less precise."""
     target = tmp_path / "int8.onnx"
-    quantize(fp32, target, QUANTIZATIONS["int8"])
+    quantize(fp32, target, "int8")
     small = np.full((1, WIDTH), 0.01, np.float32) * np.linspace(-1, 1, WIDTH, dtype=np.float32)
     alone = output(str(target), x=small)
     batch = np.concatenate([small, 100 * np.ones((1, WIDTH), np.float32)])
     in_batch = output(str(target), x=batch)
     assert not np.allclose(alone[0], in_batch[0], atol=1e-4)
-    assert not QUANTIZATIONS["int8"].batch_invariant
-    assert QUANTIZATIONS["none"].batch_invariant
+    assert not BATCH_INVARIANT["int8"]
+    assert BATCH_INVARIANT["none"]
 
 
 def test_the_advice_to_preprocess_is_suppressed_only_while_quantizing(
     fp32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quantize(fp32, tmp_path / "int8.onnx", QUANTIZATIONS["int8"])
+    quantize(fp32, tmp_path / "int8.onnx", "int8")
     assert "pre-processing" not in caplog.text
     assert logging.getLogger().filters == []
     with pytest.raises(Exception, match="nowhere"):
-        quantize(tmp_path / "nowhere.onnx", tmp_path / "x.onnx", QUANTIZATIONS["int8"])
+        quantize(tmp_path / "nowhere.onnx", tmp_path / "x.onnx", "int8")
     assert logging.getLogger().filters == []
 
 
@@ -98,22 +91,19 @@ def test_the_advice_to_preprocess_is_suppressed_only_while_quantizing(
 
 def embedded_product(weights: np.ndarray, table: np.ndarray) -> OnnxGraph:
     """A graph that looks token ids up in `table` [v, k] and multiplies by `weights` [k, n]."""
-    ids = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"])
-        for name in ("input_ids", "attention_mask")
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "weights"], ["y"]),
     ]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["table", "input_ids"], ["x"]),
-            helper.make_node("MatMul", ["x", "weights"], ["y"]),
-        ],
-        "product",
-        ids,
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "t", weights.shape[1]])],
-        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(table, "table")],
+    model = graph_of(
+        nodes,
+        {"input_ids": ["n", "t"], "attention_mask": ["n", "t"]},
+        {"y": ["n", "t", weights.shape[1]]},
+        {"weights": weights, "table": table},
+        input_ids=TensorProto.INT64,
+        attention_mask=TensorProto.INT64,
     )
-    opsets = [helper.make_opsetid("", 17)]
-    return OnnxGraph(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    return OnnxGraph(model)
 
 
 def vectors(graph: OnnxGraph, ids: np.ndarray) -> np.ndarray:
