@@ -19,6 +19,7 @@ from service.core.types import Role
 from tests.support.tiny.encoder import tiny_facts, write_tiny_encoder
 from tests.support.tiny.items import ITEMS, tiny_items
 from tests.support.tiny.novel import tiny_novel
+from tests.support.tiny.reranker import tiny_reranker
 
 LABELS = {
     "boots": "hiking boots",
@@ -112,8 +113,6 @@ def _with_options(
         keys = content.keys[len(content.instance_texts) + columns]
         content = replace(content, novel=tiny_novel(source, keys, columns, seed=novel))
     if reranked is not None:
-        from tests.support.tiny.reranker import tiny_reranker  # needs the extra `training`
-
         texts = list(content.label_texts)
         reranker = tiny_reranker(source, texts, content.predictor, candidates=reranked)
         content = replace(content, reranker=reranker)

@@ -12,11 +12,12 @@ from string import ascii_lowercase, digits
 from zlib import crc32
 
 import numpy as np
-from onnx import TensorProto, checker, helper, numpy_helper, save
+from onnx import TensorProto, helper, save
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from service.core.bundle.manifest import EncoderFacts
 from service.core.types import Floats, Role
+from tests.support.tiny.graphs import graph_of
 
 DIMENSION = 16
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]")
@@ -37,10 +38,7 @@ def write_tiny_encoder(
     """
     folder.mkdir(parents=True, exist_ok=True)
     letters = np.random.default_rng(seed).standard_normal((len(VOCABULARY), dimension))
-    model = _graph(letters.astype(np.float32))
-    if positions is not None:
-        _limit(model, positions)
-    save(model, folder / "encoder.onnx")
+    save(_graph(letters.astype(np.float32), positions), folder / "encoder.onnx")
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
 
 
@@ -69,14 +67,25 @@ def tiny_facts(*, dimension: int = DIMENSION, max_tokens: int = 32, **changed) -
     return EncoderFacts(dimension=dimension, max_tokens=max_tokens, **{**facts, **changed})
 
 
-def _graph(letters: Floats):
+def _graph(letters: Floats, positions: int | None):
     """Build the ONNX model: gather [n, t, d], mean over the mask [n, d], L2 norm [n, d]."""
-
-    def constant(name, value):
-        return numpy_helper.from_array(value, name)
-
+    constants = {
+        "letters": letters,
+        "last_axis": np.array([-1], np.int64),
+        "token_axis": np.array([1], np.int64),
+    }
+    embedding = [helper.make_node("Gather", ["letters", "input_ids"], ["embedded"])]
+    if positions is not None:  # adds zeros from a table that limits the number of tokens
+        constants["positions"] = np.zeros((positions, 1), np.float32)
+        constants["first"] = np.zeros(1, np.int64)
+        embedding = [
+            helper.make_node("Gather", ["letters", "input_ids"], ["letters_of_tokens"]),
+            helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+            helper.make_node("Slice", ["positions", "first", "length", "first"], ["present"]),
+            helper.make_node("Add", ["letters_of_tokens", "present"], ["embedded"]),
+        ]
     nodes = [
-        helper.make_node("Gather", ["letters", "input_ids"], ["embedded"]),
+        *embedding,
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask_per_token"]),
         helper.make_node("Mul", ["embedded", "mask_per_token"], ["counted"]),
@@ -86,42 +95,14 @@ def _graph(letters: Floats):
         helper.make_node("LpNormalization", ["mean"], ["vectors"], axis=-1, p=2),
     ]
     text_by_token = ["texts", "tokens_per_text"]
-    graph = helper.make_graph(
+    return graph_of(
         nodes,
-        "tiny-encoder",
-        inputs=[
-            helper.make_tensor_value_info(name, TensorProto.INT64, text_by_token)
-            for name in ("input_ids", "attention_mask")
-        ],
-        outputs=[
-            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["texts", letters.shape[1]])
-        ],
-        initializer=[
-            constant("letters", letters),
-            constant("last_axis", np.array([-1], np.int64)),
-            constant("token_axis", np.array([1], np.int64)),
-        ],
+        {"input_ids": text_by_token, "attention_mask": text_by_token},
+        {"vectors": ["texts", letters.shape[1]]},
+        constants,
+        input_ids=TensorProto.INT64,
+        attention_mask=TensorProto.INT64,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    checker.check_model(model)
-    return model
-
-
-def _limit(model, positions: int) -> None:
-    """Add a table of zeros [positions, 1] to the embedded tokens, which limits their number."""
-    model.graph.initializer.append(
-        numpy_helper.from_array(np.zeros((positions, 1), np.float32), "positions")
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "first"))
-    nodes = list(model.graph.node)
-    nodes[0].output[0] = "letters_of_tokens"
-    nodes[1:1] = [
-        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
-        helper.make_node("Slice", ["positions", "first", "length", "first"], ["present"]),
-        helper.make_node("Add", ["letters_of_tokens", "present"], ["embedded"]),
-    ]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
 
 
 class TrigramEncoder:

@@ -1,5 +1,6 @@
 """A substitute for a torch encoder, and the tiny catalog as a data set."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,10 @@ def tiny_dataset(catalogue: Catalogue | None = None) -> Dataset:
     )
     labels = Texts(uids=tuple(catalogue.labels), texts=tuple(catalogue.labels.values()))
     return Dataset(name="outdoor goods", train=split, test=split, labels=labels)
+
+
+def without_labels() -> Dataset:
+    """Return the tiny data set without its labels."""
+    train, none = tiny_dataset().train, (len(tiny_dataset().train), 0)
+    split = replace(train, labels_of=csr_matrix(none), filtered=csr_matrix(none, dtype=bool))
+    return Dataset(name="empty", train=split, test=split, labels=Texts(uids=(), texts=()))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto, checker, helper, numpy_helper, save_model
+from onnx import helper, save_model
 
 from service.core.bundle import item_files
 from service.core.bundle.item_files import FUSE, PROJECT, ItemFiles
@@ -15,8 +15,7 @@ from service.core.bundle.manifest import ItemFacts
 from service.core.encoding.encoder import Encoder, encode
 from service.core.types import Halves, Role
 from tests.support.tiny.encoder import DIMENSION
-
-Shape = Sequence[str | int]
+from tests.support.tiny.graphs import graph_of
 
 ITEMS = {"camp": "camping", "feet": "footwear", "light": "lamp light", "water": "water drinks"}
 
@@ -34,31 +33,13 @@ def write_fusion(folder: Path, *, dimension: int = DIMENSION) -> None:
         helper.make_node("Add", ["query", "all"], ["sum"]),
         helper.make_node("LpNormalization", ["sum"], ["fused"], axis=-1, p=2),
     ]
-    _save(folder / PROJECT, twice, {"values": ["m", dimension]}, {"projected": item})
-    _save(folder / FUSE, total, {"query": [1, dimension], "items": item}, {"fused": [1, dimension]})
-
-
-def _save(
-    path: Path,
-    nodes: Sequence[NodeProto],
-    inputs: Mapping[str, Shape],
-    outputs: Mapping[str, Shape],
-) -> None:
-    graph = helper.make_graph(
-        nodes,
-        "tiny-fusion",
-        *(
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends]
-            for ends in (inputs.items(), outputs.items())
-        ),
-        initializer=[
-            numpy_helper.from_array(np.array([0], np.int64), "first"),
-            numpy_helper.from_array(np.array([1], np.int64), "middle"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    checker.check_model(model)
-    save_model(model, str(path))
+    zero_and_one = {"first": np.array([0], np.int64), "middle": np.array([1], np.int64)}
+    fused = {"query": [1, dimension], "items": item}, {"fused": [1, dimension]}
+    for path, graph in (
+        (PROJECT, (twice, {"values": ["m", dimension]}, {"projected": item}, zero_and_one)),
+        (FUSE, (total, *fused, zero_and_one)),
+    ):
+        save_model(graph_of(*graph), str(folder / path))
 
 
 def item_files_of(

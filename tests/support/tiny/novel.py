@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, checker, helper, numpy_helper, save_model
+from onnx import TensorProto, helper, save_model
 
 from service.core.bundle import irene_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.manifest import NovelFacts, Refinement
 from service.core.types import Halves, Rows
 from tests.support.tiny.encoder import DIMENSION
+from tests.support.tiny.graphs import graph_of
 
 FACTS = NovelFacts(
     combiner="sum",
@@ -30,22 +31,14 @@ def write_combiner(path: Path, *, dimension: int = DIMENSION) -> None:
         helper.make_node("Add", ["texts", "all"], ["sum"]),
         helper.make_node("LpNormalization", ["sum"], ["vectors"], axis=-1, p=2),
     ]
-    graph = helper.make_graph(
+    matrix = ["n", dimension]
+    model = graph_of(
         nodes,
-        "tiny-sum",
-        inputs=[
-            helper.make_tensor_value_info("texts", TensorProto.FLOAT, ["n", dimension]),
-            helper.make_tensor_value_info("classifiers", TensorProto.FLOAT, ["n", "m", dimension]),
-            helper.make_tensor_value_info("present", TensorProto.BOOL, ["n", "m"]),
-        ],
-        outputs=[helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["n", dimension])],
-        initializer=[
-            numpy_helper.from_array(np.array([-1], np.int64), "last"),
-            numpy_helper.from_array(np.array([1], np.int64), "middle"),
-        ],
+        {"texts": matrix, "classifiers": ["n", "m", dimension], "present": ["n", "m"]},
+        {"vectors": matrix},
+        {"last": np.array([-1], np.int64), "middle": np.array([1], np.int64)},
+        present=TensorProto.BOOL,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    checker.check_model(model)
     save_model(model, str(path))
 
 

@@ -1,68 +1,79 @@
-"""A reranker for tiny bundles: trees that learned an invented rule, so that orders change."""
+"""A reranker for tiny bundles: a few manual trees whose order differs from the memory's."""
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from service.core.bundle import reranker_files
 from service.core.bundle.manifest import PredictorFacts, RerankerFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.prediction.reranking.features import FEATURES
+from service.core.prediction.reranking.reranker import INPUT, OUTPUT
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Doubles, Floats
-from training.reranking.trees import LearnedTrees, as_onnx, learn_trees
+from tests.support.tiny.graphs import graph_of
 
-TREES = 12
+# Each tree compares one feature with a threshold: long labels with rare words and few clicks win.
+TREES = [
+    *(("trigrams of the label", float(at), -0.35, 0.45) for at in range(6, 15)),
+    *(("words, rarity", at / 2, -0.25, 0.3) for at in range(1, 6)),
+    *(("label frequency", at / 4, 0.55, -0.4) for at in range(1, 5)),
+]
 
 
 class SumOfFeatures:
     """Replaces trees if a test compares answers: every feature changes the sum."""
 
-    def __init__(self) -> None:
-        self.read: list[Floats] = []
-
     def scores(self, features: Floats) -> Doubles:
-        self.read.append(features)
         return features.astype(np.float64) @ np.linspace(-1.0, 1.0, features.shape[1])
 
 
-def taste(features: Floats) -> Doubles:
-    """Prefer long labels with rare words and few clicks, which a memory would not rank first."""
-    chosen = ("trigrams of the label", "words, rarity", "label frequency")
-    long, rare, frequency = (features[:, FEATURES.index(name)] for name in chosen)
-    return np.asarray(long + rare - 3.0 * frequency, np.float64)
-
-
-@cache
-def tiny_trees(*, seed: int = 0) -> LearnedTrees:
-    """Return trees that learned the rule of `taste` from random features."""
-    rng = np.random.default_rng(seed)
-    features = (rng.random((4_000, len(FEATURES))) * 20.0).astype(np.float32)
-    liked = taste(features)
-    positive = liked > np.quantile(liked, 0.8)
-    return learn_trees(features, positive, [20] * 200, names=FEATURES, trees=TREES, seed=seed)
+def write_trees(path: Path) -> Path:
+    """Write the graph of `TREES`: features [k, F] -> sums [k, 1]. Node 0 is the root of a tree."""
+    nodes = [(tree, node) for tree in range(len(TREES)) for node in range(3)]
+    leaves = [(tree, node) for tree, node in nodes if node]
+    ensemble = helper.make_node(
+        "TreeEnsembleRegressor",
+        [INPUT],
+        [OUTPUT],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_treeids=[tree for tree, _ in nodes],
+        nodes_nodeids=[node for _, node in nodes],
+        nodes_modes=["LEAF" if node else "BRANCH_LEQ" for _, node in nodes],
+        nodes_featureids=[0 if node else FEATURES.index(TREES[tree][0]) for tree, node in nodes],
+        nodes_values=[0.0 if node else TREES[tree][1] for tree, node in nodes],
+        nodes_truenodeids=[0 if node else 1 for _, node in nodes],
+        nodes_falsenodeids=[0 if node else 2 for _, node in nodes],
+        target_treeids=[tree for tree, _ in leaves],
+        target_nodeids=[node for _, node in leaves],
+        target_ids=[0] * len(leaves),
+        target_weights=[TREES[tree][1 + node] for tree, node in leaves],
+    )
+    features, scores = {INPUT: [None, len(FEATURES)]}, {OUTPUT: [None, 1]}
+    onnx.save(graph_of([ensemble], features, scores), path)
+    return path
 
 
 def tiny_reranker(
-    source: Path, labels: list[str], predictor: PredictorFacts, *, candidates: int, seed: int = 0
+    source: Path, labels: list[str], predictor: PredictorFacts, *, candidates: int
 ) -> RerankerFiles:
     """Return the files of a reranker of `candidates` labels, with its graph in `source`."""
-    path = source / "trees.onnx"
-    path.write_bytes(as_onnx(tiny_trees(seed=seed).booster, trees=TREES).SerializeToString())
     rarity = WordRarity.among(labels)
     return reranker_files.with_fingerprint(
         RerankerFiles(
             facts=RerankerFacts(
                 candidates=candidates,
                 features=list(FEATURES),
-                trees=TREES,
+                trees=len(TREES),
                 slope=0.8,
                 intercept=-1.5,
                 unknown_rarity=rarity.unknown,
                 predictor=predictor,
             ),
-            trees=path,
+            trees=write_trees(source / "trees.onnx"),
             words=rarity.hashes,
             rarity=rarity.rarity,
         )

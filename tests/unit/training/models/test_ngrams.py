@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from export.encoder.onnx import trace
-from export.encoder.quantize import QUANTIZATIONS, quantize
+from export.encoder.quantize import quantize
 from service.core.config import parse
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidConfig, InvalidInput
@@ -171,7 +171,7 @@ def test_the_exported_graph_reads_them_too(
         quantize(
             tmp_path / "fp32.onnx",
             tmp_path / "encoder.onnx",
-            QUANTIZATIONS[quantization],
+            quantization,
             calibration=encoder.tokenizer(TEXTS)["input_ids"],
         )
         opened = OnnxEncoder(tmp_path, tiny_facts(dimension=DIMENSION, max_tokens=32))

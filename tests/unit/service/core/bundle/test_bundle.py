@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.bundle import open_bundle
 from service.core.bundle.label_details import Details, dump
-from service.core.errors import BundleAltered, BundleError, BundleMissing, InvalidInput
-from service.core.files import text_store
-from service.core.index.frozen_segment import build_segment
+from service.core.errors import BundleAltered, BundleMissing, InvalidInput
 from service.core.index.libraries import IndexParameters, load_library
-from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, sign_again
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.bundles import make_bundle as write
 
 FILES = (
@@ -57,6 +55,8 @@ def test_an_opened_bundle_has_the_written_content(make_bundle: Callable[..., Pat
     assert list(bundle.label_ids) == list(LABELS)
     assert list(bundle.label_texts) == list(LABELS.values())
     assert [bundle.label_ids.find(label_id) for label_id in LABELS] == list(range(len(LABELS)))
+    assert (facts.version, facts.memory.version, facts.log) == (1, 0, "")
+    assert bundle.label_details.at(0) == Details()
     assert bundle.keys.dtype == np.float16
     assert np.linalg.norm(bundle.keys.astype(np.float32), axis=1) == pytest.approx(1, abs=2e-3)
     assert bundle.segment.rows == len(INSTANCES) + len(LABELS)
@@ -75,26 +75,12 @@ def test_the_manifest_lists_every_file_and_none_holds_a_path_of_the_machine(
     assert set(open_bundle(tiny_bundle_folder).manifest.files) == set(FILES)
 
 
-def test_an_exported_bundle_has_no_label_details(trigram_bundle: Bundle) -> None:
-    assert trigram_bundle.label_details.at(0) == Details()
-    facts = trigram_bundle.manifest
-    assert (facts.version, facts.memory.version, facts.log) == (1, 0, "")
-
-
 def test_label_details_are_read_by_column(detailed: Path) -> None:
     bundle = open_bundle(detailed)
     details = [bundle.label_details.at(column) for column in range(len(LABELS))]
     assert details == [TENT if label_id == "tent" else Details() for label_id in LABELS]
     assert set(bundle.manifest.files) == {*FILES, *DETAILS}
     assert (bundle.manifest.memory.version, bundle.manifest.log) == (7, "0f" * 16)
-
-
-def test_label_details_of_another_number_of_labels_are_refused(
-    make_bundle: Callable[..., Path],
-) -> None:
-    folder = make_bundle(label_details=[dump(TENT)])
-    with pytest.raises(BundleAltered, match="labels/details holds 1 texts, expected 6"):
-        open_bundle(folder)
 
 
 @pytest.mark.skipif(find_spec("hnswlib") is None, reason="hnswlib is not installed")
@@ -131,36 +117,6 @@ def test_a_path_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
             open_bundle(place)
 
 
-def _shorter(folder: Path, name: str) -> None:
-    np.save(folder / name, np.load(folder / name)[:-1])
-
-
-def _another_index(folder: Path, name: str) -> None:
-    build_segment(
-        np.load(folder / "keys.npy")[:3], IndexParameters(m=8), folder / name, lambda done: None
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "exchange"),
-    [
-        ("keys.npy", _shorter),
-        ("values/indptr.npy", _shorter),
-        ("values/indices.npy", lambda folder, name: np.save(folder / name, np.zeros(99, np.int32))),
-        ("labels/texts", lambda folder, name: text_store.write(folder / name, ["only one"])),
-        ("segments/base.index", _another_index),
-    ],
-)
-def test_files_that_contradict_each_other_are_refused_despite_correct_checksums(
-    tiny_bundle_folder: Path, tmp_path: Path, name: str, exchange: Callable[[Path, str], None]
-) -> None:
-    copy = Path(shutil.copytree(tiny_bundle_folder, tmp_path / "bundle"))
-    exchange(copy, name)
-    sign_again(copy)
-    with pytest.raises(BundleError, match=re.escape(Path(name).name)):
-        open_bundle(copy)
-
-
 # Writing ---------------------------------------------------------------------------------
 
 
@@ -171,17 +127,13 @@ def test_an_existing_target_is_refused(make_bundle: Callable[..., Path], tmp_pat
     assert list((tmp_path / "bundle").iterdir()) == []
 
 
-@pytest.mark.parametrize("exception", [MemoryError, KeyboardInterrupt])
 def test_a_failure_while_writing_leaves_no_files(
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    exception: type[BaseException],
+    make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:
-        raise exception
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(load_library("faiss"), "build", die)
-    with pytest.raises(exception):
+    with pytest.raises(KeyboardInterrupt):
         make_bundle()
     assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,8 @@ from service.core.bundle.label_details import Details, dump
 from service.core.changes import DeleteLabel
 from service.core.errors import BundleAltered
 from service.core.files import text_store
+from service.core.index.frozen_segment import build_segment
+from service.core.index.libraries import IndexParameters
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from tests.support.tiny.bundles import (
@@ -101,6 +103,11 @@ def another_metric(folder: Path) -> None:
     faiss.write_index(index, path)
 
 
+def another_size(folder: Path) -> None:
+    keys = np.load(folder / "keys.npy")[:3]
+    build_segment(keys, IndexParameters(m=8), folder / "segments/base.index", lambda done: None)
+
+
 SIX = [f"text {n}".encode() for n in range(6)]
 
 
@@ -135,6 +142,9 @@ SIX = [f"text {n}".encode() for n in range(6)]
         number("reranker/rarity.npy", 0, np.nan),
         number("reranker/rarity.npy", 0, -1.0),
         number("reranker/words.npy", 0, 2**64 - 1),
+        array("keys.npy", np.zeros((13, 16), np.float16), "keys.npy holds"),
+        array("values/indptr.npy", np.zeros(8, np.int64), "indptr.npy holds"),
+        array("values/indices.npy", np.zeros(99, np.int32), "indices.npy holds"),
         array("novel/columns.npy", np.array([0, 1, 1, 2, 3]), "columns.npy is not ascending"),
         array("novel/classifiers.npy", np.zeros((5, 3), np.float16), "classifiers.npy .*expected"),
         array("items/keys.npy", np.zeros((len(ITEMS), 3), np.float16), "items/keys.npy"),
@@ -143,6 +153,7 @@ SIX = [f"text {n}".encode() for n in range(6)]
         array("reranker/words.npy", np.arange(12, dtype=np.uint64)[::-1], "not ascending"),
         array("reranker/words.npy", np.zeros((12, 1), np.uint64), "words.npy holds"),
         array("reranker/rarity.npy", np.zeros(3), r"rarity.npy holds float64 \[3\]"),
+        texts("labels/texts", *SIX[:1]),
         texts("labels/texts", *SIX[:5], b"\xff\xfe"),
         texts("labels/texts", *SIX[:4], b"\xc3", b"\xa4"),
         texts("labels/ids", *SIX[:5], b"\xc3"),
@@ -152,7 +163,9 @@ SIX = [f"text {n}".encode() for n in range(6)]
         row_map(10**9),
         row_map(-1),
         row_map(1, 1),
+        texts("labels/details", *SIX[:1]),
         pytest.param("base.index", another_metric, id="another metric"),
+        pytest.param("base.index", another_size, id="another size"),
     ],
 )
 def test_what_answering_relies_on_is_verified_at_open(

@@ -71,11 +71,6 @@ def changed(document: dict[str, Any], path: Key, value: object) -> dict[str, Any
     return {**document, name: inner}
 
 
-def test_a_manifest_is_read_as_it_was_written(tmp_path: Path, facts: Manifest) -> None:
-    manifest.write(facts, tmp_path)
-    assert manifest.read(tmp_path) == facts
-
-
 @settings(max_examples=30)
 @given(
     tau=st.floats(min_value=1e-6, max_value=1e6),
@@ -128,15 +123,6 @@ def test_the_order_of_the_keys_does_not_matter(folder: Path) -> None:
     assert manifest.read(folder) == before
 
 
-def test_any_edited_number_is_detected(folder: Path) -> None:
-    written = orjson.loads((folder / FILE_NAME).read_bytes())
-    for path in numbers(written):
-        if path != ("version",):
-            (folder / FILE_NAME).write_bytes(orjson.dumps(changed(written, path, 3.25)))
-            with pytest.raises(BundleAltered, match=r"manifest\.json differs from its own che"):
-                manifest.read(folder)
-
-
 def test_every_flipped_bit_is_detected_or_changes_nothing(folder: Path, facts: Manifest) -> None:
     """A flip may go unnoticed only in white space or in the letter case of an escape sequence."""
     manifest.write(facts, folder)
@@ -151,7 +137,7 @@ def test_every_flipped_bit_is_detected_or_changes_nothing(folder: Path, facts: M
             assert FILE_NAME in str(error)
 
 
-@pytest.mark.parametrize("version", [0, 2, 4, "1", None])
+@pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_is_unsupported(
     folder: Path, document: dict[str, Any], version: object
 ) -> None:
@@ -164,52 +150,34 @@ def test_another_version_is_unsupported(
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "said"),
-    [
-        *(
-            (content, BundleUnsupported, "does not describe a keymatch-bundle")
-            for content in (b"[]", b"null", b"3", b"{}", b'{"format": "other"}')
-        ),
-        *(
-            (content, BundleAltered, r"manifest\.json is not JSON")
-            for content in (b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50)
-        ),
-    ],
-)
-def test_other_content_is_refused(
-    folder: Path, content: bytes, error: type[Exception], said: str
-) -> None:
-    (folder / FILE_NAME).write_bytes(content)
-    with pytest.raises(error, match=said):
-        manifest.read(folder)
-
-
-def test_a_manifest_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).mkdir()
-    with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read"):
-        manifest.read(tmp_path)
-
-
-def test_a_manifest_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / FILE_NAME).open("wb") as file:
+def test_other_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    for content in (b"[]", b"null", b"3", b"{}", b'{"format": "other"}'):
+        path.write_bytes(content)
+        with pytest.raises(BundleUnsupported, match="does not describe a keymatch-bundle"):
+            manifest.read(tmp_path)
+    for content in (b"", b"{", b"\xff\xfe", b'{"format": NaN}', b"\x00" * 50):
+        path.write_bytes(content)
+        with pytest.raises(BundleAltered, match=r"manifest\.json is not JSON"):
+            manifest.read(tmp_path)
+    with path.open("wb") as file:
         file.truncate(2**30)
     with pytest.raises(BundleAltered, match="has more than 16777216 bytes"):
+        manifest.read(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(BundleMissing, match=r"manifest\.json cannot be read"):
         manifest.read(tmp_path)
 
 
 # Ranges ---------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_number_is_tried(document: dict[str, Any]) -> None:
-    tried = {path[0] for path in numbers(document)}
-    parts = {"encoder", "memory", "index", "predictor", "novel", "items"}
-    assert tried == parts | {"version", "files", "learned", "metrics", "reranker"}
-
-
 def test_a_number_that_cannot_be_one_is_refused_by_its_name(
     folder: Path, document: dict[str, Any]
 ) -> None:
+    parts = {"encoder", "memory", "index", "predictor", "novel", "items", "learned", "reranker"}
+    assert {path[0] for path in numbers(document)} == parts | {"version", "files", "metrics"}
     for path in numbers(document):
         for value in (*NEVER, *(() if path[-1] in NEGATIVE else (-1,))):
             if path[0] == "metrics" and value in (2**63, 1e308, -1):
@@ -251,8 +219,6 @@ def test_numbers_that_are_not_refused_are_harmless(folder: Path, document: dict[
     ("where", "value", "said"),
     [
         ("predictor.tau", 0, "greater than or equal to 0.000001"),
-        ("predictor.tau", -1, "greater than or equal to 0.000001"),
-        ("predictor.tau", "0.1", "valid number"),
         ("predictor.depth", 10**9, "less than or equal to 2000"),
         ("predictor.depth", 0, "greater than or equal to 1"),
         ("predictor.memorization", 1.5, "less than or equal to 1"),
@@ -261,15 +227,12 @@ def test_numbers_that_are_not_refused_are_harmless(folder: Path, document: dict[
         ("encoder.max_tokens", 10**9, "less than or equal to 32768"),
         ("encoder.dimension", 10**9, "less than or equal to 16384"),
         ("encoder.dimension", 16.5, "integer"),
-        ("memory.labels", -1, "greater than or equal to 0"),
         ("memory.surprise", 1, "nexpected"),
         ("items.attended", 10**9, "less than or equal to 1000"),
         ("reranker.candidates", 10**9, "less than or equal to 2000"),
         ("reranker.slope", 0, "greater than 0"),
-        ("reranker.predictor.tau", 0, "greater than or equal to 0.000001"),
         ("novel.refinement.shortlist", 10**9, "less than or equal to 2000"),
         ("novel.refinement.length", 0, "greater than 0"),
-        ("learned.version", -1, "greater than or equal to 0"),
         ("version", True, "integer"),
         ("version", 1.0, "integer"),
         ("name", "x" * 10_001, "at most 10000 characters"),
@@ -284,33 +247,27 @@ def test_a_refusal_says_what_is_allowed(
     assert f"{FILE_NAME}: {where}" in str(refused.value)
 
 
+FILE = {"bytes": 1, "sha256": "0" * 64}
+BELOW = "path of a file below the folder"
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("path", "change", "said"),
     [
-        ({"bytes": -1, "sha256": "0" * 64}, r"keys\.npy\.bytes: .*greater than or equal to 0"),
-        ({"bytes": 1, "sha256": "0"}, r"keys\.npy\.sha256: .*should match pattern"),
+        (("files", "keys.npy"), FILE | {"bytes": -1}, r"\.bytes: .*greater than or equal to 0"),
+        (("files", "keys.npy"), FILE | {"sha256": "0"}, r"\.sha256: .*should match pattern"),
+        (("files", "/etc/passwd"), FILE, BELOW),
+        (("files", "../other/keys.npy"), FILE, BELOW),
+        (("files", "a/../keys.npy"), FILE, BELOW),
+        (("files", "a//b"), FILE, BELOW),
+        (("files", "."), FILE, BELOW),
+        (("predictor",), None, "predictor"),
     ],
 )
-def test_facts_of_a_file_have_ranges(
-    folder: Path, document: dict[str, Any], change: dict[str, object], said: str
+def test_wrong_facts_of_a_file_and_a_missing_section_are_refused(
+    folder: Path, document: dict[str, Any], path: Key, change: dict[str, object], said: str
 ) -> None:
-    write_document(folder, changed(document, ("files", "keys.npy"), change))
+    facts = changed(document, path, change)
+    write_document(folder, {name: value for name, value in facts.items() if value is not None})
     with pytest.raises(BundleAltered, match=said):
-        manifest.read(folder)
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../other/keys.npy", "a/../keys.npy", "a//b", "."])
-def test_a_file_outside_of_the_folder_is_refused(
-    folder: Path, document: dict[str, Any], name: str
-) -> None:
-    file = {"bytes": 1, "sha256": "0" * 64}
-    write_document(folder, changed(document, ("files", name), file))
-    with pytest.raises(BundleAltered, match="path of a file below the folder"):
-        manifest.read(folder)
-
-
-def test_a_missing_section_is_named(folder: Path, document: dict[str, Any]) -> None:
-    rest = {name: value for name, value in document.items() if name != "predictor"}
-    write_document(folder, rest)
-    with pytest.raises(BundleAltered, match="predictor"):
         manifest.read(folder)

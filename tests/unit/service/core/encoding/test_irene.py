@@ -31,30 +31,18 @@ def rows(*values: list[float]) -> np.ndarray:
     return np.array(values, np.float32)
 
 
+FIVE = [0.9, 0.8, 0.7, 0.6, 0.5]
+
+
 @pytest.mark.parametrize(
     ("similarities", "texts", "queries", "places"),
-    [
-        pytest.param(
-            [0.9, 0.8, 0.7, 0.6, 0.5],
-            [0.3, 0.1, 0.2, 0.9, 0.9],
-            None,
-            [0, 2, 3],
-            id="zero-shot keeps the most similar survivors",
-        ),
-        pytest.param(
-            [0.9, 0.8, 0.7, 0.6, 0.5],
-            [0.3, 0.3, 0.3, 0.3, 0.1],  # the last label's text score is too low for any query score
-            [0.1, 0.6, 0.1, 0.5, 0.9],
-            [1, 3, 0],
-            id="one-shot prefers labels that agree with text and query",
-        ),
-        pytest.param(
-            [0.9, 0.8, 0.7, 0.6], [0.3] * 4, [NAN] * 4, [0, 1, 2], id="no query is zero-shot"
-        ),
-        pytest.param([0.9, 0.8], [0.1, 0.0], None, [-1, -1, -1], id="no label survives"),
-        pytest.param(
-            [0.9, *[-np.inf] * 3], [0.9] * 4, None, [0, -1, -1], id="empty places never survive"
-        ),
+    [  # zero-shot keeps the most similar survivors
+        (FIVE, [0.3, 0.1, 0.2, 0.9, 0.9], None, [0, 2, 3]),
+        # one-shot prefers labels that agree with text and query, if the text's score suffices
+        (FIVE, [0.3, 0.3, 0.3, 0.3, 0.1], [0.1, 0.6, 0.1, 0.5, 0.9], [1, 3, 0]),
+        (FIVE[:4], [0.3] * 4, [NAN] * 4, [0, 1, 2]),  # no query is zero-shot
+        (FIVE[:2], [0.1, 0.0], None, [-1, -1, -1]),  # no label survives
+        ([0.9, *[-np.inf] * 3], [0.9] * 4, None, [0, -1, -1]),  # empty places never survive
     ],
 )
 def test_associated_labels(
@@ -74,11 +62,6 @@ def test_associated_labels(
 
 def test_a_score_equal_to_the_threshold_reaches_it() -> None:
     assert reaches(np.array([0.5, NAN, 0.25]), threshold=0.5).tolist() == [True, False, False]
-
-
-def test_votes_count_before_similarity() -> None:
-    votes, similarities = np.array([[1, 2, 0, 2]]), rows([0.9, 0.1, 0.8, 0.2])
-    assert most_voted(votes=votes, similarities=similarities, count=3).tolist() == [[3, 1, 0]]
 
 
 def test_pooling_weighs_by_votes_and_similarity() -> None:

@@ -4,21 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.bundle.bundle import Bundle
-from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.view import View
 from service.core.prediction.many_queries import (
     LabelOrder,
-    RankedLabels,
     rank_labels,
     retriever_distributions,
 )
 from service.core.prediction.predictor import Predictor, Searched, Stopwatch
-from service.core.prediction.ranking import NumpyRanker, Ranker, open_ranker
+from service.core.prediction.ranking import NumpyRanker
 from service.core.types import Floats, PredictOptions, Rows
 from tests.support.tiny.encoder import TrigramEncoder
 
@@ -82,34 +77,24 @@ def retrievals(draw: st.DrawFn, memory: Memory) -> tuple[Floats, Rows]:
     return similarities, rows
 
 
-def ranked_at_once(
-    memory: Any, retrieved: tuple[Floats, Rows], order: LabelOrder, options: PredictOptions
-) -> RankedLabels:
-    similarities, rows = retrieved
-    return rank_labels(
+@given(st.data(), memories(), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(1, 10))
+def test_labels_their_order_and_the_bits_of_their_scores_are_those_that_are_served(
+    data: st.DataObject, memory: Memory, memorization: float, top_k: int
+) -> None:
+    similarities, rows = data.draw(retrievals(memory))
+    at_once = rank_labels(
         memory,
         rows=rows,
         weights=retriever_distributions(similarities=similarities, rows=rows, tau=TAU),
-        memorization=options.memorization,
-        top_k=options.top_k,
-        order=order,
+        memorization=memorization,
+        top_k=top_k,
+        order=LabelOrder.of(memory.labels.ids),
     )
-
-
-def assert_equal_to_the_predictor(
-    memory: Any,
-    retrieved: tuple[Floats, Rows],
-    ids: list[str],
-    options: PredictOptions,
-    *,
-    ranker: Ranker,
-) -> None:
-    at_once = ranked_at_once(memory, retrieved, LabelOrder.of(ids), options)
-    predictor = Predictor(TrigramEncoder(), tau=TAU, ranker=ranker)
-    similarities, rows = retrieved
+    predictor = Predictor(TrigramEncoder(), tau=TAU, ranker=NumpyRanker())
     searched = Searched(
         queries=[""] * len(rows), vectors=similarities, similarities=similarities, rows=rows
     )
+    options = PredictOptions(top_k=top_k, memorization=memorization)
     one_by_one = list(predictor.rank(memory, searched, options, Stopwatch()))
     for labels, scores, expected in zip(at_once.labels, at_once.scores, one_by_one, strict=True):
         count = len(expected.columns)
@@ -117,31 +102,3 @@ def assert_equal_to_the_predictor(
         assert scores[:count].tobytes() == np.array(expected.scores).tobytes()
         assert (labels[count:] == -1).all()
         assert (scores[count:] == 0.0).all()
-
-
-@given(st.data(), memories(), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(1, 10))
-def test_labels_their_order_and_the_bits_of_their_scores_are_those_that_are_served(
-    data: st.DataObject, memory: Memory, memorization: float, top_k: int
-) -> None:
-    retrieved = data.draw(retrievals(memory))
-    options = PredictOptions(top_k=top_k, memorization=memorization)
-    assert_equal_to_the_predictor(
-        memory, retrieved, memory.labels.ids, options, ranker=NumpyRanker()
-    )
-
-
-@pytest.mark.parametrize("memorization", [0.0, 0.4, 1.0])
-def test_a_view_of_a_bundle_is_such_a_memory(trigram_bundle: Bundle, memorization: float) -> None:
-    view: View = KnowledgeMemory(trigram_bundle).view
-    queries = np.random.default_rng(0).standard_normal((40, trigram_bundle.keys.shape[1]))
-    queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
-    options = PredictOptions(top_k=4, memorization=memorization, depth=9)
-    predictor = Predictor(TrigramEncoder(), tau=TAU)
-    searched = predictor.search(view, [""] * len(queries), queries, options)
-    assert_equal_to_the_predictor(
-        view,
-        (searched.similarities, searched.rows),
-        list(trigram_bundle.label_ids),
-        options,
-        ranker=open_ranker(),
-    )

@@ -1,9 +1,10 @@
 """Rankings in compiled code and numpy equal hand-computed ones, and each other bit for bit."""
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from service.core.prediction.ranking import (
     Ranking,
     open_ranker,
 )
+from service.core.prediction.reranking import text_overlap
 from service.core.text_identity import IdentityLookup
 from service.core.types import Floats, PredictOptions, RowKind, Rows
 
@@ -144,35 +146,27 @@ def test_ties_are_in_order_of_id_however_many_there_are(ranker: type[Ranker]) ->
 
 
 @rankers
-def test_no_keys_have_no_labels(ranker: type[Ranker]) -> None:
-    nothing = ranked(
-        ranker(), view_of([[0]]), np.zeros(0, int), np.zeros(0, np.float32), PredictOptions()
-    )
-    assert (nothing.columns, nothing.weights.tolist()) == ([], [])
-
-
-@rankers
-def test_deleted_labels_get_no_score(ranker: type[Ranker]) -> None:
+@pytest.mark.parametrize(("rows", "columns"), [([], []), ([0], [1])])
+def test_no_keys_have_no_labels_and_deleted_labels_get_no_score(
+    ranker: type[Ranker], rows: list[int], columns: list[int]
+) -> None:
     view = view_of([[0, 1, 2]], deleted=[0, 2])
-    found = ranked(ranker(), view, np.zeros(1, int), np.ones(1, np.float32), PredictOptions())
-    assert found.columns == [1]
+    similarities = np.ones(len(rows), np.float32)
+    found = ranked(ranker(), view, np.array(rows, int), similarities, PredictOptions())
+    assert (found.columns, len(found.weights)) == (columns, len(rows))
 
 
 @compiled_only
-@pytest.mark.parametrize("row", [3, 10**12])
-def test_a_row_outside_the_memory_is_an_error(row: int) -> None:
+@pytest.mark.parametrize(
+    ("row", "indptr"), [(3, [0, 1]), (10**12, [0, 1]), (0, [0, 2]), (0, [0, -1]), (0, [1, 0])]
+)
+def test_a_row_or_vote_outside_the_memory_is_an_error_and_not_read(
+    row: int, indptr: list[int]
+) -> None:
     view = view_of([[0]], labels=2)
-    with pytest.raises(IndexError, match="outside the memory"):
-        ranked(CompiledRanker(), view, np.array([row]), np.ones(1, np.float32), PredictOptions())
-
-
-@compiled_only
-@pytest.mark.parametrize("indptr", [[0, 2], [0, -1], [1, 0]])
-def test_votes_outside_the_matrix_are_an_error_and_not_read(indptr: list[int]) -> None:
-    view = view_of([[0]])
     view.bundle.indptr[:] = indptr
     with pytest.raises(IndexError, match="outside the memory"):
-        ranked(CompiledRanker(), view, np.zeros(1, int), np.ones(1, np.float32), PredictOptions())
+        ranked(CompiledRanker(), view, np.array([row]), np.ones(1, np.float32), PredictOptions())
 
 
 @st.composite
@@ -250,27 +244,26 @@ def test_threads_share_a_ranker_also_while_another_bundle_takes_over() -> None:
         assert list(pool.map(rank, range(400))) == [[0], [2, 1]] * 200
 
 
-@compiled_only
-def test_weights_of_one_give_the_bits_of_no_weights() -> None:
-    rng = np.random.default_rng(0)
-    votes = [rng.permutation(len(IDS))[:5].tolist() for _ in range(200)]
-    similarities = -np.sort(-rng.random(100)).astype(np.float32)
-    rows, options = rng.permutation(200)[:100], PredictOptions(top_k=20)
-    plain, ones = view_of(votes), view_of(votes, vote_weights=[1.0] * 1000)
-    expected = ranked(CompiledRanker(), plain, rows, similarities, options)
-    found = ranked(CompiledRanker(), ones, rows, similarities, options)
-    assert (found.columns, found.scores) == (expected.columns, expected.scores)
-
-
 @pytest.mark.parametrize("library", ["missing.so", "other"])
-def test_without_the_library_of_this_version_numpy_ranks_and_the_log_says_so(
+@pytest.mark.parametrize(
+    ("module", "opened", "fallback"),
+    [
+        (ranking, lambda: type(open_ranker()), NumpyRanker),
+        (text_overlap, text_overlap.open_compare, text_overlap.compare_in_python),
+    ],
+    ids=["votes", "texts"],
+)
+def test_without_the_library_of_this_version_the_slower_code_works_and_the_log_says_so(
+    module: ModuleType,
+    opened: Callable[[], object],
+    fallback: object,
     library: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
     path = Path(orjson.orjson.__file__) if library == "other" else tmp_path / library
-    monkeypatch.setattr(ranking, "LIBRARY", path)
+    monkeypatch.setattr(module, "LIBRARY", path)
     with caplog.at_level(logging.WARNING, "keymatch"):
-        assert isinstance(open_ranker(), NumpyRanker)
+        assert opened() is fallback
     assert "install the package again" in caplog.text

@@ -16,25 +16,12 @@ from service.core.prediction.scoring import (
     value_weights,
 )
 
-unit = st.floats(min_value=-1.0, max_value=1.0, width=32)
-weight = st.floats(min_value=0.0, max_value=1.0)
-
 
 def test_softmax_by_hand() -> None:
     """At tau = 1/2, similarities ln(2)/2 and 0 have logits ln 2 and 0: weights 2/3 and 1/3."""
     similarities = np.array([math.log(2) / 2, 0.0], np.float32)
     weights = retriever_distribution(similarities=similarities, tau=0.5)
     assert weights == pytest.approx([2 / 3, 1 / 3], abs=1e-7)
-
-
-@given(st.lists(unit, min_size=1, max_size=20), st.floats(min_value=1e-3, max_value=10.0))
-def test_softmax_is_a_distribution_in_the_order_of_similarity(
-    similarities: list[float], tau: float
-) -> None:
-    weights = retriever_distribution(similarities=np.array(similarities, np.float32), tau=tau)
-    assert weights.sum() == pytest.approx(1.0)
-    order = np.argsort(similarities, kind="stable")
-    assert np.all(np.diff(weights[order]) >= 0)
 
 
 def test_blocks_of_the_value_matrix_by_hand() -> None:
@@ -54,28 +41,6 @@ def test_predictive_scores_by_hand() -> None:
     )
     assert labels.tolist() == [3, 7]
     assert scores == pytest.approx([0.5, 0.7])
-
-
-@given(
-    st.lists(
-        st.tuples(weight, st.lists(st.integers(min_value=0, max_value=5), max_size=4, unique=True)),
-        max_size=8,
-    )
-)
-def test_predictive_scores_are_the_dense_product(keys: list[tuple[float, list[int]]]) -> None:
-    values = np.zeros((len(keys), 6))  # [b, L]
-    for row, (_, voted) in enumerate(keys):
-        values[row, voted] = 1.0
-    weights = np.array([weight for weight, _ in keys])
-    labels, scores = predictive_scores(
-        weights=weights,
-        labels=np.array([label for _, voted in keys for label in voted], np.int32),
-        votes_per_key=np.array([len(voted) for _, voted in keys], np.int64),
-    )
-    dense = np.zeros(6)
-    dense[labels] = scores
-    assert dense == pytest.approx(weights @ values)
-    assert labels.tolist() == np.flatnonzero(values.any(axis=0)).tolist()
 
 
 def test_candidates_that_tie_with_the_last_are_kept() -> None:

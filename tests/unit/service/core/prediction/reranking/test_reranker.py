@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import BundleAltered, BundleUnsupported, NotInBundle
@@ -14,25 +12,21 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
-from service.core.prediction.many_queries import LabelOrder, rank_labels, retriever_distributions
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import FEATURES, LabelsOfView, trained_frequencies
 from service.core.prediction.reranking.reranker import (
     OnnxTrees,
     Reranker,
-    candidates_of,
     continued,
     open_reranker,
     probabilities,
-    rerank_labels,
 )
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import NewLabel, Prediction, PredictOptions
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.encoder import write_tiny_encoder
-from tests.support.tiny.reranker import TREES, SumOfFeatures, tiny_trees
-from training.reranking.trees import as_onnx
+from tests.support.tiny.reranker import SumOfFeatures, write_trees
 
 QUERIES = ("a tent for two", "winter trail boots", "paddle", "")
 CANDIDATES = 4
@@ -88,18 +82,6 @@ def test_labels_behind_the_candidates_keep_their_ratios() -> None:
     assert continued(np.array([0.3, 0.9, 0.1, 0.2]), votes).tolist() == [0.3, 0.9, 0.1, 0.2]
     nothing = continued(np.array([0.5]), np.array([0.0, 0.0]))
     assert nothing.tolist() == [0.5, 0.0]
-
-
-@given(
-    scores=st.lists(st.floats(0, 1), min_size=1, max_size=5),
-    votes=st.lists(st.floats(0, 1), min_size=5, max_size=9),
-)
-def test_no_label_passes_a_candidate(scores: list[float], votes: list[float]) -> None:
-    descending = np.array(sorted(votes, reverse=True))
-    found = continued(np.array(scores), descending)
-    behind = found[len(scores) :]
-    assert len(found) == len(votes) and (behind <= min(scores)).all()
-    assert (np.diff(behind) <= 0.0).all()
 
 
 # Answers --------------------------------------------------------------------------------------
@@ -227,50 +209,12 @@ def test_clicks_of_a_trained_label_count_and_those_of_a_novel_one_do_not(
     assert (frequency(opened.view, "tent"), frequency(opened.view, "kayak")) == (before + 3, 0)
 
 
-# Many queries ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("top_k", [3, 6])
-def test_many_queries_are_ranked_as_one_by_one(bundle: Bundle, view: View, top_k: int) -> None:
-    predictor, reranker = predictor_of(bundle), open_reranker(bundle)
-    assert reranker is not None
-    options = PredictOptions(top_k=top_k, depth=9, candidates=CANDIDATES)
-    answer = predictor.predict(view, QUERIES, options)
-    vectors = ENCODER.embed(ENCODER.tokenize(QUERIES, role=None))  # type: ignore[arg-type]
-    searched = predictor.search(view, QUERIES, vectors, options)
-    similarities, rows = retrieved = searched.similarities, searched.rows
-    by_id = LabelOrder.of(list(bundle.label_ids))
-    ranked = rank_labels(
-        view,
-        rows=rows,
-        weights=retriever_distributions(similarities=similarities, rows=rows, tau=0.1),
-        memorization=options.memorization,
-        top_k=max(top_k, CANDIDATES),
-        order=by_id,
-    )
-    again = rerank_labels(
-        reranker,
-        reranker.labels_of(view),
-        candidates_of(QUERIES, vectors, retrieved, ranked),
-        top_k=top_k,
-        order=by_id,
-    )
-    for labels, scores, prediction in zip(
-        again.labels.tolist(), again.scores.tolist(), answer.predictions, strict=True
-    ):
-        found = [
-            (bundle.label_ids[label], score)
-            for label, score in zip(labels, scores, strict=True)
-            if label >= 0
-        ]
-        assert found == [(keyword.id, keyword.score) for keyword in prediction.keywords]
+# Trees --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trees") / "trees.onnx"
-    path.write_bytes(as_onnx(tiny_trees().booster, trees=TREES).SerializeToString())
-    return path
+    return write_trees(tmp_path_factory.mktemp("trees") / "trees.onnx")
 
 
 def test_each_candidate_has_a_sum_whatever_is_beside_it(graph: Path) -> None:
@@ -283,15 +227,13 @@ def test_each_candidate_has_a_sum_whatever_is_beside_it(graph: Path) -> None:
     assert trees.scores(features[:0]).tolist() == []
 
 
-def test_trees_of_other_features_are_refused(graph: Path) -> None:
-    with pytest.raises(BundleAltered, match="does not read features"):
-        OnnxTrees(graph, features=3)
-
-
-def test_other_graphs_are_refused(tmp_path: Path) -> None:
+def test_other_graphs_and_trees_of_other_features_are_refused(graph: Path, tmp_path: Path) -> None:
     write_tiny_encoder(tmp_path)
-    with pytest.raises(BundleAltered, match="does not read features"):
-        OnnxTrees(tmp_path / "encoder.onnx", features=len(FEATURES))
     (tmp_path / "no.onnx").write_text("no graph")
-    with pytest.raises(BundleAltered, match="not a graph"):
-        OnnxTrees(tmp_path / "no.onnx", features=len(FEATURES))
+    for path, features, said in (
+        (graph, 3, "does not read features"),
+        (tmp_path / "encoder.onnx", len(FEATURES), "does not read features"),
+        (tmp_path / "no.onnx", len(FEATURES), "not a graph"),
+    ):
+        with pytest.raises(BundleAltered, match=said):
+            OnnxTrees(path, features=features)

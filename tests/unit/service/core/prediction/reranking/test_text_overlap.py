@@ -1,15 +1,10 @@
 """Overlaps of texts equal hand-computed ones; compiled code and Python give the same bits."""
 
-import logging
-from pathlib import Path
-
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.prediction.reranking import text_overlap
 from service.core.prediction.reranking.text_overlap import (
     LIBRARY,
     CompiledCompare,
@@ -67,18 +62,14 @@ def test_first_words(overlap: TextOverlap) -> None:
         assert found.common_beginning.tolist() == [2.0, 2.0, 0.0, 0.0, 0.0, 3.0]
 
 
-def test_words_are_runs_of_letters_and_digits() -> None:
+def test_words_are_runs_of_letters_and_digits_without_case() -> None:
     def same(one: str, other: str) -> bool:
         return list(words_of(one)) == list(words_of(other))
 
+    assert normalized("  A\tb \u2028 C ") == "a b c" and normalized("") == ""
     assert same("lib_a1-b.c", "lib_a1 b c") and not same("a", "b")
     assert list(words_of(" -.( ")) == []
     assert len(list(words_of("naïve 日本語"))) == 2
-
-
-def test_white_space_and_case_do_not_count() -> None:
-    assert normalized("  A\tb \u2028 C ") == "a b c"
-    assert normalized("") == ""
 
 
 def test_no_labels_and_a_query_without_words() -> None:
@@ -109,17 +100,3 @@ def test_long_texts() -> None:
     )
     for one, other in zip(expected, found, strict=True):
         assert one.tolist() == other.tolist()
-
-
-@pytest.mark.parametrize("library", ["missing.so", "other"])
-def test_without_the_library_python_compares_and_the_log_says_so(
-    library: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-) -> None:
-    path = Path(orjson.orjson.__file__) if library == "other" else tmp_path / library
-    monkeypatch.setattr(text_overlap, "LIBRARY", path)
-    with caplog.at_level(logging.WARNING, "keymatch"):
-        assert open_compare() is compare_in_python
-    assert "install the package again" in caplog.text
