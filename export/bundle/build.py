@@ -106,7 +106,15 @@ class BundleOptions:
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
     """Check options before the long work. Raises `InvalidInput` for anything that would fail."""
     check_method(options.reduction)
-    _check_reranker(options)
+    if options.reranker is not None and options.reranker.facts.predictor != options.predictor:
+        learned, used = (
+            f"lambda {facts.memorization:g}, b {facts.depth} and tau {facts.tau:g}"
+            for facts in (options.reranker.facts.predictor, options.predictor)
+        )
+        raise InvalidInput(
+            f"the reranker was learned at {learned}, and the bundle is to have {used}: give the"
+            " one of this encoder's run without other settings, or --reranker none"
+        )
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)
     refuse_unwritable(target)
@@ -118,20 +126,6 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
         raise InvalidInput(
             f"data set {dataset.name} has no test queries to measure recall with: give --ef"
         )
-
-
-def _check_reranker(options: BundleOptions) -> None:
-    """Raise `InvalidInput` if the reranker was trained with other predictor settings."""
-    if options.reranker is None or options.reranker.facts.predictor == options.predictor:
-        return
-    learned, used = (
-        f"lambda {facts.memorization:g}, b {facts.depth} and tau {facts.tau:g}"
-        for facts in (options.reranker.facts.predictor, options.predictor)
-    )
-    raise InvalidInput(
-        f"the reranker was learned at {learned}, and the bundle is to have {used}: give the"
-        " one of this encoder's run without other settings, or --reranker none"
-    )
 
 
 def work_folder(target: Path) -> Path:

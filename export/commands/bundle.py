@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,8 +81,8 @@ def bundle(
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
-    for line in _relevance_lines(options, defaults, dataset):
-        console.print(line, soft_wrap=True)
+    if relevance := _relevance(options, defaults, dataset):
+        console.print(relevance, soft_wrap=True)
     if exported is None:
         exported = export_checkpoint(
             encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
@@ -108,27 +107,19 @@ def _reranker(
     return reranker_folder.read(encoder if given is None else Path(given), weights=weights)
 
 
-def _relevance_lines(
-    options: BundleOptions, defaults: PredictorDefaults, dataset: Dataset
-) -> Iterator[str]:
+def _relevance(options: BundleOptions, defaults: PredictorDefaults, dataset: Dataset) -> str | None:
     """Describe the relevance scale if pairs have weights and a scale was chosen or overruled."""
     from training.datasets.pair_weights import vote_weights
 
     used, chosen = options.relevance, defaults.relevance
     if (used == "given" and chosen is None) or vote_weights(dataset.train.labels_of) is None:
-        return
-    if chosen is None:
-        yield f"the memory votes with relevance {used}, as --relevance says"
-    elif used == chosen:
-        yield (
-            f"the memory votes with relevance {used}, which `fit` chose on held-out rows;"
-            " --relevance overrules it"
-        )
-    else:
-        yield (
-            f"the memory votes with relevance {used}, as --relevance says, in place of {chosen},"
-            " which `fit` chose on held-out rows"
-        )
+        return None
+    reason = "as --relevance says"
+    if used == chosen:
+        reason = "which `fit` chose on held-out rows; --relevance overrules it"
+    elif chosen is not None:
+        reason += f", in place of {chosen}, which `fit` chose on held-out rows"
+    return f"the memory votes with relevance {used}, {reason}"
 
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:

@@ -172,16 +172,14 @@ def _quantize_product(graph: OnnxGraph, node: NodeProto, activations: Floats) ->
         source = f"{output}_smooth"
     scale, zero = activation_scale(activations / factors)
     columns, column_scales = quantized_columns(weights * factors[:, None])
-    constants: dict[str, NDArray[Any]] = {
+    values: dict[str, NDArray[Any]] = {
         "scale": np.array(scale, np.float32),
         "zero": np.array(zero, np.uint8),
         "weights": columns,
         "weight_scales": column_scales,
         "weight_zeros": np.zeros(len(column_scales), np.int8),
     }
-    names = {
-        name: graph.add_constant(f"{output}_{name}", value) for name, value in constants.items()
-    }
+    names = {name: graph.add_constant(f"{output}_{name}", one) for name, one in values.items()}
     quantized = f"{output}_int8"
     new.append(make_node("QuantizeLinear", (source, names["scale"], names["zero"]), quantized))
     new.append(_integer_product(node, quantized, names))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.index.frozen_segment import FrozenSegment, build_segment, open_segment
+from service.core.index.frozen_segment import FrozenSegment, build_segment
 from service.core.index.libraries import IndexParameters
 from service.core.types import Bits, Floats, Halves
 
@@ -34,11 +34,7 @@ def bitmap(rows: int, dead: Collection[int]) -> Bits:
 
 def built(vectors: Halves, path: Path, parameters: IndexParameters) -> FrozenSegment:
     """Build the segment of vectors [n, d] at `path`, and open it."""
-    nodes = build_segment(vectors, parameters, path, lambda rows: None)
-    rows, dimension = vectors.shape
-    return open_segment(
-        path, library=parameters.library, rows=rows, nodes=nodes, dimension=dimension
-    )
+    return build_segment(vectors, parameters, path, lambda rows: None)
 
 
 def slow_search(keys: Halves, *, allowed: list[int], count: int) -> list[list[int]]:

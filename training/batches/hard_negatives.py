@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.index.exact import exact_search
-from service.core.index.frozen_segment import build_segment, open_segment
+from service.core.index.frozen_segment import build_segment
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
@@ -54,11 +54,8 @@ def _searcher(keys: Halves, library: str, folder: Path) -> Callable[[Floats, int
     if library == "exact":
         whole = RowFilter(start=0, stop=len(keys))
         return lambda queries, count: exact_search(keys, queries, count=count, row_filter=whole)[1]
-    path, parameters = folder / "labels.index", IndexParameters(library=library)
-    nodes = build_segment(keys, parameters, path, lambda done: None)
-    segment = open_segment(
-        path, library=library, rows=len(keys), nodes=nodes, dimension=keys.shape[1]
-    )
+    parameters = IndexParameters(library=library)
+    segment = build_segment(keys, parameters, folder / "labels.index", lambda done: None)
     return lambda queries, count: segment.search(
         queries, count=count, ef=max(parameters.ef, count), row_filter=None
     )[1]

@@ -177,24 +177,15 @@ def write_bundle(
         if content.reranker is not None:
             reranker_files.write(content.reranker, folder)
         (folder / BASE_SEGMENT).parent.mkdir()
-        facts, segment = _built(content.keys, content.index, folder / BASE_SEGMENT, progress)
+        segment = build_segment(content.keys, content.index, folder / BASE_SEGMENT, progress)
         if measure is None:
             chosen = measured_recall(content, segment, sampled(content.keys))
         else:
             chosen = measure(content, segment)
-        facts = replace(facts, ef=chosen.ef, recall=chosen.recall)
+        parameters = replace(content.index, ef=chosen.ef)
+        facts = IndexFacts.of(parameters, recall=chosen.recall, nodes=segment.nodes)
         content = replace(content, metrics={**content.metrics, **chosen.as_metrics()})
         manifest.write(_describe(content, folder, facts), folder)
-
-
-def _built(
-    keys: Halves, parameters: IndexParameters, path: Path, progress: Progress
-) -> tuple[IndexFacts, Segment]:
-    """Build an index over keys [R, d] at `path`; return its facts, without recall, and open it."""
-    nodes = build_segment(keys, parameters, path, progress)
-    facts = IndexFacts.of(parameters, recall=0.0, nodes=nodes)
-    rows, dimension = keys.shape
-    return facts, facts.open(path, rows=rows, dimension=dimension)
 
 
 def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFiles | None:
@@ -207,7 +198,7 @@ def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFi
     if items is None or items.index is not None or items.facts.items < INDEXED_ITEMS:
         return items
     path = folder / item_files.INDEX
-    facts, segment = _built(items.keys, content.index, path, progress)
+    segment = build_segment(items.keys, content.index, path, progress)
     chosen = smallest_ef(
         segment,
         items.keys,
@@ -220,7 +211,8 @@ def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFi
         path.unlink()
         equal_path(path).unlink(missing_ok=True)
         return items
-    index = replace(facts, ef=chosen.ef, recall=chosen.recall, recall_goal=ITEM_RECALL)
+    parameters = replace(content.index, ef=chosen.ef, recall_goal=ITEM_RECALL)
+    index = IndexFacts.of(parameters, recall=chosen.recall, nodes=segment.nodes)
     return replace(items, facts=replace(items.facts, index=index))
 
 

@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from service.core.bundle.manifest import IndexFacts, ItemFacts
-from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.arrays import mapped, require_finite
 from service.core.files.text_store import TextStore
@@ -90,10 +89,8 @@ def read(folder: Path, facts: ItemFacts, *, dimension: int, verify: bool = True)
 
     Raises `BundleAltered`, naming the file that does not fit the facts and `dimension`.
     """
-    ids, texts = TextStore(folder / IDS, lookup=True), TextStore(folder / TEXTS)
-    for store, name in ((ids, IDS), (texts, TEXTS)):
-        if len(store) != facts.items:
-            raise BundleAltered(f"{folder / name} holds {len(store)} texts of {facts.items} items")
+    ids = TextStore(folder / IDS, lookup=True, count=facts.items)
+    texts = TextStore(folder / TEXTS, count=facts.items)
     index = None
     if facts.index is not None:
         segment = facts.index.open(folder / INDEX, rows=facts.items, dimension=dimension)

@@ -129,14 +129,8 @@ def graph_inputs(tokens: Tokens, shape: Shape | None = None) -> GraphInputs:
 
 
 def bucket(size: int, buckets: Sequence[int]) -> int:
-    """Return the smallest of the ascending `buckets` that is at least `size`.
-
-    Raises `ValueError` if `size` exceeds the largest bucket.
-    """
-    place = bisect_left(buckets, size)
-    if place == len(buckets):
-        raise ValueError(f"{size} is more than the largest bucket, {buckets[-1]}")
-    return buckets[place]
+    """Return the smallest of the ascending `buckets` that is at least `size`."""
+    return buckets[bisect_left(buckets, size)]
 
 
 def lengths_up_to(max_tokens: int) -> tuple[int, ...]:

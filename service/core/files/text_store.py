@@ -29,8 +29,11 @@ _BLOCK = 1 << 20  # bytes decoded at once
 class TextStore:
     """An immutable sequence of texts on disk."""
 
-    def __init__(self, path: Path, *, lookup: bool = False) -> None:
-        """Map the files that `write` wrote, and the order with `lookup`; raises `BundleAltered`."""
+    def __init__(self, path: Path, *, lookup: bool = False, count: int | None = None) -> None:
+        """Map the files that `write` wrote, and the order with `lookup`.
+
+        Raises `BundleAltered`, also if the number of texts is not `count`.
+        """
         self._files = [path.parent / name for name in files(path.name, lookup=lookup)]
         binary, offsets, *order = self._files
         # Reading an offset from a memoryview takes a third of the time of an array's element.
@@ -38,6 +41,8 @@ class TextStore:
         size = binary.stat().st_size
         if len(self._offsets) == 0 or self._offsets[-1] != size:
             raise BundleAltered(f"{binary} has {size} bytes, which its offsets contradict")
+        if count is not None and len(self) != count:
+            raise BundleAltered(f"{path} holds {len(self)} texts, expected {count}")
         # An empty file cannot be mapped.
         self._bytes = np.memmap(binary, np.uint8, "r").data if size else memoryview(b"")
         self._order = mapped(order[0], np.int32, (len(self),)) if order else None

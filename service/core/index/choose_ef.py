@@ -69,7 +69,7 @@ def smallest_ef(
     def measured(ef: int) -> float:
         _, retrieved = segment.search(queries, count=depth, ef=ef, row_filter=row_filter)
         shares = recall_per_query(
-            queries=queries, retrieved=retrieved, exact=exact, vectors_of=keys.__getitem__
+            queries=queries, retrieved=retrieved, exact=exact, vectors_of=lambda rows: keys[rows]
         )
         return round(float(shares.mean()), 9)  # a mean of equal shares must not be below them
 

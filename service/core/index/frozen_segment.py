@@ -57,6 +57,11 @@ class FrozenSegment:
         """The number of rows in the segment."""
         return self._rows
 
+    @property
+    def nodes(self) -> int:
+        """The number of distinct keys."""
+        return self._rows - len(self._equal.later)
+
     def search(
         self,
         queries: Floats,
@@ -137,11 +142,10 @@ class FrozenSegment:
 
 def build_segment(
     vectors: Halves, parameters: IndexParameters, path: Path, progress: Progress
-) -> int:
-    """Build the graph over the distinct vectors among [R, d] on all cores and write it to `path`.
+) -> FrozenSegment:
+    """Build the graph over the distinct vectors among [R, d] on all cores at `path`, and open it.
 
-    `progress` is called with the number of finished nodes, and with R at the end. Returns the
-    number of nodes.
+    `progress` is called with the number of finished nodes, and with R at the end.
     """
     equal = equal_keys(vectors)
     nodes = equal.nodes(len(vectors))
@@ -151,7 +155,10 @@ def build_segment(
     if len(equal.later):
         np.save(equal_path(path), np.stack([equal.first, equal.later]))
         progress(len(vectors))
-    return len(nodes)
+    rows, dimension = vectors.shape
+    return open_segment(
+        path, library=parameters.library, rows=rows, dimension=dimension, nodes=len(nodes)
+    )
 
 
 def open_segment(

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from service.core.index.choose_ef import sampled, smallest_ef
-from service.core.index.frozen_segment import build_segment, open_segment
+from service.core.index.frozen_segment import build_segment
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress
 from service.core.memory.segment_store import INDEX, MEASURED, VECTORS
@@ -53,23 +53,16 @@ def build_measured(
     vectors: Halves, parameters: IndexParameters, job: Path, progress: Progress
 ) -> None:
     """Build the segment over vectors [n, d] in the folder `job`, and measure it."""
-    rows, dimension = vectors.shape
-    nodes = build_segment(vectors, parameters, job / INDEX, progress)
+    segment = build_segment(vectors, parameters, job / INDEX, progress)
     chosen = smallest_ef(
-        open_segment(
-            job / INDEX,
-            library=parameters.library,
-            rows=rows,
-            nodes=nodes,
-            dimension=dimension,
-        ),
+        segment,
         vectors,
         sampled(vectors),
         shortest=parameters.ef,
         recall=parameters.recall_goal,
         depth=MEASURED_DEPTH,
     )
-    measured = {"nodes": nodes, "ef": chosen.ef, "recall": chosen.recall}
+    measured = {"nodes": segment.nodes, "ef": chosen.ef, "recall": chosen.recall}
     (job / MEASURED).write_bytes(orjson.dumps(measured))
 
 

@@ -174,7 +174,8 @@ class CompiledRanker:
             exponentials -= exponentials[0]
             np.exp(exponentials, out=exponentials)
         keys = _bytes(rows, np.int64), b, exponentials.tobytes(), np.add.reduce(exponentials)
-        others = *_learned(view, rows), *_sized(view.labels.deleted, np.int32)
+        deleted = view.labels.deleted
+        others = *_learned(view, rows), _bytes(deleted, np.int32), len(deleted)
         matrix, weights = self._values(view.bundle), (ctypes.c_double * b)()
         room = top_k + _ROOM_FOR_TIES
         while True:
@@ -183,8 +184,10 @@ class CompiledRanker:
                 *(matrix.address, *keys, options.memorization, *others),
                 *(top_k, room, columns, scores, weights),
             )
+            if found == _OUT_OF_MEMORY:
+                raise MemoryError("there is no memory to count the votes of a query")
             if found < 0:
-                raise _failure(found)
+                raise IndexError("a retrieved row or one of its votes lies outside the memory")
             if found <= room:
                 break
             room = found
@@ -267,16 +270,6 @@ def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
     )
 
 
-def _sized(array: NDArray[Any], dtype: type[np.generic]) -> tuple[bytes, int]:
-    return _bytes(array, dtype), len(array)
-
-
 def _bytes(array: NDArray[Any], dtype: type[np.generic]) -> bytes:
     """Return a copy for C, because asking numpy for a small array's address takes longer."""
     return array.astype(dtype, copy=False).tobytes()
-
-
-def _failure(status: int) -> Exception:
-    if status == _OUT_OF_MEMORY:
-        return MemoryError("there is no memory to count the votes of a query")
-    return IndexError("a retrieved row or one of its votes lies outside the memory")

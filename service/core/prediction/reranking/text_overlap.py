@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -104,7 +105,7 @@ def compare_in_python(query: str, labels: Sequence[str], rarity: WordRarity) -> 
             sum((one for word, one in their_words.items() if word in words), 0.0),
             sum(words.values(), 0.0),
             sum(their_words.values(), 0.0),
-            _common_beginning(first, other),
+            len(commonprefix((first, other))),  # noqa: RUF071 (of texts, not of paths)
             len(first),
             len(other),
         )
@@ -157,12 +158,6 @@ def open_compare() -> Compare:
         slower="Python compares the texts of candidates",
         source="reranking/texts.c",
     )
-
-
-def _common_beginning(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    shorter = min(len(one), len(other))
-    return next((place for place, (left, right) in pairs if left != right), shorter)
 
 
 def normalized(text: str) -> str:

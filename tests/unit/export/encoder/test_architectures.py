@@ -22,6 +22,7 @@ from export.encoder.onnx import trace
 from export.encoder.onnx_graph import OnnxGraph
 from export.encoder.parity import Tolerance
 from export.encoder.quantize import quantize
+from export.exported_encoder import ExportedEncoder
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
 from service.core.types import Floats, Role
@@ -45,6 +46,12 @@ CASES = [
     for family in FAMILIES
     for pooling in POOLINGS
 ]
+
+
+def exported(encoder: TorchEncoder, target: Path, *, quantization: str = "none") -> ExportedEncoder:
+    options = EncoderOptions(quantization=quantization, parity_sample=40, threads=1)
+    quiet = Console(quiet=True)
+    return export_encoder(encoder, tiny_dataset(), target, options=options, console=quiet)
 
 
 def own_vectors(checkpoint: Path, role: Role) -> Floats:
@@ -111,13 +118,7 @@ def test_settings_of_a_checkpoint_reach_the_exported_encoder(
     settings: dict, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path, **settings)
-    encoder = export_encoder(
-        load_encoder(str(checkpoint)),
-        tiny_dataset(),
-        tmp_path / "exported",
-        options=EncoderOptions(quantization="none", parity_sample=40, threads=1),
-        console=Console(quiet=True),
-    ).open_encoder()
+    encoder = exported(load_encoder(str(checkpoint)), tmp_path / "exported").open_encoder()
     model = SentenceTransformer(str(checkpoint), device="cpu").float()
     model.max_seq_length = MAX_TOKENS
     own = np.stack([model.encode(text, normalize_embeddings=True) for text in TEXTS])
@@ -128,46 +129,25 @@ def test_settings_of_a_checkpoint_reach_the_exported_encoder(
 # Large graphs ----------------------------------------------------------------------------------
 
 
-def exported(encoder: TorchEncoder, target: Path, *, quantization: str) -> set[str]:
-    """Export an encoder; return the names of the files."""
-    options = EncoderOptions(quantization=quantization, parity_sample=40, threads=1)
-    export_encoder(encoder, tiny_dataset(), target, options=options, console=Console(quiet=True))
-    return {path.name for path in target.iterdir()}
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> TorchEncoder:
+    return load_encoder(str(write_checkpoint(tmp_path_factory.mktemp("large"))))
 
 
-@pytest.fixture
-def encoder(tmp_path: Path) -> TorchEncoder:
-    return load_encoder(str(write_checkpoint(tmp_path)))
-
-
-@pytest.fixture
-def limit(encoder: TorchEncoder, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Limit a file to half of the encoder's fp32 size, instead of 2 GiB."""
-    limit = encoder.size // 2
+def test_a_large_encoder_is_exported_in_int8_and_otherwise_refused_before_it_is_traced(
+    encoder: TorchEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is limited to half of the encoder's fp32 size, instead of 2 GiB."""
     for module in (onnx, onnx_graph):
-        monkeypatch.setattr(module, "LARGEST_FILE", limit)
-    return limit
-
-
-def test_a_large_encoder_is_exported_in_int8(
-    encoder: TorchEncoder, limit: int, tmp_path: Path
-) -> None:
-    files = exported(encoder, tmp_path / "int8", quantization="static-int8")
-    assert files == {"encoder.onnx", "tokenizer.json", "encoder.json", "README.md"}
-
-
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_a_large_encoder_is_refused_before_it_is_traced(
-    encoder: TorchEncoder,
-    limit: int,
-    quantization: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch.setattr(module, "LARGEST_FILE", encoder.size // 2)
+    folder = exported(encoder, tmp_path / "int8", quantization="static-int8").folder
+    files = {"encoder.onnx", "tokenizer.json", "encoder.json", "README.md"}
+    assert {path.name for path in folder.iterdir()} == files
     monkeypatch.delattr("export.encoder.export.trace")
-    with pytest.raises(InvalidInput, match="a file of ONNX holds 2 GiB: export it with --quantize"):
-        exported(encoder, tmp_path / "large", quantization=quantization)
-    assert not (tmp_path / "large").exists()
+    for quantization in ("none", "int8"):
+        with pytest.raises(InvalidInput, match="holds 2 GiB: export it with --quantize"):
+            exported(encoder, tmp_path / "large", quantization=quantization)
+        assert not (tmp_path / "large").exists()
 
 
 def test_a_single_weight_that_no_file_holds_is_named(

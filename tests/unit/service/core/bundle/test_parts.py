@@ -34,12 +34,9 @@ def test_a_bundle_keeps_its_items(bundle: Bundle) -> None:
     assert items.keys.shape == (len(ITEMS), 16)
     assert items.projected.shape == (len(ITEMS), 2, 16)
     assert (items.facts.items, items.facts.attended) == (len(ITEMS), 2)
-
-
-def test_a_bundle_without_items_has_nothing_of_them(tiny_bundle_folder: Path) -> None:
-    assert open_bundle(tiny_bundle_folder).items is None
-    assert not (tiny_bundle_folder / "items").exists()
-    assert "items" not in (tiny_bundle_folder / "manifest.json").read_text()
+    others = [replace(items.facts, items=9), replace(items.facts, attended=3)]
+    prints = [item_files.with_fingerprint(facts, items.fusion).fingerprint for facts in others]
+    assert prints[0] == items.facts.fingerprint != prints[1]  # of the fusion, not of the items
 
 
 def test_other_rows_keep_the_items_and_the_reranker(bundle: Bundle) -> None:
@@ -57,15 +54,9 @@ def test_other_rows_keep_the_items_and_the_reranker(bundle: Bundle) -> None:
     assert content.items is bundle.items and content.reranker is bundle.reranker
 
 
-def test_the_fingerprint_identifies_the_fusion_and_not_the_items(bundle: Bundle) -> None:
-    facts = replace(bundle.manifest.items, items=9)
-    fusion = bundle.folder / item_files.FUSION
-    again = item_files.with_fingerprint(facts, fusion).fingerprint
-    assert again == facts.fingerprint
-    assert item_files.with_fingerprint(replace(facts, attended=3), fusion).fingerprint != again
-
-
-def test_a_bundle_keeps_its_reranker(bundle: Bundle) -> None:
+def test_a_bundle_keeps_its_reranker_whose_fingerprint_is_of_facts_trees_and_words(
+    bundle: Bundle,
+) -> None:
     files = bundle.reranker
     assert files is not None
     assert (files.facts.candidates, len(files.facts.features)) == (5, 23)
@@ -73,11 +64,6 @@ def test_a_bundle_keeps_its_reranker(bundle: Bundle) -> None:
     assert len(files.words) == len(files.rarity) == len(words)
     assert files.trees == bundle.folder / TREES
     assert reranker_files.with_fingerprint(files).facts == files.facts
-
-
-def test_the_fingerprint_is_of_facts_trees_and_words(bundle: Bundle) -> None:
-    files = bundle.reranker
-    assert files is not None
     others = [
         replace(files, facts=replace(files.facts, candidates=6)),
         replace(files, words=files.words + np.uint64(1)),

@@ -24,16 +24,13 @@ Opened = Callable[..., tuple[Bundle, OnnxEncoder, Representer]]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int | None], Path]:
-    """Return a tiny bundle for a seed of IRENE's files; do not change it, tests share it."""
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Open a tiny bundle for a seed of IRENE's files; tests share it and do not change it."""
     parent = tmp_path_factory.mktemp("bundles")
-    return cache(lambda novel: make_bundle(parent / f"novel-{novel}", novel=novel))
 
-
-@pytest.fixture
-def opened(folders: Callable[[int | None], Path]) -> Opened:
-    def open_all(novel: int | None = 0) -> tuple[Bundle, OnnxEncoder, Representer]:
-        bundle = open_bundle(folders(novel))
+    @cache
+    def open_all(novel: int | None) -> tuple[Bundle, OnnxEncoder, Representer]:
+        bundle = open_bundle(make_bundle(parent / f"novel-{novel}", novel=novel))
         encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
         return bundle, encoder, open_representer(encoder, bundle)
 
@@ -41,7 +38,7 @@ def opened(folders: Callable[[int | None], Path]) -> Opened:
 
 
 def test_without_a_combiner_a_labels_row_is_the_vector_of_its_text(opened: Opened) -> None:
-    bundle, encoder, representer = opened(novel=None)
+    bundle, encoder, representer = opened(None)
     assert bundle.manifest.novel is None
     [encoded] = representer.encode([CLICKED])
     texts = [text for _, text in CLICKED]
@@ -50,7 +47,7 @@ def test_without_a_combiner_a_labels_row_is_the_vector_of_its_text(opened: Opene
 
 
 def test_a_label_is_enriched_and_its_queries_are_not(opened: Opened) -> None:
-    bundle, encoder, representer = opened()
+    bundle, encoder, representer = opened(0)
     assert bundle.manifest.novel is not None
     plain = encode(encoder, [text for _, text in CLICKED], role=Role.LABEL)
     zero, one, click = representer.encode([AXE, CLICKED, CLICK])
@@ -63,7 +60,7 @@ def test_a_label_is_enriched_and_its_queries_are_not(opened: Opened) -> None:
 
 
 def test_a_posted_query_moves_the_key_towards_itself(opened: Opened) -> None:
-    _, encoder, representer = opened()
+    _, encoder, representer = opened(0)
     query = encode(encoder, ["glacier tool", "ice"], role=Role.QUERY).mean(axis=0)
     zero, one = (
         encoded.rows[0].astype(np.float32) for encoded in representer.encode([AXE, CLICKED])
@@ -72,7 +69,7 @@ def test_a_posted_query_moves_the_key_towards_itself(opened: Opened) -> None:
 
 
 def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opened) -> None:
-    bundle, encoder, representer = opened()
+    bundle, encoder, representer = opened(0)
     [encoded] = representer.encode([AXE])
     text = encode(encoder, ["hiking axe"], role=Role.LABEL)[0]
     labels = np.asarray(bundle.keys[bundle.instances :], np.float32) @ text
@@ -87,7 +84,7 @@ def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opene
 
 
 def test_with_pooling_a_label_is_shifted_by_its_neighbours_offset(opened: Opened) -> None:
-    bundle, encoder, _ = opened()
+    bundle, encoder, _ = opened(0)
     pooled = Refinement(
         shortlist=6,
         text_threshold=-1.0,
@@ -107,7 +104,7 @@ def test_with_pooling_a_label_is_shifted_by_its_neighbours_offset(opened: Opened
 
 
 def test_a_label_has_the_same_rows_whichever_labels_are_encoded_with_it(opened: Opened) -> None:
-    *_, representer = opened()
+    *_, representer = opened(0)
     items = [[(Role.LABEL, text)] for text in LABELS.values()]
     together = representer.encode(items)
     for item, encoded in zip(items, together, strict=True):
@@ -127,7 +124,7 @@ def test_the_fingerprint_depends_on_irenes_files(opened: Opened, tmp_path: Path)
 
 
 def test_a_combiner_that_is_no_graph_is_refused(opened: Opened, tmp_path: Path) -> None:
-    bundle, encoder, _ = opened()
+    bundle, encoder, _ = opened(0)
     copy = Path(shutil.copytree(bundle.folder, tmp_path / "copy"))
     (copy / "novel/combiner.onnx").write_bytes(b"no graph")
     sign_again(copy)

@@ -39,21 +39,19 @@ def test_a_search_is_a_full_sort_of_what_passes(data: st.DataObject) -> None:
         assert np.all(similarities[:, len(allowed) :] == -np.inf)
 
 
-def test_without_a_filter_each_kind_is_searched_once_and_nothing_is_dropped() -> None:
+@pytest.mark.parametrize(
+    ("start", "count", "fetched"), [(0, 10, [10, 10]), (40, 5, [5])], ids=["all", "one kind"]
+)
+def test_each_kind_is_searched_once_if_it_is_asked_for_and_nothing_is_dropped(
+    start: int, count: int, fetched: list[int]
+) -> None:
     device, keys = HostScanDevice(), unit_rows(60)
     segment = DeviceSegment(device, keys, cuts=[40])
     assert device.uploaded == [40, 20]
-    _, rows = segment.search(QUERIES, count=10, ef=8, row_filter=None)
-    assert rows.tolist() == slow_search(keys, allowed=list(range(60)), count=10)
-    assert device.fetched == [10, 10]
-
-
-def test_a_kind_that_is_not_asked_for_is_not_searched() -> None:
-    device, keys = HostScanDevice(), unit_rows(60)
-    segment = DeviceSegment(device, keys, cuts=[40])
-    _, rows = segment.search(QUERIES, count=5, ef=8, row_filter=RowFilter(start=40, stop=60))
-    assert rows.tolist() == slow_search(keys, allowed=list(range(40, 60)), count=5)
-    assert device.fetched == [5]
+    row_filter = RowFilter(start=start, stop=60) if start else None
+    _, rows = segment.search(QUERIES, count=count, ef=8, row_filter=row_filter)
+    assert rows.tolist() == slow_search(keys, allowed=list(range(start, 60)), count=count)
+    assert device.fetched == fetched
 
 
 def test_tombstones_are_made_up_for_by_fetching_more_and_then_by_a_scan() -> None:
