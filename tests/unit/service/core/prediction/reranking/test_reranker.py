@@ -219,9 +219,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_candidate_has_a_sum_whatever_is_beside_it(graph: Path) -> None:
     trees = OnnxTrees(graph, features=len(FEATURES))
-    features = (np.random.default_rng(1).random((50, len(FEATURES))) * 20).astype(np.float32)
+    features = (np.random.default_rng(1).random((200, len(FEATURES))) * 20).astype(np.float32)
     scores = trees.scores(features)
-    assert scores.shape == (50,) and len(np.unique(scores)) > 10
+    assert scores.shape == (200,) and len(np.unique(scores)) > 10
     one_by_one = [float(trees.scores(row[None])[0]) for row in features]
     assert scores.tolist() == one_by_one
     assert trees.scores(features[:0]).tolist() == []
