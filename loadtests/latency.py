@@ -7,31 +7,33 @@ be noisy. Writes latency.json and latency.md.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
-import numpy as np
 from cyclopts import App
 
 from loadtests.bare_predictor import BarePredictor, recall_of_queries, recall_row
 from loadtests.clients.connection import one_by_one, predict
-from loadtests.clients.open_loop import Outcome
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.report import Report, Row
-from loadtests.resources import bytes_per_key, resident_row
-from loadtests.saturation import failures_text, measure_saturation, saturation_row
-from loadtests.traffic import Load, Summary, measure_predictions, warm_up
+from loadtests.resources import resident_row
+from loadtests.saturation import measure_saturation, saturation_row
+from loadtests.traffic import Load, Summary, latency_row, measure_predictions, warm_up
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
+from service.core.bundle import manifest
+from service.core.bundle.bundle import BASE_SEGMENT
 
 PREDICT_P50_MS, PREDICT_P99_MS = 4.0, 10.0  # at the given rate, in an open loop
 OVERHEAD_MS = 1.0  # median time that the service adds to the predictor
 READY_SECONDS = 3.0
 BYTES_PER_KEY = 300.0
-WARM_UP_SECONDS = 4.0
+_FP16_BYTES = 2
+_COLUMN_BYTES = 4  # of one value in V: the column number of a label
 _BLOCK_QUERIES = 25  # one side answers this many queries, then the other side answers the same ones
 
 app = App(name="loadtests.latency", help=__doc__)
@@ -70,7 +72,7 @@ def latency(
     """
     console = open_console(stderr=True)
     bare, texts = BarePredictor.open(bundle), read_queries(bundle)
-    load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
+    load = Load(rate=rate, seconds=seconds, seed=seed)
     queries = distinct(texts, seed=seed)
     console.print("open loop, saturation, overhead ...")
     rows = list(_measure_reading(bundle, bare, queries, zipf(texts, seed=seed), load))
@@ -96,13 +98,13 @@ def _measure_reading(
     """Measure only predictions, on a server that has learned nothing."""
     with running_server(bundle, options=["--no-access-log"]) as server:
         yield ready_row(server)
-        warm_up(server, queries, seconds=min(WARM_UP_SECONDS, load.seconds))
+        warm_up(server, queries, seconds=load.seconds)
         for name, texts in (("distinct", queries), ("Zipf", zipf_queries)):
             outcome = measure_predictions(server, texts, load)
             what = f"/predict at {load.rate:g}/s, open loop, {name} queries"
-            yield predictions_row(what, outcome)
+            yield latency_row(what, outcome, p50=PREDICT_P50_MS, p99=PREDICT_P99_MS)
         yield saturation_row(measure_saturation(server, queries, seconds=load.seconds))
-        yield overhead_row(measure_overhead(server, bare, queries, load))
+        yield overhead_row(server, bare, queries, seconds=load.seconds)
         yield resident_row(server)
 
 
@@ -111,48 +113,6 @@ def _recall_row(bare: BarePredictor, queries: list[str]) -> Row:
     recall = recall_of_queries(bare.encoder, bare.view, queries)
     ef = bare.view.bundle.manifest.index.ef
     return recall_row(f"recall@{recall.depth} of exact search at ef {ef}", recall)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overhead:
-    """Seconds of the same queries over HTTP and without it, and the timing in the answers."""
-
-    http: list[float]
-    bare: list[float]
-    stages: dict[str, float]  # stage in the answers' timing -> median milliseconds
-
-    @property
-    def at_median(self) -> float:
-        """Median milliseconds that the service adds."""
-        return float(np.median(self.http) - np.median(self.bare)) * 1000
-
-
-def measure_overhead(
-    server: Server, bare: BarePredictor, queries: Iterator[str], load: Load
-) -> Overhead:
-    """Answer blocks of the same queries with and without the service.
-
-    The side that answers first alternates from block to block.
-    """
-    http_seconds: list[float] = []
-    bare_seconds: list[float] = []
-    stages: dict[str, list[float]] = {}
-    deadline = perf_counter() + load.seconds
-    http_first = True
-    while perf_counter() < deadline:
-        block = list(islice(queries, _BLOCK_QUERIES))
-        for over_http in (http_first, not http_first):
-            if over_http:
-                seconds, answers = one_by_one(server.port, map(predict, block))
-                http_seconds += seconds
-                for answer in answers:
-                    for stage, milliseconds in answer["timing_ms"].items():
-                        stages.setdefault(stage, []).append(milliseconds)
-            else:
-                bare_seconds += [bare.seconds(query) for query in block]
-        http_first = not http_first
-    medians = {stage: float(np.median(values)) for stage, values in stages.items()}
-    return Overhead(http=http_seconds, bare=bare_seconds, stages=medians)
 
 
 def ready_row(server: Server) -> Row:
@@ -166,52 +126,60 @@ def ready_row(server: Server) -> Row:
     )
 
 
-def predictions_row(what: str, outcome: Outcome) -> Row:
-    """Return the row for latencies in an open loop, counted from the intended starts."""
-    latency, late = Summary.of(outcome.latencies), Summary.of(outcome.late)
-    return Row(
-        what=what,
-        goal=f"p50 <= {PREDICT_P50_MS:g} ms, p99 <= {PREDICT_P99_MS:g} ms",
-        measured=f"{latency}{failures_text(outcome.failures)}",
-        met=latency.p50 <= PREDICT_P50_MS
-        and latency.p99 <= PREDICT_P99_MS
-        and not outcome.failures,
-        figures={
-            **latency.as_document(),
-            "failures": outcome.failures,
-            "client_started_late": late.as_document(),
-        },
-    )
+def overhead_row(
+    server: Server, bare: BarePredictor, queries: Iterator[str], *, seconds: float
+) -> Row:
+    """Measure the time that the service adds to the predictor's own.
 
-
-def overhead_row(overhead: Overhead) -> Row:
-    """Return the row for the time that the service adds to the predictor's own."""
-    http, bare = Summary.of(overhead.http), Summary.of(overhead.bare)
+    Both answer the same queries, block by block. The side that answers first alternates.
+    """
+    http_seconds: list[float] = []
+    bare_seconds: list[float] = []
+    stages = defaultdict[str, list[float]](list)  # stage in the answers' timing -> milliseconds
+    deadline, http_first = perf_counter() + seconds, True
+    while perf_counter() < deadline:
+        block = list(islice(queries, _BLOCK_QUERIES))
+        for over_http in (http_first, not http_first):
+            if not over_http:
+                bare_seconds += [bare.seconds(query) for query in block]
+                continue
+            taken, answers = one_by_one(server.port, map(predict, block))
+            http_seconds += taken
+            for answer in answers:
+                for stage, milliseconds in answer["timing_ms"].items():
+                    stages[stage].append(milliseconds)
+        http_first = not http_first
+    http, alone = Summary.of(http_seconds), Summary.of(bare_seconds)
+    added = http.p50 - alone.p50
     return Row(
         what="HTTP, JSON and queueing over the bare predictor, paired, one connection",
         goal=f"<= {OVERHEAD_MS:g} ms at the median",
-        measured=f"{overhead.at_median:.2f} ms ({http.p50:.2f} over {bare.p50:.2f};"
+        measured=f"{added:.2f} ms ({http.p50:.2f} over {alone.p50:.2f};"
         f" {http.count:,} queries each)",
-        met=overhead.at_median <= OVERHEAD_MS,
+        met=added <= OVERHEAD_MS,
         figures={
-            "milliseconds": overhead.at_median,
-            "http": http.as_document(),
-            "bare": bare.as_document(),
-            "stages_p50_ms": overhead.stages,
+            "milliseconds": added,
+            "http": http,
+            "bare": alone,
+            "stages_p50_ms": {stage: median(values) for stage, values in stages.items()},
         },
     )
 
 
 def bytes_row(bundle: Path) -> Row:
-    """Return the row for the bytes per key of index and values."""
-    size = bytes_per_key(bundle, allowance=BYTES_PER_KEY)
+    """Return the row for the bytes per key of index and values, without the key's fp16 vector."""
+    facts = manifest.read(bundle)
+    keys = facts.memory.instances + facts.memory.labels
+    sizes = {name: file.bytes for name, file in facts.files.items()}
+    values = sum(size for name, size in sizes.items() if name.startswith("values/")) / keys
+    index = sizes[BASE_SEGMENT] / keys - _FP16_BYTES * facts.encoder.dimension
+    allowed = BYTES_PER_KEY + _COLUMN_BYTES * facts.memory.votes / keys
     return Row(
         what="bytes a key beyond its fp16 vector: index and values",
-        goal=f"<= {BYTES_PER_KEY:g} plus 4 a value = {size.allowed:.0f}",
-        measured=f"{size.total:.0f} (index {size.index:.0f}, values {size.values:.0f};"
-        f" {size.keys:,} keys)",
-        met=size.total <= size.allowed,
-        figures=asdict(size),
+        goal=f"<= {BYTES_PER_KEY:g} plus {_COLUMN_BYTES} a value = {allowed:.0f}",
+        measured=f"{index + values:.0f} (index {index:.0f}, values {values:.0f}; {keys:,} keys)",
+        met=index + values <= allowed,
+        figures={"keys": keys, "index": index, "values": values, "allowed": allowed},
     )
 
 

@@ -22,7 +22,7 @@ from locust import FastHttpUser, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-from loadtests.queries import ZIPF_EXPONENT, read_queries, zipf
+from loadtests.queries import read_queries, zipf
 
 _HEADERS = {"Content-Type": "application/json"}
 
@@ -33,32 +33,22 @@ log = logging.getLogger("keymatch.load")
 def add_arguments(parser: LocustArgumentParser) -> None:
     """Add the arguments of this load; each can also be an environment variable LOCUST_NAME."""
     group = parser.add_argument_group("keymatch", "Queries, mix and limits")
-
-    def add(name: str, default: Any, text: str) -> None:
-        variable = "LOCUST_" + name.upper().replace("-", "_")
+    for name, default, text in (
+        ("bundle", "", "bundle whose instance and label texts are the queries"),
+        ("insert-weight", 5, "posted labels among 100 requests; the others are predictions"),
+        ("user-rate", 5.0, "requests a second of each user, besides the time of the answers"),
+        ("api-key", "", "sent as Authorization: Bearer KEY"),
+        ("max-error-rate", 0.0, "limit on the share of failed requests"),
+        ("max-p50", 20, "limit on the median of /predict, milliseconds"),
+        ("max-p99", 150, "limit on the p99 of /predict, milliseconds"),
+    ):
         group.add_argument(
             f"--{name}",
             type=type(default),
             default=default,
-            env_var=variable,
+            env_var="LOCUST_" + name.upper().replace("-", "_"),
             help=f"{text} (default {default!r}).",
         )
-
-    add("bundle", "", "bundle whose instance and label texts are the queries")
-    add("queries", "", "file of queries to use instead: one a line, or LF-XMC JSON with titles")
-    add("query-seed", 0, "seed of the queries' ranks and order")
-    add(
-        "zipf-exponent",
-        ZIPF_EXPONENT,
-        "query of rank r has weight r ** -EXPONENT",
-    )
-    add("predict-weight", 95, "weight of predictions in the mix")
-    add("insert-weight", 5, "weight of posted labels in the mix")
-    add("user-rate", 5.0, "requests a second of each user, not counting the time that answers take")
-    add("api-key", "", "sent as Authorization: Bearer KEY")
-    add("max-error-rate", 0.0, "limit on the share of failed requests")
-    add("max-p50", 20, "limit on the median of /predict, milliseconds")
-    add("max-p99", 150, "limit on the p99 of /predict, milliseconds")
 
 
 class Searcher(FastHttpUser):
@@ -77,7 +67,7 @@ class Searcher(FastHttpUser):
         key = self.environment.parsed_options.api_key
         self.headers = {**_HEADERS, **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    @task(95)
+    @task
     def predict(self) -> None:
         """Send one query; its keywords must be in descending order of score."""
         query = next(self.queries)
@@ -85,7 +75,7 @@ class Searcher(FastHttpUser):
         if answer is not None and answer["results"][0]["query"] != query:
             raise AssertionError("the answer is for another query than the one sent")
 
-    @task(5)
+    @task
     def insert(self) -> None:
         """Post a new label with one query; the answer must name the label and a version."""
         text = f"{next(self.queries)} {next(self.labels)}"
@@ -129,15 +119,10 @@ def check_labels(answer: Any) -> str | None:
 def prepare_users(environment: Environment, **_: Any) -> None:
     """Read the queries and set the mix of requests."""
     options = environment.parsed_options
-    if options is None or not (options.bundle or options.queries):
-        raise SystemExit("no queries: set --bundle or --queries")
-    file = Path(options.queries) if options.queries else None
-    Searcher.queries = zipf(
-        read_queries(Path(options.bundle), file),
-        seed=options.query_seed,
-        exponent=options.zipf_exponent,
-    )
-    Searcher.tasks = [Searcher.predict] * options.predict_weight
+    if options is None or not options.bundle:
+        raise SystemExit("no queries: set --bundle")
+    Searcher.queries = zipf(read_queries(Path(options.bundle)), seed=0)
+    Searcher.tasks = [Searcher.predict] * (100 - options.insert_weight)
     Searcher.tasks += [Searcher.insert] * options.insert_weight
 
 

@@ -8,10 +8,10 @@ The client runs on the server's cores. Writes overload.json and overload.md.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from cyclopts import App
@@ -33,7 +33,7 @@ RECOVERY_SECONDS = 2.0
 RECOVERY_SHARE = 0.4  # share of the saturation, offered after the overload
 USEFUL_SECONDS = 0.05  # a later answer is of no use to the client
 _NAMES = {UNANSWERED: "unanswered", BROKEN: "broken", LEFT: "left", 200: "200", 429: "429"}
-_EXPECTED = (LEFT, 200, 429)
+_EXPECTED = {LEFT, 200, 429}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +136,10 @@ class Overloaded:
     health: Health
     server_cpu: float  # CPU seconds of the server over the whole run
 
-    @property
-    def answered_per_second(self) -> float:
-        """Answers with status 200 per second, to requests that were due during the overload."""
-        good = (self.fate.status == 200) & (self.fate.starts < self.seconds)
-        return float(np.count_nonzero(good)) / self.seconds
-
-    def overload_latencies(self, status: int) -> np.ndarray:
+    def latencies(self, status: int) -> list[float]:
         """Seconds of the answers with one status to requests that were due during the overload."""
         fate = self.fate
-        return fate.seconds[(fate.status == status) & (fate.starts < self.seconds)]
+        return fate.seconds[(fate.status == status) & (fate.starts < self.seconds)].tolist()
 
     @property
     def recovery(self) -> float | None:
@@ -172,15 +166,11 @@ def measure_overload(
 ) -> Overloaded:
     """Offer `factor` times the saturation (requests per second), then less than half of it."""
     rate = factor * saturation
-    starts = np.concatenate(
-        [
-            _starts(rate, seconds, seed),
-            seconds + _starts(RECOVERY_SHARE * saturation, recovery_seconds, seed + 1),
-        ]
-    )
+    during = _starts(rate, seconds, seed)
+    after = seconds + _starts(RECOVERY_SHARE * saturation, recovery_seconds, seed + 1)
     plan = Flood(
-        requests=requests_of(texts, queries=variant.queries, count=len(starts)),
-        starts=starts,
+        requests=requests_of(texts, queries=variant.queries, count=len(during) + len(after)),
+        starts=np.concatenate([during, after]),
         idle=variant.idle,
         leaving=variant.leaving,
     )
@@ -189,53 +179,46 @@ def measure_overload(
     return Overloaded(rate=rate, seconds=seconds, fate=fate, health=health, server_cpu=cpu)
 
 
-def statuses(fate: Fate) -> dict[int, int]:
-    """Return how many requests ended with each status."""
-    found, counts = np.unique(fate.status, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
 def _starts(rate: float, seconds: float, seed: int) -> np.ndarray:
-    starts: Sequence[float] = poisson_starts(rate=rate, seconds=seconds, seed=seed)
+    starts = poisson_starts(rate=rate, seconds=seconds, seed=seed)
     return np.minimum(np.array(starts), np.nextafter(seconds, 0))
 
 
 def overload_rows(
     variant: Variant, factor: float, run: Overloaded, *, saturation: float
-) -> list[Row]:
-    """Return the rows of one run: answers, refusals, health and recovery, CPU time."""
+) -> Iterator[Row]:
+    """Yield the rows of one run: answers, refusals, health and recovery, CPU time."""
     what = f"{factor:g}x saturation, {variant.name}"
-    return [
-        _answered(what, run, saturation),
-        _refused(what, run),
-        _health(what, run),
-        _cpu_time(what, run),
-    ]
+    yield _answered(what, run, saturation)
+    yield _refused(what, run)
+    yield _health(what, run)
+    yield _cpu_time(what, run)
 
 
 def _answered(what: str, run: Overloaded, saturation: float) -> Row:
-    share = run.answered_per_second / saturation
-    latency = _summary(run.overload_latencies(200).tolist())
+    latency = Summary.of(run.latencies(200))
+    per_second = latency.count / run.seconds
+    share = per_second / saturation
     return Row(
         what=f"{what}: answered ({run.rate:.0f}/s offered)",
         goal=f">= {GOODPUT:.0%} of saturation, p99 <= {1000 * USEFUL_SECONDS:g} ms",
-        measured=f"{run.answered_per_second:.0f}/s = {share:.0%}; {_said(latency)}",
-        met=share >= GOODPUT and latency is not None and latency.p99 <= 1000 * USEFUL_SECONDS,
-        figures={"per_second": run.answered_per_second, "share": share, **_figures(latency)},
+        measured=f"{per_second:.0f}/s = {share:.0%}; {latency}",
+        met=share >= GOODPUT and latency.p99 <= 1000 * USEFUL_SECONDS,
+        figures={"per_second": per_second, "share": share, **asdict(latency)},
     )
 
 
 def _refused(what: str, run: Overloaded) -> Row:
-    latency = _summary(run.overload_latencies(429).tolist())
-    counts = {_NAMES.get(key, str(key)): count for key, count in statuses(run.fate).items()}
-    others = [key for key in statuses(run.fate) if key not in _EXPECTED]
+    latency = Summary.of(run.latencies(429))
+    statuses = Counter(run.fate.status.tolist())
+    counts = {_NAMES.get(status, str(status)): count for status, count in sorted(statuses.items())}
     return Row(
         what=f"{what}: refused",
         goal=f"429 with a median of <= {REFUSED_MS:g} ms, nothing else",
-        measured=f"{_said(latency)}; {counts}",
-        met=latency is not None and latency.p50 <= REFUSED_MS and not others,
+        measured=f"{latency}; {counts}",
+        met=latency.p50 <= REFUSED_MS and statuses.keys() <= _EXPECTED,
         figures={
-            **_figures(latency),
+            **asdict(latency),
             "statuses": counts,
             "idle_connections_lost": run.fate.idle_lost,
         },
@@ -243,19 +226,17 @@ def _refused(what: str, run: Overloaded) -> Row:
 
 
 def _health(what: str, run: Overloaded) -> Row:
-    health, recovery = run.health, run.recovery
-    latency, failed = _summary(health.seconds), health.failures
+    latency, failures, recovery = Summary.of(run.health.seconds), run.health.failures, run.recovery
     back = "never" if recovery is None else f"after {recovery:.1f} s"
     return Row(
         what=f"{what}: /health/ready, and recovery",
         goal=f"200 within {READY_MS:g} ms, recovered after {RECOVERY_SECONDS:g} s",
-        measured=f"{_said(latency)}{f', FAILED {failed}' if failed else ''}; recovered {back}",
-        met=not failed
-        and latency is not None
+        measured=f"{latency}{f', FAILED {failures}' if failures else ''}; recovered {back}",
+        met=not failures
         and latency.maximum <= READY_MS
         and recovery is not None
         and recovery <= RECOVERY_SECONDS,
-        figures={**_figures(latency), "failures": health.failures, "recovery_seconds": recovery},
+        figures={**asdict(latency), "failures": failures, "recovery_seconds": recovery},
     )
 
 
@@ -270,18 +251,6 @@ def _cpu_time(what: str, run: Overloaded) -> Row:
         f" client {1e6 * client / count:.0f} us a request",
         figures={"server_seconds": server, "client_seconds": client, "requests": count},
     )
-
-
-def _summary(seconds: Sequence[float]) -> Summary | None:
-    return Summary.of(seconds) if len(seconds) else None
-
-
-def _figures(latency: Summary | None) -> dict[str, Any]:
-    return {"count": 0} if latency is None else latency.as_document()
-
-
-def _said(latency: Summary | None) -> str:
-    return "none" if latency is None else str(latency)
 
 
 if __name__ == "__main__":

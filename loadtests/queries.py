@@ -13,7 +13,6 @@ from service.core.bundle import manifest
 from service.core.errors import InvalidInput
 from service.core.files.text_store import TextStore
 
-ZIPF_EXPONENT = 1.0  # measured exponents of web queries lie between 0.8 and 1.1
 _MAX_CHARACTERS = 2_048  # the service refuses longer queries
 _DRAWN_AT_ONCE = 4_096
 
@@ -46,15 +45,15 @@ def distinct(queries: Sequence[str], *, seed: int) -> Iterator[str]:
         yield from (queries[index] for index in order)
 
 
-def zipf(queries: Sequence[str], *, seed: int, exponent: float = ZIPF_EXPONENT) -> Iterator[str]:
-    """Yield random queries without end: rank r with probability proportional to r ** -exponent.
+def zipf(queries: Sequence[str], *, seed: int) -> Iterator[str]:
+    """Yield random queries without end: rank r with probability proportional to 1 / r.
 
-    Ranks are assigned at random and depend on `seed` only.
+    Measured exponents of web queries lie between 0.8 and 1.1. Ranks are assigned at random and
+    depend on `seed` only.
     """
     random = np.random.default_rng(seed)
     ranked = random.permutation(len(queries))
-    weights = np.arange(1, len(queries) + 1, dtype=np.float64) ** -exponent
-    cumulative = np.cumsum(weights)
+    cumulative = np.cumsum(1 / np.arange(1, len(queries) + 1))
     while True:
         drawn = np.searchsorted(cumulative, random.random(_DRAWN_AT_ONCE) * cumulative[-1])
         yield from (queries[ranked[rank]] for rank in drawn)

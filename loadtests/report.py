@@ -87,6 +87,11 @@ class Report:
         return table
 
 
+def failures_text(failures: dict[str, int]) -> str:
+    """Return the end of a table cell: the failures, or nothing."""
+    return f"; FAILED: {failures}" if failures else ""
+
+
 def _listed(heading: str, facts: dict[str, Any]) -> list[str]:
     return [f"{heading}:", "", *(f"- {name}: {value}" for name, value in facts.items())]
 

@@ -1,4 +1,4 @@
-"""Resources of a server and its bundle: CPU time, resident memory, bytes on disk per key.
+"""Resources of a server: CPU time, resident memory, metrics.
 
 Of these figures, CPU time varies least on a busy machine.
 """
@@ -9,6 +9,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import clock_gettime
@@ -17,12 +18,9 @@ from typing import TypeVar
 from loadtests.clients.connection import Connection, get
 from loadtests.report import Row
 from service.child_server import Server
-from service.core.bundle import manifest
-from service.core.bundle.bundle import BASE_SEGMENT
 
 RESIDENT_MB = 900.0
-_FP16_BYTES = 2
-_COLUMN_BYTES = 4  # of one value in V: the column number of a label
+CHILD = b"service.core.encoding.child"
 
 Result = TypeVar("Result")
 
@@ -33,7 +31,11 @@ def cpu_seconds(pid: int) -> float:
     Counts all threads of the process and of its running descendants, including ended threads. The
     clock has nanoseconds, while the counters of getrusage move in steps of ten milliseconds.
     """
-    return sum(_seconds_of(process) for process in process_tree(pid))
+    seconds = 0.0
+    for process in process_tree(pid):
+        with suppress(OSError):  # the process has just ended
+            seconds += clock_gettime(_process_clock(process))
+    return seconds
 
 
 def with_cpu_time(pid: int, work: Callable[[], Result]) -> tuple[Result, float]:
@@ -47,8 +49,9 @@ def process_tree(pid: int) -> Iterator[int]:
     """Yield the process and all its descendants."""
     children = defaultdict(list)
     for process in filter(str.isdecimal, os.listdir("/proc")):
-        stat = _read(Path("/proc", process, "stat"))
-        if stat:  # the file holds "pid (name) state parent ..."; a name may contain anything
+        with suppress(OSError):  # the process has just ended
+            # The file holds "pid (name) state parent ..."; a name may contain anything.
+            stat = Path("/proc", process, "stat").read_text()
             children[int(stat.rpartition(")")[2].split()[1])].append(int(process))
     waiting = [pid]
     while waiting:
@@ -57,24 +60,17 @@ def process_tree(pid: int) -> Iterator[int]:
         waiting += children[process_id]
 
 
-def _seconds_of(pid: int) -> float:
-    try:
-        return clock_gettime(_process_clock(pid))
-    except OSError:  # the process has just ended
-        return 0.0
+def encoding_children(pid: int) -> Iterator[int]:
+    """Yield the descendants of a server that encode for it."""
+    for process in process_tree(pid):
+        with suppress(OSError):  # the process has just ended
+            if CHILD in Path(f"/proc/{process}/cmdline").read_bytes():
+                yield process
 
 
 def _process_clock(pid: int) -> int:
     """Return the clock of a process's CPU time, as clock_getcpuclockid(3) numbers it."""
     return (~pid << 3) | 2
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file in /proc; empty if its process or thread has just ended."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,41 +112,12 @@ def metric(metrics: str, name: str, label: str = "") -> float:
 
 
 def resident_row(server: Server) -> Row:
-    """Return the row for the server's current memory."""
-    memory = resident(server.pid)
+    """Return the row for the current memory of the server's largest process."""
+    memory = max(map(resident, process_tree(server.pid)), key=lambda one: one.total)
     return Row(
         what="resident memory after the load",
         goal=f"<= {RESIDENT_MB:g} MB a worker",
         measured=f"{memory.total:.0f} MB, of them {memory.shared:.0f} MB mapped files",
         met=memory.total <= RESIDENT_MB,
         figures={**asdict(memory), "total": memory.total},
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyBytes:
-    """Average bytes per key of index and values, without the key's fp16 vector."""
-
-    keys: int
-    index: float
-    values: float
-    allowed: float
-
-    @property
-    def total(self) -> float:
-        """Bytes of index and values together."""
-        return self.index + self.values
-
-
-def bytes_per_key(bundle: Path, *, allowance: float) -> KeyBytes:
-    """Read sizes from the bundle's manifest; `allowance` covers all but 4 bytes per value."""
-    facts = manifest.read(bundle)
-    keys = facts.memory.instances + facts.memory.labels
-    sizes = {name: file.bytes for name, file in facts.files.items()}
-    values = sum(size for name, size in sizes.items() if name.startswith("values/"))
-    return KeyBytes(
-        keys=keys,
-        index=sizes[BASE_SEGMENT] / keys - _FP16_BYTES * facts.encoder.dimension,
-        values=values / keys,
-        allowed=allowance + _COLUMN_BYTES * facts.memory.votes / keys,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadtests.clients.connection import post
 from loadtests.clients.flood import Flood, flood
-from loadtests.report import Row
+from loadtests.report import Row, failures_text
 from loadtests.resources import with_cpu_time
 from service.child_server import Server
 
@@ -119,8 +119,3 @@ def saturation_row(
             "failures": failed,
         },
     )
-
-
-def failures_text(failures: dict[str, int]) -> str:
-    """Return the end of a table cell: the failures, or nothing."""
-    return f"; FAILED: {failures}" if failures else ""

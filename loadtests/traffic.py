@@ -10,15 +10,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from math import inf, nan
 from time import perf_counter
 
 import numpy as np
 
 from loadtests.clients.connection import Connection, RequestFailed, get, predict
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.report import Row, failures_text
 from service.child_server import Server
 
 PREDICT, LABELS = "predict", "labels"  # names of the streams
+WARM_UP_SECONDS = 4.0
 _PROBE_SECONDS = 0.05
 
 
@@ -27,9 +30,9 @@ class Load:
     """`rate` predictions and `label_rate` labels per second; `seed` draws the arrivals."""
 
     rate: float
-    label_rate: float
+    label_rate: float = 0.0
     seconds: float
-    seed: int
+    seed: int = 0
 
     def predictions(self, queries: Iterator[str], *, turn: int) -> Stream:
         """Return predictions as independent users send them; each turn draws new arrivals."""
@@ -46,20 +49,22 @@ class Load:
         return Stream(name=LABELS, requests=list(islice(requests, len(starts))), starts=starts)
 
 
-def measure_predictions(server: Server, queries: Iterator[str], load: Load) -> Outcome:
+def measure_predictions(
+    server: Server, queries: Iterator[str], load: Load, *, turn: int = 0
+) -> Outcome:
     """Send predictions in an open loop."""
-    stream = load.predictions(queries, turn=0)
+    stream = load.predictions(queries, turn=turn)
     return drive(server.port, [stream])[PREDICT]
 
 
-def warm_up(server: Server, queries: Iterator[str], *, seconds: float) -> None:
+def warm_up(server: Server, queries: Iterator[str], *, seconds: float = WARM_UP_SECONDS) -> None:
     """Load the memory-mapped pages, so that the first measurement does not measure the disk."""
-    measure_predictions(server, queries, Load(rate=50, label_rate=0, seconds=seconds, seed=0))
+    measure_predictions(server, queries, Load(rate=50, seconds=min(WARM_UP_SECONDS, seconds)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Percentiles in milliseconds over `count` requests."""
+    """Percentiles in milliseconds over `count` requests; NaN, which meets no goal, over none."""
 
     count: int
     p50: float
@@ -69,28 +74,41 @@ class Summary:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Summary:
-        """Summarize latencies given in seconds; `ValueError` if there are none."""
-        if len(seconds) == 0:
-            raise ValueError("no request was answered, so there is no latency to summarize")
-        p50, p99, p999 = np.percentile(seconds, [50, 99, 99.9]) * 1000
-        return cls(
-            count=len(seconds),
-            p50=float(p50),
-            p99=float(p99),
-            p999=float(p999),
-            maximum=max(seconds) * 1000,
-        )
+        """Summarize latencies given in seconds."""
+        shares = (0.5, 0.99, 0.999, 1.0)
+        values = np.quantile(seconds, shares) if len(seconds) else (nan,) * len(shares)
+        p50, p99, p999, maximum = (1000 * float(value) for value in values)
+        return cls(count=len(seconds), p50=p50, p99=p99, p999=p999, maximum=maximum)
 
     def __str__(self) -> str:
         """Return the text for a table cell."""
+        if not self.count:
+            return "no answer"
         return (
             f"p50 {self.p50:.2f} ms, p99 {self.p99:.2f} ms, p99.9 {self.p999:.2f} ms,"
             f" max {self.maximum:.1f} ms ({self.count:,} requests)"
         )
 
-    def as_document(self) -> dict[str, float]:
-        """Return the figures for JSON."""
-        return asdict(self)
+
+def latency_row(what: str, outcome: Outcome, *, p50: float = inf, p99: float = inf) -> Row:
+    """Return the row for latencies whose goals are percentiles in milliseconds and no failure.
+
+    Without a goal the row is not judged.
+    """
+    latency = Summary.of(outcome.latencies)
+    goals = {"p50": p50, "p99": p99}
+    said = [f"{name} <= {most:g} ms" for name, most in goals.items() if most < inf]
+    return Row(
+        what=what,
+        goal=", ".join(said) or "-",
+        measured=f"{latency}{failures_text(outcome.failures)}",
+        met=latency.p50 <= p50 and latency.p99 <= p99 and not outcome.failures if said else None,
+        figures={
+            **asdict(latency),
+            "failures": outcome.failures,
+            "client_started_late": Summary.of(outcome.late),
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,35 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
-import numpy as np
 from cyclopts import App
 
-from loadtests.clients.connection import one_by_one, predict, put_label
-from loadtests.clients.flood import saturate
-from loadtests.clients.open_loop import Stream, drive, poisson_starts
+from loadtests.clients.connection import RequestFailed, one_by_one, predict, put_label
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from loadtests.resources import with_cpu_time
+from loadtests.saturation import measure_saturation
+from loadtests.traffic import Load, Summary, measure_predictions
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
 
 SATURATING_CONNECTIONS = (8, 16)
-_MOST_PER_SECOND = 4_000  # requests prepared per second of a closed loop
 
 app = App(name="loadtests.versions", help=__doc__)
 
 Figures = dict[str, float]  # name of the figure -> value
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundSettings:
-    """The traffic of one server in one round."""
-
-    queries: int
-    labels: int
-    seconds: float
-    rate: float
 
 
 @app.default
@@ -82,19 +71,25 @@ def versions(
     seed
         Draws queries and arrivals.
     """
-    settings = RoundSettings(queries=queries, labels=labels, seconds=seconds, rate=rate)
+    load = Load(rate=rate, seconds=seconds, seed=seed)
     with (
         running_server(before_bundle, options=["--no-access-log"], checkout=before) as old,
         running_server(bundle, options=["--no-access-log"]) as new,
     ):
         sides = {
-            "before": Side(server=old, texts=distinct(read_queries(bundle), seed=seed)),
-            "after": Side(server=new, texts=distinct(read_queries(bundle), seed=seed)),
+            name: Side(server=server, texts=distinct(read_queries(bundle), seed=seed))
+            for name, server in (("before", old), ("after", new))
         }
-        measured = take_turns(sides, settings, rounds=rounds, seed=seed)
+        measured = take_turns(sides, load, rounds=rounds, queries=queries, labels=labels)
     Report(
         title="This version against an older one",
-        settings={**asdict(settings), "rounds": rounds, "before": before_bundle.name},
+        settings={
+            **asdict(load),
+            "rounds": rounds,
+            "queries": queries,
+            "labels": labels,
+            "before": before_bundle.name,
+        },
         rows=[_row(what, measured) for what in measured["after"][0]],
     ).publish(out, "versions")
     return 0
@@ -109,78 +104,58 @@ class Side:
 
 
 def take_turns(
-    sides: Mapping[str, Side], settings: RoundSettings, *, rounds: int, seed: int
+    sides: Mapping[str, Side], load: Load, *, rounds: int, queries: int, labels: int
 ) -> dict[str, list[Figures]]:
     """Measure the sides in turn; return each side's figures by round."""
     console = open_console(stderr=True)
     measured: dict[str, list[Figures]] = {name: [] for name in sides}
-    for turn in range(-1, rounds):  # the first round is a warm-up
-        for name in sides if turn % 2 else reversed(list(sides)):
-            console.print(f"round {turn + 1} of {rounds}: {name}")
-            side = sides[name]
-            figures = play_round(side.server, side.texts, settings, seed=seed + turn + 1)
-            if turn >= 0:
+    for turn in range(rounds + 1):  # the first round is a warm-up
+        for name in reversed(list(sides)) if turn % 2 else sides:
+            console.print(f"round {turn} of {rounds}: {name}")
+            figures = play_round(sides[name], load, turn=turn, queries=queries, labels=labels)
+            if turn:
                 measured[name].append(figures)
     return measured
 
 
-def play_round(
-    server: Server, texts: Iterator[str], settings: RoundSettings, *, seed: int
-) -> Figures:
-    """Measure one server once."""
-    queries = [predict(text) for text in islice(texts, settings.queries)]
-    labels = [
-        put_label(f"versions-{seed}-{number}", f"{text} {number}")
-        for number, text in enumerate(islice(texts, settings.labels))
+def play_round(side: Side, load: Load, *, turn: int, queries: int, labels: int) -> Figures:
+    """Measure one server once: `queries` and `labels` one by one, saturation, and an open loop."""
+    server, texts = side.server, side.texts
+    figures = _one_by_one(
+        server, "one connection", [predict(text) for text in islice(texts, queries)]
+    )
+    both = load.seconds * len(SATURATING_CONNECTIONS)
+    for level in measure_saturation(server, texts, seconds=both, levels_of=SATURATING_CONNECTIONS):
+        if level.failed:
+            raise RequestFailed(f"{level.failed} requests were neither answered nor refused")
+        name = f"{level.connections} connections"
+        figures[f"{name}: requests a second"] = level.per_second
+        figures[f"{name}: CPU ms a query"] = level.query_cpu_ms
+    outcome, cpu = with_cpu_time(
+        server.pid, lambda: measure_predictions(server, texts, load, turn=turn)
+    )
+    latency, name = Summary.of(outcome.latencies), f"open loop, {load.rate:g}/s"
+    figures[f"{name}: p50 ms"] = latency.p50
+    figures[f"{name}: p99 ms"] = latency.p99
+    figures[f"{name}: CPU ms a query"] = 1000 * cpu / len(outcome.late)
+    posts = [
+        put_label(f"versions-{turn}-{number}", f"{text} {number}")
+        for number, text in enumerate(islice(texts, labels))
     ]
-    return {
-        **_one_by_one(server, "one connection", queries),
-        **_saturation(server, texts, settings.seconds, connections=SATURATING_CONNECTIONS[0]),
-        **_saturation(server, texts, settings.seconds, connections=SATURATING_CONNECTIONS[1]),
-        **_open_loop(server, texts, settings, seed),
-        **_one_by_one(server, "one label a request", labels),
-    }
+    return figures | _one_by_one(server, "one label a request", posts)
 
 
 def _one_by_one(server: Server, name: str, requests: Sequence[bytes]) -> Figures:
     (seconds, _), cpu = with_cpu_time(server.pid, lambda: one_by_one(server.port, requests))
     return {
-        f"{name}: CPU ms a request": cpu / len(requests) * 1000,
-        f"{name}: p50 ms": float(np.median(seconds)) * 1000,
-    }
-
-
-def _saturation(
-    server: Server, texts: Iterator[str], seconds: float, *, connections: int
-) -> Figures:
-    requests = [predict(query) for query in islice(texts, int(_MOST_PER_SECOND * seconds))]
-    result, cpu = with_cpu_time(
-        server.pid,
-        lambda: saturate(server.port, requests, connections=connections, seconds=seconds),
-    )
-    return {
-        f"{connections} connections: requests a second": result.per_second,
-        f"{connections} connections: CPU ms a query": cpu / len(result.latencies) * 1000,
-    }
-
-
-def _open_loop(server: Server, texts: Iterator[str], settings: RoundSettings, seed: int) -> Figures:
-    starts = poisson_starts(rate=settings.rate, seconds=settings.seconds, seed=seed)
-    requests = [predict(query) for query in islice(texts, len(starts))]
-    stream = Stream(name="predict", requests=requests, starts=starts)
-    outcomes, cpu = with_cpu_time(server.pid, lambda: drive(server.port, [stream]))
-    latencies = outcomes["predict"].latencies
-    name = f"open loop, {settings.rate:g}/s"
-    return {
-        f"{name}: p50 ms": float(np.median(latencies)) * 1000,
-        f"{name}: p99 ms": float(np.quantile(latencies, 0.99)) * 1000,
-        f"{name}: CPU ms a query": cpu / len(starts) * 1000,
+        f"{name}: CPU ms a request": 1000 * cpu / len(requests),
+        f"{name}: p50 ms": 1000 * median(seconds),
     }
 
 
 def _row(what: str, measured: dict[str, list[Figures]]) -> Row:
     rounds = {side: [figures[what] for figures in measured[side]] for side in measured}
-    before, after = (float(np.median(rounds[side])) for side in ("before", "after"))
+    before, after = (median(rounds[side]) for side in ("before", "after"))
     return Row(
         what=what,
         goal="",

@@ -70,13 +70,13 @@ def attacks(
         raise InvalidInput(f"no attack is named {', '.join(sorted(unknown))}; there are: {known}")
     console = open_console(stderr=True)
     texts = distinct(read_queries(bundle), seed=seed)
-    load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
+    load = Load(rate=rate, seconds=seconds, seed=seed)
     rows: list[Row] = []
     with (
         TemporaryDirectory(prefix="keymatch-snapshots-") as snapshots,
         running_server(bundle, options=["--no-access-log", "--bundles", snapshots]) as server,
     ):
-        warm_up(server, texts, seconds=3.0)
+        warm_up(server, texts)
         for turn, name in enumerate(only or ATTACKS):
             console.print(f"{name} ...")
             quiet = measure_round(server, facts, texts, load, turn=2 * turn)
@@ -109,7 +109,7 @@ def _latency(name: str, quiet: Round, beside: Round) -> Row:
         measured=f"{attacked.p99 / usual.p99:.1f}x: {usual.p99:.1f} to {attacked.p99:.1f} ms"
         f" (p50 {usual.p50:.1f} to {attacked.p50:.1f}); not answered: {failures or 'none'}",
         met=attacked.p99 <= RATIO * usual.p99 and not wrong,
-        figures={"quiet": usual.as_document(), "attacked": attacked.as_document(), **failures},
+        figures={"quiet": usual, "attacked": attacked, **failures},
     )
 
 

@@ -10,24 +10,31 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from threading import Thread
 from time import sleep
 
 import orjson
 
-from loadtests.clients.connection import Connection, RequestFailed, delete, get, post, post_bytes
-from loadtests.resources import process_tree
+from loadtests.clients.connection import (
+    Connection,
+    RequestFailed,
+    delete,
+    ended_by_server,
+    get,
+    post,
+    post_bytes,
+)
+from loadtests.resources import encoding_children
 from service.child_server import HOST
 
 Attack = Callable[[int, Event], None]
 
 PAUSE = 0.05  # seconds to wait after a broken connection
-CHILD = b"service.core.encoding.child"
 
 EVERYTHING = {"top_k": 1_000, "depth": 2_000, "explain": True, "memorization": 1.0}
 FAT_LABELS = 500
@@ -40,7 +47,7 @@ def costly_queries(port: int, ended: Event) -> None:
         post("/predict", {**EVERYTHING, "queries": [f"{word} {number}" for number in range(16)]})
         for word in ("blue", "green", "quick", "strange")
     ]
-    together([lambda request=request: repeat(port, request, ended) for request in requests])
+    repeat(port, ended, requests)
 
 
 def far_versions(port: int, ended: Event) -> None:
@@ -54,14 +61,7 @@ def endless_headers(port: int, ended: Event) -> None:
     """Twenty clients send headers that never end, one of them a single long value."""
     head = f"GET /predict HTTP/1.1\r\nHost: {HOST}\r\n".encode()
     fields = b"".join(b"X-Field-%d: %s\r\n" % (number, b"x" * 1_000) for number in range(256))
-    pieces = [fields] * 19 + [b"x" * 262_144]
-    begins = [head] * 19 + [head + b"X-Long: "]
-    together(
-        [
-            lambda begin=begin, piece=piece: stream(port, ended, begin, piece)
-            for begin, piece in zip(begins, pieces, strict=True)
-        ]
-    )
+    stream(port, ended, [(head, fields)] * 19 + [(head + b"X-Long: ", b"x" * 262_144)])
 
 
 def dribbled_requests(port: int, ended: Event) -> None:
@@ -85,15 +85,15 @@ def idle_connections(port: int, ended: Event) -> None:
 
 def unread_answers(port: int, ended: Event) -> None:
     """Twelve clients request large answers, one after the other, and read none."""
-    body = {"top_k": 1_000, "depth": 2_000, "explain": True, "deadline_ms": 60_000}
-    request = post("/predict", {**body, "queries": [f"green {n}" for n in range(16)]})
+    queries = [f"green {number}" for number in range(16)]
+    request = post("/predict", {**EVERYTHING, "queries": queries, "deadline_ms": 60_000})
     hold_open(port, ended, [request * 4] * 12)
 
 
 def wrong_bodies(port: int, ended: Event) -> None:
     """Sixteen clients repeatedly send bodies of 4 MB with 300,000 unknown fields."""
     fields = ",".join(f'"f{number}":0' for number in range(300_000)).encode()
-    together([lambda: repeat(port, post_bytes("/predict", b"{%s}" % fields), ended)] * 16)
+    repeat(port, ended, [post_bytes("/predict", b"{%s}" % fields)] * 16)
 
 
 def blank_lines(port: int, ended: Event) -> None:
@@ -103,14 +103,14 @@ def blank_lines(port: int, ended: Event) -> None:
         "Transfer-Encoding: chunked\r\n\r\n"
     ).encode()
     piece = b"40000\r\n%s\r\n" % (b"\n" * 0x40000)
-    together([lambda: stream(port, ended, head, piece)] * 2)
+    stream(port, ended, [(head, piece)] * 2)
 
 
 def unknown_labels(port: int, ended: Event) -> None:
     """Two clients post a thousand clicks, each of a hundred unknown labels."""
     labels = [f"u{number}" for number in range(100)]
     instances = [{"query": f"q{number}", "labels": labels} for number in range(1_000)]
-    together([lambda: repeat(port, post("/instances", {"instances": instances}), ended)] * 2)
+    repeat(port, ended, [post("/instances", {"instances": instances})] * 2)
 
 
 def stopped_children(port: int, ended: Event) -> None:
@@ -119,13 +119,13 @@ def stopped_children(port: int, ended: Event) -> None:
 
     def stop_children() -> None:
         while not ended.wait(0.5):
-            for child in encoding_children():
-                try:
+            # The service is another child of this process's parent.
+            for child in encoding_children(os.getppid()):
+                with suppress(OSError):
                     os.kill(child, signal.SIGSTOP)
-                except OSError:
-                    continue
 
-    together([stop_children, lambda: repeat(port, post("/labels", {"labels": labels}), ended)])
+    posts = [post("/labels", {"labels": labels})]
+    together([stop_children, partial(repeat, port, ended, posts)])
 
 
 def fat_labels(port: int, ended: Event) -> None:
@@ -143,7 +143,7 @@ def fat_labels(port: int, ended: Event) -> None:
                     connection.ask(post("/labels", {"labels": labels}))
 
     asked = post("/predict", {**EVERYTHING, "queries": [f"fat label {n}" for n in range(16)]})
-    together([post_labels, *[lambda: repeat(port, asked, ended)] * 4])
+    together([post_labels, partial(repeat, port, ended, [asked] * 4)])
 
 
 def large_bodies(port: int, ended: Event) -> None:
@@ -154,8 +154,7 @@ def large_bodies(port: int, ended: Event) -> None:
         {"text": f"large {number}", "queries": [f"{number} words {n} of it" for n in range(100)]}
         for number in range(1_000)
     ]
-    requests = [*[post("/predict", asked)] * 4, *[post("/labels", {"labels": labels})] * 2]
-    together([lambda request=request: repeat(port, request, ended) for request in requests])
+    repeat(port, ended, [post("/predict", asked)] * 4 + [post("/labels", {"labels": labels})] * 2)
 
 
 def snapshots(port: int, ended: Event) -> None:
@@ -175,12 +174,7 @@ def snapshots(port: int, ended: Event) -> None:
 
     asked = post("/predict", {"queries": ["blue"], "top_k": 100})
     label = post("/labels", {"labels": [{"text": "in the snapshot"}]})
-    works = [
-        write,
-        end,
-        *(lambda one=one: repeat(port, one, ended) for one in [label, *[asked] * 4]),
-    ]
-    together(works)
+    together([write, end, partial(repeat, port, ended, [label, *[asked] * 4])])
 
 
 ATTACKS: Mapping[str, Attack] = {
@@ -203,7 +197,8 @@ ATTACKS: Mapping[str, Attack] = {
 # How an attacker's clients behave --------------------------------------------------------------
 
 
-def together(works: Sequence[Callable[[], None]]) -> None:
+def together(works: Iterable[Callable[[], None]]) -> None:
+    """Run each function in a thread, and wait for all."""
     threads = [Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
@@ -211,27 +206,38 @@ def together(works: Sequence[Callable[[], None]]) -> None:
         thread.join()
 
 
-def repeat(port: int, request: bytes, ended: Event) -> None:
-    """Send a request and read its answer, whatever it is, again and again until the end."""
-    while not ended.is_set():
-        try:
-            connection = Connection(port)
-            while not ended.is_set():
-                connection.ask(request)
-        except (OSError, RequestFailed, ValueError):
-            sleep(PAUSE)
+def repeat(port: int, ended: Event, requests: Sequence[bytes]) -> None:
+    """One client per request sends it again and again, and reads its answer, whatever it is."""
+
+    def client(request: bytes) -> None:
+        while not ended.is_set():
+            try:
+                connection = Connection(port)
+                while not ended.is_set():
+                    connection.ask(request)
+            except (OSError, RequestFailed, ValueError):
+                sleep(PAUSE)
+
+    together(partial(client, request) for request in requests)
 
 
-def stream(port: int, ended: Event, begin: bytes, piece: bytes) -> None:
-    """Begin a request and send pieces of it; start again when the service ends the connection."""
-    while not ended.is_set():
-        try:
-            connection = connected(port)
-            connection.sendall(begin)
-            while not ended.is_set():
-                connection.sendall(piece)
-        except OSError:
-            sleep(PAUSE)
+def stream(port: int, ended: Event, requests: Sequence[tuple[bytes, bytes]]) -> None:
+    """One client per request sends its begin, and then its piece without end.
+
+    It starts again when the service ends the connection.
+    """
+
+    def client(begin: bytes, piece: bytes) -> None:
+        while not ended.is_set():
+            try:
+                connection = connected(port)
+                connection.sendall(begin)
+                while not ended.is_set():
+                    connection.sendall(piece)
+            except OSError:
+                sleep(PAUSE)
+
+    together(partial(client, *request) for request in requests)
 
 
 def hold_open(port: int, ended: Event, requests: Sequence[bytes]) -> None:
@@ -243,7 +249,7 @@ def hold_open(port: int, ended: Event, requests: Sequence[bytes]) -> None:
     while True:
         for place, request in enumerate(requests):
             connection = connections[place]
-            if connection is not None and _ended_by_server(connection):
+            if connection is not None and ended_by_server(connection):
                 connection.close()
                 connection = None
             if connection is None:
@@ -257,16 +263,6 @@ def hold_open(port: int, ended: Event, requests: Sequence[bytes]) -> None:
             return
 
 
-def _ended_by_server(connection: socket.socket) -> bool:
-    """Check whether the service has closed the connection, without reading from it."""
-    try:
-        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
 def connected(port: int, *, small_buffer: bool = False) -> socket.socket:
     connection = socket.socket()
     if small_buffer:
@@ -274,15 +270,3 @@ def connected(port: int, *, small_buffer: bool = False) -> socket.socket:
     connection.settimeout(30.0)
     connection.connect((HOST, port))
     return connection
-
-
-def encoding_children() -> list[int]:
-    """The encoding children of the service, which is another child of this process's parent."""
-    return [child for child in process_tree(os.getppid()) if CHILD in _command_line(child)]
-
-
-def _command_line(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:  # the process has ended
-        return b""

@@ -6,17 +6,17 @@ A round also records the service's answers of 500, logged defects, memory and me
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from time import perf_counter, sleep
 
 from loadtests.attacks.attackers import ATTACKS
 from loadtests.clients.connection import Connection, predict
-from loadtests.clients.open_loop import Outcome, drive
-from loadtests.resources import Resident, metric, metrics_of, process_tree, resident
-from loadtests.traffic import PREDICT, Health, Load, probing
+from loadtests.clients.open_loop import Outcome
+from loadtests.resources import metric, metrics_of, process_tree, resident
+from loadtests.traffic import Health, Load, measure_predictions, probing
 from service.child_server import Server
 from service.core.bundle.manifest import Manifest
 from service.server.memory_budget import MEMORIES, shares
@@ -52,33 +52,27 @@ def measure_round(
     turn: int = 0,
 ) -> Round:
     """Send the normal load, together with the attack named `attack` if given."""
-    stream = load.predictions(queries, turn=turn)
     errors_before, defects_before = internal_errors(metrics_of(server.port)), defects(server)
-    with watching_memory(server.pid) as most:
+    with watching_memory(server.pid) as megabytes:
         with _attacking(server.port, attack):
             sleep(BEGINNING_SECONDS)
             with probing(server) as health:
-                outcome = drive(server.port, [stream])[PREDICT]
-        status, seconds = _first_request(server, next(queries))
+                outcome = measure_predictions(server, queries, load, turn=turn)
+        began = perf_counter()
+        with Connection(server.port) as connection:
+            status, _ = connection.ask(predict(next(queries)))
+        seconds = perf_counter() - began
     metrics = metrics_of(server.port)
     return Round(
         outcome=outcome,
         health=health,
-        most_resident=most["resident"],
+        most_resident=max(megabytes),
         budget=budget(bundle, metrics),
         first_after=seconds,
         first_status=status,
         internal_errors=internal_errors(metrics) - errors_before,
         defects=defects(server) - defects_before,
     )
-
-
-def _first_request(server: Server, query: str) -> tuple[int, float]:
-    """Predict on a new connection; return status and seconds."""
-    began = perf_counter()
-    with Connection(server.port) as connection:
-        status, _ = connection.ask(predict(query))
-    return status, perf_counter() - began
 
 
 @contextmanager
@@ -122,30 +116,28 @@ def budget(bundle: Manifest, metrics: str) -> float:
 
 def memory_of_tree(pid: int) -> float:
     """Megabytes of a process and its descendants; shared pages of files count once."""
-    of_each = [one for one in map(_resident, process_tree(pid)) if one is not None]
-    return sum(one.private for one in of_each) + max((one.shared for one in of_each), default=0.0)
-
-
-def _resident(pid: int) -> Resident | None:
-    try:
-        return resident(pid)
-    except (OSError, KeyError):  # the process has just ended
-        return None
+    private, shared = 0.0, 0.0
+    for process in process_tree(pid):
+        with suppress(OSError, KeyError):  # the process has just ended
+            memory = resident(process)
+            private += memory.private
+            shared = max(shared, memory.shared)
+    return private + shared
 
 
 @contextmanager
-def watching_memory(pid: int) -> Iterator[Mapping[str, float]]:
-    """Record the peak memory under "resident", in megabytes."""
-    most, ended = {"resident": 0.0}, Event()
+def watching_memory(pid: int) -> Iterator[list[float]]:
+    """Collect the memory during the block, in megabytes."""
+    megabytes, ended = [memory_of_tree(pid)], Event()
 
     def watch() -> None:
         while not ended.wait(MEMORY_SECONDS):
-            most["resident"] = max(most["resident"], memory_of_tree(pid))
+            megabytes.append(memory_of_tree(pid))
 
     thread = Thread(target=watch, name="memory")
     thread.start()
     try:
-        yield most
+        yield megabytes
     finally:
         ended.set()
         thread.join()

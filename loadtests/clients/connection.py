@@ -96,6 +96,16 @@ class Connection:
         self.close()
 
 
+def ended_by_server(connection: socket.socket) -> bool:
+    """Check whether the server has closed a connection, without reading from it."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def one_by_one(port: int, requests: Iterable[bytes]) -> tuple[list[float], list[Any]]:
     """Send requests over one connection; return the seconds and the JSON of each answer.
 

@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtests.clients.connection import RequestFailed
+from loadtests.clients.connection import RequestFailed, ended_by_server
 from service.child_server import HOST
 
 UNANSWERED, BROKEN, LEFT = 0, 1, 2  # used instead of an HTTP status
@@ -157,7 +157,7 @@ class _Flooding:
                 else:
                     self._receive(file)
         cpu = process_time() - cpu
-        lost = sum(_closed(connection) for connection in unused)
+        lost = sum(ended_by_server(connection) for connection in unused)
         for connection in (*unused, *self._sockets.values()):
             connection.close()
         self._poll.close()
@@ -248,14 +248,3 @@ class _Flooding:
         self._sockets[file] = connection
         self._poll.register(file, select.EPOLLIN)
         return file
-
-
-def _closed(connection: socket.socket) -> bool:
-    """Return whether the other side has closed a connection on which nothing was sent."""
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

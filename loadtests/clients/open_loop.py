@@ -14,7 +14,7 @@ import selectors
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from time import perf_counter, sleep
 
@@ -39,9 +39,10 @@ class Stream:
 class Outcome:
     """The answers and failures of one stream."""
 
-    latencies: list[float]  # seconds from the intended start, in order of the answers
-    late: list[float]  # seconds by which the client itself sent late
-    failures: dict[str, int]  # HTTP status or error name -> count
+    # Seconds from the intended start, in order of the answers.
+    latencies: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)  # seconds by which the client sent late
+    failures: dict[str, int] = field(default_factory=dict)  # HTTP status or error name -> count
 
 
 def poisson_starts(*, rate: float, seconds: float, seed: int) -> list[float]:
@@ -71,9 +72,7 @@ class _OpenLoop:
                 zip(stream.starts, stream.requests, strict=True)
             )
         )
-        self._outcomes = {
-            stream.name: Outcome(latencies=[], late=[], failures={}) for stream in streams
-        }
+        self._outcomes = {stream.name: Outcome() for stream in streams}
         self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         self._unanswered: dict[Connection, tuple[str, float]] = {}  # stream, and when it was due
         self._selector = selectors.DefaultSelector()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Annotated
 
 import numpy as np
@@ -22,10 +21,10 @@ from cyclopts import App
 
 from loadtests.bare_predictor import BarePredictor
 from loadtests.clients.connection import one_by_one, predict
-from loadtests.gpu.searching import Searched, measure_search
+from loadtests.gpu.searching import median_milliseconds, milliseconds_text, search_row
 from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
-from loadtests.saturation import Level, best, measure_saturation
+from loadtests.report import Report, Row, failures_text
+from loadtests.saturation import best, measure_saturation
 from loadtests.traffic import Load, Summary, measure_predictions, warm_up
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
@@ -44,7 +43,6 @@ TOLERANCE = 1e-3  # allowed difference of a score, as stated in service/how-it-w
 
 Scores = list[list[float]]  # each query's label scores, descending
 
-REPETITIONS = 30
 _TOKEN = 5  # any token of the vocabulary; its meaning does not affect the time
 
 app = App(name="loadtests.gpu", help=__doc__)
@@ -84,7 +82,7 @@ def gpu(
     """
     require_device("cuda")
     facts = manifest.read(bundle)
-    load = Load(rate=rate, label_rate=0, seconds=seconds, seed=seed)
+    load = Load(rate=rate, seconds=seconds, seed=seed)
     _say("encoding ...")
     measured = list(
         encoding_rows(
@@ -93,17 +91,12 @@ def gpu(
             tokens=facts.encoder.max_tokens,
         )
     )
-    searched = [_searched(facts, count, seed) for count in sorted(rows)]
-    served, answers = _served(bundle, load, compared)
+    measured += [_searched(facts, count, seed) for count in sorted(rows)]
+    measured += _served(bundle, load, compared)
     Report(
         title="Serving on a GPU",
         settings={"bundle": bundle.name, "rate": rate, "seconds": seconds, "compared": compared},
-        rows=[
-            *measured,
-            *(at.row() for at in searched),
-            *(at.row() for at in served),
-            *answers,
-        ],
+        rows=measured,
     ).publish(out, "gpu")
     return 0
 
@@ -111,100 +104,73 @@ def gpu(
 def encoding_rows(on_device: OnnxEncoder, on_cpu: OnnxEncoder, *, tokens: int) -> Iterator[Row]:
     """Time encoders that cut texts at `tokens`, in every batch size; one row per text length."""
     for length in lengths_up_to(tokens):
-        times = {texts: _milliseconds(on_device, texts, length) for texts in BATCHES}
-        alone = _milliseconds(on_cpu, 1, length)
-        shown = ", ".join(f"{texts}: {value:.2f}" for texts, value in times.items())
+        text = [_TOKEN] * length
+        times = {
+            str(texts): median_milliseconds(partial(on_device.embed_batch, [text] * texts))
+            for texts in BATCHES
+        }
+        alone = median_milliseconds(partial(on_cpu.embed_batch, [text]))
         yield Row(
             what=f"encode texts of {length} tokens, ms a batch of so many",
             goal="-",
-            measured=f"{shown}; on the CPU one takes {alone:.2f}",
-            figures={
-                "batch_ms": {str(texts): value for texts, value in times.items()},
-                "cpu_ms": alone,
-            },
+            measured=f"{milliseconds_text(times)}; on the CPU one takes {alone:.2f}",
+            figures={"batch_ms": times, "cpu_ms": alone},
         )
 
 
-def _milliseconds(encoder: OnnxEncoder, texts: int, length: int) -> float:
-    """The median time of a batch of `texts` texts; the first run is not timed."""
-    batch, seconds = [[_TOKEN] * length] * texts, []
-    for _ in range(REPETITIONS + 1):
-        start = perf_counter()
-        encoder.embed_batch(batch)
-        seconds.append(perf_counter() - start)
-    return 1000 * median(seconds[1:])
-
-
-def _searched(facts: Manifest, rows: int, seed: int) -> Searched:
+def _searched(facts: Manifest, rows: int, seed: int) -> Row:
     """Search on a newly opened device, which frees the memory of the previous one."""
     _say(f"searching {rows:,} rows ...")
     device = open_device("cuda")
     assert device is not None
     dimension, depth = facts.encoder.dimension, facts.predictor.depth
-    return measure_search(device, rows=rows, dimension=dimension, depth=depth, seed=seed)
+    return search_row(device, rows=rows, dimension=dimension, depth=depth, seed=seed)
 
 
-def _served(bundle: Path, load: Load, compared: int) -> tuple[list[Served], list[Row]]:
-    """Return the figures of both devices, and the rows that compare their answers."""
+def _served(bundle: Path, load: Load, compared: int) -> Iterator[Row]:
+    """Yield the row of each device, and the one that compares its answers with exact search."""
     texts = read_queries(bundle)
     chosen = list(islice(distinct(texts, seed=load.seed + 1), compared))
     exact = exact_scores(bundle, chosen)
-    served, answers = [], []
     for device in DEVICES:
         _say(f"serving, device {device} ...")
         queries = distinct(texts, seed=load.seed)
-        figures, scores = measure_service(bundle, device, queries, load, compared=chosen)
-        served.append(figures)
-        answers.append(tolerance_row(device, scores, exact))
-    return served, answers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """The figures of the service on one device."""
-
-    device: DeviceName
-    ready_seconds: float
-    latency: Summary
-    failures: dict[str, int]
-    levels: list[Level]
-
-    def row(self) -> Row:
-        """Return the report's row."""
-        rates = ", ".join(f"{at.connections}: {at.per_second:.0f}" for at in self.levels)
-        failed = f"; FAILED: {self.failures}" if self.failures else ""
-        return Row(
-            what=f"the service, device {self.device}",
-            goal="-",
-            measured=f"open loop {self.latency}; answers/s by connections: {rates}; CPU"
-            f" {best(self.levels).query_cpu_ms:.2f} ms a query; ready in"
-            f" {self.ready_seconds:.1f} s{failed}",
-            figures=asdict(self),
-        )
+        row, scores = measure_service(bundle, device, queries, load, compared=chosen)
+        yield row
+        yield tolerance_row(device, scores, exact)
 
 
 def measure_service(
     bundle: Path, device: DeviceName, queries: Iterator[str], load: Load, *, compared: Sequence[str]
-) -> tuple[Served, Scores]:
-    """Serve the bundle on a device; return figures, and the scores of the `compared` queries."""
+) -> tuple[Row, Scores]:
+    """Serve the bundle on a device; return its row, and the scores of the `compared` queries."""
     with TemporaryDirectory() as folder:
         config = Path(folder) / "keymatch.toml"
         config.write_text(f'[engine]\ndevice = "{device}"\n')
         options = ["--no-access-log", "--config", str(config)]
         with running_server(bundle, options=options, ready_seconds=READY_SECONDS) as server:
-            warm_up(server, queries, seconds=min(4.0, load.seconds))
+            warm_up(server, queries, seconds=load.seconds)
             outcome = measure_predictions(server, queries, load)
             levels = measure_saturation(
                 server, queries, seconds=load.seconds, levels_of=CONNECTIONS
             )
             scores = served_scores(server, compared)
-            return Served(
-                device=device,
-                ready_seconds=server.seconds_to_ready,
-                latency=Summary.of(outcome.latencies),
-                failures=outcome.failures,
-                levels=levels,
-            ), scores
+    latency, ready = Summary.of(outcome.latencies), server.seconds_to_ready
+    rates = ", ".join(f"{level.connections}: {level.per_second:.0f}" for level in levels)
+    row = Row(
+        what=f"the service, device {device}",
+        goal="-",
+        measured=f"open loop {latency}; answers/s by connections: {rates}; CPU"
+        f" {best(levels).query_cpu_ms:.2f} ms a query; ready in {ready:.1f} s"
+        f"{failures_text(outcome.failures)}",
+        figures={
+            "ready_seconds": ready,
+            "latency": latency,
+            "failures": outcome.failures,
+            "levels": levels,
+        },
+    )
+    return row, scores
 
 
 def served_scores(server: Server, queries: Sequence[str]) -> Scores:

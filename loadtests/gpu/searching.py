@@ -7,8 +7,8 @@ are rounded to fp16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -23,42 +23,15 @@ from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves
 
 BATCHES = (1, 8, 64)  # queries per batch
-REPETITIONS = 20
+REPETITIONS = 30
 FP16_TIE = 2e-4  # smaller differences count as equal, because queries are rounded to fp16
 DEAD_SHARE = 0.05  # share of the rows with tombstones
 _EXACT_QUERIES = 64
 _DRAWN_ROWS = 65_536  # rows that are drawn in one step
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searched:
-    """The figures of one number of rows; milliseconds by batch size."""
-
-    rows: int
-    depth: int
-    upload_seconds: float
-    milliseconds: dict[str, float]
-    with_tombstones: dict[str, float]
-    recall: float
-    difference: float  # largest difference of a similarity to the CPU's at the same rank
-
-    def row(self) -> Row:
-        """Return the report's row."""
-        return Row(
-            what=f"search {self.rows:,} rows in fp16, ms a batch of so many queries",
-            goal="recall 1 but for ties",
-            measured=f"{_shown(self.milliseconds)}; {DEAD_SHARE:.0%} dead:"
-            f" {_shown(self.with_tombstones)}; recall@{self.depth} {self.recall:.5f}; similarities"
-            f" differ by {self.difference:.1e}; uploaded in {self.upload_seconds:.1f} s",
-            met=self.recall == 1.0,
-            figures=asdict(self),
-        )
-
-
-def measure_search(
-    device: ScanDevice, *, rows: int, dimension: int, depth: int, seed: int
-) -> Searched:
-    """Draw `rows` keys, upload them, and search them."""
+def search_row(device: ScanDevice, *, rows: int, dimension: int, depth: int, seed: int) -> Row:
+    """Draw `rows` keys, upload them, search them, and return the report's row."""
     random = np.random.default_rng(seed)
     keys = drawn(random, rows, dimension)
     queries = drawn(random, _EXACT_QUERIES, dimension).astype(np.float32)
@@ -67,16 +40,30 @@ def measure_search(
     uploaded = perf_counter() - start
     alive = np.packbits(random.random(rows) >= DEAD_SHARE, bitorder="little")
     recall, difference = _compared(segment, keys, queries, depth)
-    return Searched(
-        rows=rows,
-        depth=depth,
-        upload_seconds=uploaded,
-        milliseconds=_milliseconds(segment, queries, depth, None),
-        with_tombstones=_milliseconds(
-            segment, queries, depth, RowFilter(start=0, stop=rows, alive=alive)
-        ),
-        recall=recall,
-        difference=difference,
+    whole, with_tombstones = (
+        {
+            str(size): median_milliseconds(
+                partial(segment.search, queries[:size], count=depth, ef=0, row_filter=row_filter)
+            )
+            for size in BATCHES
+        }
+        for row_filter in (None, RowFilter(start=0, stop=rows, alive=alive))
+    )
+    return Row(
+        what=f"search {rows:,} rows in fp16, ms a batch of so many queries",
+        goal="recall 1 but for ties",
+        measured=f"{milliseconds_text(whole)}; {DEAD_SHARE:.0%} dead:"
+        f" {milliseconds_text(with_tombstones)}; recall@{depth} {recall:.5f}; similarities differ"
+        f" by {difference:.1e}; uploaded in {uploaded:.1f} s",
+        met=recall == 1.0,
+        figures={
+            "rows": rows,
+            "upload_seconds": uploaded,
+            "milliseconds": whole,  # by batch size
+            "with_tombstones": with_tombstones,
+            "recall": recall,
+            "difference": difference,
+        },
     )
 
 
@@ -92,7 +79,7 @@ def drawn(random: np.random.Generator, rows: int, dimension: int) -> Halves:
 def _compared(
     segment: DeviceSegment, keys: Halves, queries: Floats, depth: int
 ) -> tuple[float, float]:
-    """Return mean recall, and the largest difference of similarities."""
+    """Return mean recall, and the largest difference of a similarity to the CPU's at its rank."""
     everything = RowFilter(start=0, stop=len(keys))
     exact, exact_rows = exact_search(keys, queries, count=depth, row_filter=everything)
     similarities, rows = segment.search(queries, count=depth, ef=0, row_filter=None)
@@ -107,23 +94,17 @@ def _compared(
     return float(np.mean(shares)), float(np.abs(similarities - exact)[filled].max())
 
 
-def _milliseconds(
-    segment: DeviceSegment, queries: Floats, depth: int, row_filter: RowFilter | None
-) -> dict[str, float]:
-    return {
-        str(size): 1000 * median(list(_seconds(segment, queries[:size], depth, row_filter))[1:])
-        for size in BATCHES
-    }
-
-
-def _seconds(
-    segment: DeviceSegment, queries: Floats, depth: int, row_filter: RowFilter | None
-) -> Iterator[float]:
-    for _ in range(REPETITIONS + 1):
+def median_milliseconds(work: Callable[[], object]) -> float:
+    """Return the median time of some runs; a first run is not timed."""
+    work()
+    seconds = []
+    for _ in range(REPETITIONS):
         start = perf_counter()
-        segment.search(queries, count=depth, ef=0, row_filter=row_filter)
-        yield perf_counter() - start
+        work()
+        seconds.append(perf_counter() - start)
+    return 1000 * median(seconds)
 
 
-def _shown(milliseconds: dict[str, float]) -> str:
-    return ", ".join(f"{size}: {value:.2f}" for size, value in milliseconds.items())
+def milliseconds_text(by_batch: dict[str, float]) -> str:
+    """Return the text for a table cell."""
+    return ", ".join(f"{size}: {value:.2f}" for size, value in by_batch.items())

@@ -25,7 +25,7 @@ from loadtests.opponents.systems import (
     running_sides,
 )
 from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row, environment
+from loadtests.report import Report, Row, environment, failures_text
 from loadtests.resources import process_tree, resident
 from loadtests.traffic import Summary
 from service.command_line import open_console, run
@@ -66,9 +66,8 @@ def opponents(
         into it.
     """
     console, named, facts = open_console(stderr=True), chosen(only), manifest.read(bundle)
-    required = [package for opponent in named.values() for package in opponent.packages]
     python, versions = prepared_environment(
-        packages or out / "environment", required, console=console
+        packages or out / "environment", named.values(), console=console
     )
     graph = facts.index.parameters()
     setup = Setup(python=python, graph=graph, opponents=named)
@@ -121,28 +120,28 @@ def size_row(side: Side) -> Row:
 
 
 def _traffic_row(what: str, kind: Traffic, result: Measured) -> Row:
-    figures: dict[str, Any] = {**asdict(kind), "failures": result.failures}
-    figures["cpu_ms"] = result.cpu_ms
-    failed = f"; FAILED: {result.failures}" if result.failures else ""
-    if not result.latencies:
-        return Row(what=what, goal="-", measured=f"no answer{failed}", figures=figures)
-    latency = Summary.of(result.latencies)
-    figures["latency"] = latency.as_document()
+    latency, failures = Summary.of(result.latencies), dict(result.failures)
     parts = [f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms"]
+    figures: dict[str, Any] = {
+        **asdict(kind),
+        "failures": failures,
+        "cpu_ms": result.cpu_ms,
+        "latency": latency,
+    }
     if kind.rate is None:
-        figures["per_second"] = len(result.latencies) / result.seconds
-        parts.insert(0, f"{figures['per_second']:.0f} requests/s")
+        figures["per_second"] = result.per_second
+        parts.insert(0, f"{result.per_second:.0f} requests/s")
     if result.inserts:
         inserts = Summary.of(result.inserts)
-        figures["insert_latency"] = inserts.as_document()
+        figures["insert_latency"] = inserts
         parts.append(f"inserts p50 {inserts.p50:.1f}, p99 {inserts.p99:.1f} ms")
     parts.append(f"CPU {result.cpu_ms:.1f} ms a query")
-    return Row(what=what, goal="-", measured="; ".join(parts) + failed, figures=figures)
+    measured = "; ".join(parts) if latency.count else str(latency)
+    return Row(what=what, goal="-", measured=measured + failures_text(failures), figures=figures)
 
 
 def _ratio_row(by_side: Mapping[str, Measured]) -> Row:
-    keymatch, plain = by_side[KEYMATCH], by_side[PLAIN]
-    ratio = (len(keymatch.latencies) / keymatch.seconds) / (len(plain.latencies) / plain.seconds)
+    ratio = by_side[KEYMATCH].per_second / by_side[PLAIN].per_second
     return Row(
         what="saturation of Keymatch over the plain stack's",
         goal=f">= {TIMES_THE_PLAIN_STACK:g}x",

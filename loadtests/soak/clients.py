@@ -126,11 +126,7 @@ def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
     return turn
 
 
-def operate() -> Turn:
+def operate(ask: Ask, number: int) -> None:
     """Send the requests of probes and dashboards."""
     paths = ("/health/ready", "/metrics", "/info", "/labels?limit=50")
-
-    def turn(ask: Ask, number: int) -> None:
-        ask(get(paths[number % len(paths)]))
-
-    return turn
+    ask(get(paths[number % len(paths)]))

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import monotonic, sleep
 from urllib.parse import quote
 
 from loadtests.clients.connection import Connection, get, post, require
 from loadtests.queries import distinct
+from loadtests.resources import encoding_children, process_tree, resident
 from loadtests.soak import clients
 from loadtests.soak.clients import Client
 from loadtests.soak.ledger import Ledger
-from loadtests.soak.samples import Sample, Sampler
 from service.child_server import Server, running_server
 from service.core.label_log import open_log
 
@@ -31,6 +31,7 @@ BEFORE, AFTER = "before the kill", "after it"
 OWNERS = {BEFORE: "a", AFTER: "b"}  # id prefixes before and after the restart
 WARM_UP = 0.15  # share of the whole time; samples this soon after the restart are not judged
 SNAPSHOT_SECONDS = 3_600.0
+SAMPLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,16 @@ class Rates:
     clicks: float = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The memory and open files of the processes that serve, `at` seconds after the start."""
+
+    at: float
+    private: float  # megabytes
+    shared: float  # megabytes, of the process that maps most
+    descriptors: int
+
+
 @dataclass(eq=False)
 class Course:
     """The record of a soak; times are in seconds since the start."""
@@ -51,9 +62,8 @@ class Course:
     answers: Counter[str] = field(default_factory=Counter)
     events: dict[str, float] = field(default_factory=dict)
     slowest: dict[str, float] = field(default_factory=dict)
-    missing_labels: dict[str, int] = field(
-        default_factory=dict
-    )  # when -> number of labels that differ from what was acknowledged
+    # When -> number of labels that differ from what was acknowledged.
+    missing_labels: dict[str, int] = field(default_factory=dict)
     lost: int = 0  # number of acknowledged writes that the log lacks
     start: float = field(default_factory=monotonic)
 
@@ -84,9 +94,9 @@ def run_course(
     # Small blocks, so that dozens of them are sealed and merged within the time. The log is checked
     # as often, first within the warm-up, since the first check leaves five megabytes behind.
     config.write_text("[engine]\nseal_rows = 2048\nlog_check_minutes = 2.0\n")
-    course = Course()
-    life = partial(_life, course, shelf, state, config, texts, rates)
-    with suppress(_Killed), life(BEFORE) as server:
+    course, options = Course(), ["--config", str(config), "--no-access-log"]
+    serving = partial(running_server, shelf / "first", state=state, options=options)
+    with suppress(_Killed), serving() as server, _loaded(course, server, texts, rates, BEFORE):
         sleep(SNAPSHOT_AT * seconds)
         _ask(server, "/admin/snapshot", {"bundle": "second"})
         course.note("snapshot written")
@@ -97,10 +107,13 @@ def run_course(
         course.note("killed")
         sleep(1)  # lets clients see their broken connections
         raise _Killed
-    with life(AFTER):
-        course.note("restarted")
-        sleep(max(0.0, (1 - SNAPSHOT_AT - KILL_AFTER) * seconds))
-        course.note("over")
+    with serving() as server:
+        course.missing_labels["at the restart"] = _missing(server, course.ledger)
+        with _loaded(course, server, texts, rates, AFTER):
+            course.note("restarted")
+            sleep(max(0.0, (1 - SNAPSHOT_AT - KILL_AFTER) * seconds))
+            course.note("over")
+        course.missing_labels["at the end"] = _missing(server, course.ledger)
     log = open_log(state, create=False)
     course.lost = len(course.ledger.lost(log.read()))
     log.close()
@@ -108,56 +121,52 @@ def run_course(
 
 
 @contextmanager
-def _life(
-    course: Course,
-    shelf: Path,
-    state: Path,
-    config: Path,
-    texts: Sequence[str],
-    rates: Rates,
-    life: str,
-) -> Iterator[Server]:
-    """Serve with running clients; they are stopped before the server is."""
-    stop, options = Event(), ["--config", str(config), "--no-access-log"]
-    with running_server(shelf / "first", state=state, options=options) as server:
-        # Compare the labels before anything is written; before the restart there are none yet.
-        course.missing_labels["at the restart"] = _missing(server, course.ledger.labels())
-        threads = _clients(course, server.port, texts, rates, stop, life)
-        sampler = Sampler(
-            server.pid, server.port, course.samples, start=course.start, seconds=1.0, stop=stop
-        )
-        for thread in (*threads, sampler):
-            thread.start()
-        try:
-            yield server
-        finally:
-            stop.set()
-            for thread in (*threads, sampler):
-                thread.join()
-            for client in threads:
-                course.answers.update(
-                    {f"{life}: {answer}": times for answer, times in client.answers.items()}
-                )
-                course.slowest[f"{client.name}, {life}"] = client.slowest
-        course.missing_labels["at the end"] = _missing(server, course.ledger.labels())
-
-
-def _clients(
-    course: Course, port: int, texts: Sequence[str], rates: Rates, stop: Event, life: str
-) -> list[Client]:
-    owner = OWNERS[life]
+def _loaded(
+    course: Course, server: Server, texts: Sequence[str], rates: Rates, life: str
+) -> Iterator[None]:
+    """Run the clients and take samples during the block."""
+    stop, owner, ledger = Event(), OWNERS[life], course.ledger
+    labels = clients.write_labels(ledger, distinct(texts, seed=2), owner=owner)
     turns = {
         "reads": (clients.read(distinct(texts, seed=1)), rates.reads),
-        "labels": (
-            clients.write_labels(course.ledger, distinct(texts, seed=2), owner=owner),
-            rates.labels,
-        ),
-        "clicks": (clients.write_clicks(course.ledger, owner=owner), rates.clicks),
-        "operations": (clients.operate(), 1.0),
+        "labels": (labels, rates.labels),
+        "clicks": (clients.write_clicks(ledger, owner=owner), rates.clicks),
+        "operations": (clients.operate, 1.0),
     }
-    return [
-        Client(name, turn, port=port, rate=rate, stop=stop) for name, (turn, rate) in turns.items()
+    running = [
+        Client(name, turn, port=server.port, rate=rate, stop=stop)
+        for name, (turn, rate) in turns.items()
     ]
+    sampling = Thread(target=_sample, args=(course, server.pid, stop), name="sampler", daemon=True)
+    for thread in (*running, sampling):
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in (*running, sampling):
+            thread.join()
+        for client in running:
+            for answer, times in client.answers.items():
+                course.answers[f"{life}: {answer}"] += times
+            course.slowest[f"{client.name}, {life}"] = client.slowest
+
+
+def _sample(course: Course, pid: int, stop: Event) -> None:
+    """Take samples of a server until `stop` is set; its encoding children come and go."""
+    while not stop.wait(SAMPLE_SECONDS):
+        serving = set(process_tree(pid)) - set(encoding_children(pid))
+        with suppress(OSError, KeyError):  # the server was killed, or is just being replaced
+            memories = [resident(process) for process in serving]
+            files = [list(Path(f"/proc/{process}/fd").iterdir()) for process in serving]
+            course.samples.append(
+                Sample(
+                    at=monotonic() - course.start,
+                    private=sum(memory.private for memory in memories),
+                    shared=max(memory.shared for memory in memories),
+                    descriptors=sum(map(len, files)),
+                )
+            )
 
 
 def _ask(server: Server, path: str, document: dict[str, str]) -> None:
@@ -166,12 +175,15 @@ def _ask(server: Server, path: str, document: dict[str, str]) -> None:
         require(connection.ask(post(path, document)))
 
 
-def _missing(server: Server, labels: Mapping[str, set[str | None]]) -> int:
+def _missing(server: Server, ledger: Ledger) -> int:
     """Return how many labels differ from what was last acknowledged."""
+    newest = max(ledger.acknowledged, default=0)
     with Connection(server.port) as connection:
+        # Any process may answer: wait until this one has read what another one acknowledged.
+        require(connection.ask(post("/predict", {"queries": ["tent"], "min_version": newest})))
         answers = [
             (connection.ask(get(f"/labels/{quote(label_id)}")), possible)
-            for label_id, possible in labels.items()
+            for label_id, possible in ledger.labels().items()
         ]
     return sum(
         (None if answer[0] == 404 else require(answer)["text"]) not in possible

@@ -16,19 +16,16 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cyclopts import App
 
 from loadtests.bare_predictor import recall_of_queries, recall_row
 from loadtests.clients.connection import delete, one_by_one, put_label
-from loadtests.clients.flood import Throughput
 from loadtests.clients.open_loop import Outcome
 from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
+from loadtests.report import Report, Row, failures_text
 from loadtests.resources import resident_row, with_cpu_time
-from loadtests.saturation import failures_text
-from loadtests.traffic import Load, Summary, warm_up
+from loadtests.traffic import Load, Summary, latency_row, warm_up
 from loadtests.writes import growth, labels
 from loadtests.writes.labels import WhileWriting
 from service.child_server import Server, running_server
@@ -107,7 +104,7 @@ def writes(
     console.print("the first label after readiness ...")
     rows = [_first_label(bundle, texts)]
     with running_server(bundle, options=["--no-access-log"]) as server:
-        warm_up(server, texts, seconds=3.0)
+        warm_up(server, texts)
         console.print("single labels ...")
         rows += _single_labels(server, texts, posts=posts)
         console.print("labels while reads saturate the service, and while all cores are busy ...")
@@ -158,7 +155,7 @@ def _single_labels(server: Server, texts: Iterator[str], *, posts: int) -> list[
         costs.append(1000 * cpu / posts)
         latencies += seconds
     costs.sort()
-    median, latency = costs[len(costs) // 2], Summary.of(latencies)
+    median = costs[len(costs) // 2]
     return [
         Row(
             what="CPU time per single posted label, the service and its children",
@@ -167,34 +164,36 @@ def _single_labels(server: Server, texts: Iterator[str], *, posts: int) -> list[
             met=median <= LABEL_CPU_MS,
             figures={"cpu_ms": costs},
         ),
-        Row(
-            what="POST /labels, one label, to synced and visible",
-            goal=f"p50 <= {POST_LABEL_MS:g} ms",
-            measured=str(latency),
-            met=latency.p50 <= POST_LABEL_MS,
-            figures=latency.as_document(),
+        latency_row(
+            "POST /labels, one label, to synced and visible",
+            Outcome(latencies=latencies),
+            p50=POST_LABEL_MS,
         ),
     ]
 
 
-def _on_a_busy_machine(server: Server, texts: Iterator[str], load: Load) -> list[Row]:
-    outcome, reads = labels.post_during_saturation(server, texts, load, prefix="saturated")
+def _on_a_busy_machine(server: Server, texts: Iterator[str], load: Load) -> Iterator[Row]:
+    outcome, per_second = labels.post_during_saturation(server, texts, load)
     what = f"{load.label_rate:g} single labels/s while reads saturate"
-    rows = [labels_row(what, outcome, reads=reads)]
+    row = latency_row(what, outcome, p99=LABELS_P99_MS)
+    yield replace(
+        row,
+        measured=f"{row.measured}; {per_second:.0f} queries/s answered",
+        figures={**row.figures, "queries_per_second": per_second},
+    )
     for rate in BUSY_RATES:
         busy = replace(load, label_rate=rate)
         with labels.busy_cores(server):
             outcome = labels.post_at_rate(server, texts, busy, prefix=f"busy-{rate:g}")
         what = f"{rate:g} single labels/s with a busy process on each core"
-        rows.append(labels_row(what, outcome))
-    return rows
+        yield latency_row(what, outcome, p99=LABELS_P99_MS)
 
 
 def _across_seals(
     bundle: Path, texts: Iterator[str], load: Load, *, batch: int, ratio: float
 ) -> Row:
     with running_server(bundle, options=["--no-access-log"]) as server:
-        warm_up(server, texts, seconds=3.0)
+        warm_up(server, texts)
         mixed, seals = growth.measure_across_seals(server, texts, load, labels_per_request=batch)
     what = (
         f"/predict at {load.rate:g}/s while {load.label_rate:g} labels/s are posted,"
@@ -211,26 +210,22 @@ def _grown(
         state = Path(folder) / "state"
         with running_server(bundle, state=state, options=["--no-access-log"]) as server:
             posted = list(islice(labels.new_labels(texts, "bulk"), inserts))
-            bulk = labels.post_in_bulk(server, posted)
+            created, seconds = labels.post_in_bulk(server, posted)
+            per_second = created / seconds
             yield Row(
-                what=f"bulk NDJSON, {bulk.sent:,} labels, each synced and visible",
+                what=f"bulk NDJSON, {inserts:,} labels, each synced and visible",
                 goal=f">= {BULK_LABELS_PER_SECOND:g} labels/s",
-                measured=f"{bulk.per_second:.0f} labels/s"
-                f" ({bulk.created:,} created in {bulk.seconds:.0f} s)",
-                met=bulk.created == bulk.sent and bulk.per_second >= BULK_LABELS_PER_SECOND,
-                figures={"seconds": bulk.seconds, "created": bulk.created},
+                measured=f"{per_second:.0f} labels/s ({created:,} created in {seconds:.0f} s)",
+                met=created == inserts and per_second >= BULK_LABELS_PER_SECOND,
+                figures={"seconds": seconds, "created": created},
             )
             deletions = [delete(f"/labels/{label['id']}") for label in posted[:deletes]]
-            latency = Summary.of(one_by_one(server.port, deletions)[0])
-            yield Row(
-                what="DELETE /labels/{id}",
-                goal="-",
-                measured=str(latency),
-                figures=latency.as_document(),
-            )
+            taken, _ = one_by_one(server.port, deletions)
+            yield latency_row("DELETE /labels/{id}", Outcome(latencies=taken))
             growth.wait_until_sealed(server)
-            encoder, view = growth.open_grown_memory(bundle, state)
-            recall = recall_of_queries(encoder, view, queries)
+            grown = growth.open_grown_memory(bundle, state)
+            view = grown.memory.view
+            recall = recall_of_queries(grown.encoder, view, queries)
             yield recall_row(
                 f"recall@{recall.depth} with {view.live_rows:,} live rows ({view.sealed_rows:,} of"
                 f" them sealed) and {view.dead_rows:,} dead ones",
@@ -239,53 +234,26 @@ def _grown(
             yield resident_row(server)
 
 
-def labels_row(what: str, outcome: Outcome, *, reads: Throughput | None = None) -> Row:
-    """Return the row for single labels while other work needs every core."""
-    if not outcome.latencies:
-        return Row(
-            what=what,
-            goal=f"p99 <= {LABELS_P99_MS:g} ms",
-            measured=f"none was answered: {outcome.failures}",
-            met=False,
-            figures={"failures": outcome.failures},
-        )
-    latency = Summary.of(outcome.latencies)
-    answered = f"; {reads.per_second:.0f} queries/s answered" if reads else ""
-    failed = f"; FAILED: {outcome.failures}" if outcome.failures else ""
-    return Row(
-        what=what,
-        goal=f"p99 <= {LABELS_P99_MS:g} ms, all answered",
-        measured=f"{latency}{answered}{failed}",
-        met=latency.p99 <= LABELS_P99_MS and not outcome.failures,
-        figures={
-            **latency.as_document(),
-            "failures": outcome.failures,
-            "queries_per_second": reads.per_second if reads else None,
-        },
-    )
-
-
 def while_writing_row(what: str, measured: WhileWriting, *, ratio: float) -> Row:
     """Return the row comparing predictions with and without labels; `ratio` is the goal for p99."""
-    quiet, writing = Summary.of(measured.quiet), Summary.of(measured.writing)
-    labels = Summary.of(measured.labels)
+    quiet, writing, labels = map(Summary.of, (measured.quiet, measured.writing, measured.labels))
+    failures = dict(measured.failures)
     p50_ratio, p99_ratio = writing.p50 / quiet.p50, writing.p99 / quiet.p99
-    figures: dict[str, Any] = {
-        "quiet": quiet.as_document(),
-        "writing": writing.as_document(),
-        "labels": labels.as_document(),
-        "p50_ratio": p50_ratio,
-        "p99_ratio": p99_ratio,
-        "failures": measured.failures,
-    }
     return Row(
         what=what,
         goal=f"p99 <= {ratio:g}x its own baseline, no pause over {LONGEST_PAUSE_MS:g} ms",
         measured=f"p50 {p50_ratio:.2f}x, p99 {p99_ratio:.2f}x of the quiet rounds"
         f" ({writing.p99:.1f} / {quiet.p99:.1f} ms), max {writing.maximum:.0f} ms;"
-        f" labels p50 {labels.p50:.1f}, p99 {labels.p99:.1f} ms{failures_text(measured.failures)}",
-        met=p99_ratio <= ratio and writing.maximum <= LONGEST_PAUSE_MS and not measured.failures,
-        figures=figures,
+        f" labels p50 {labels.p50:.1f}, p99 {labels.p99:.1f} ms{failures_text(failures)}",
+        met=p99_ratio <= ratio and writing.maximum <= LONGEST_PAUSE_MS and not failures,
+        figures={
+            "quiet": quiet,
+            "writing": writing,
+            "labels": labels,
+            "p50_ratio": p50_ratio,
+            "p99_ratio": p99_ratio,
+            "failures": failures,
+        },
     )
 
 

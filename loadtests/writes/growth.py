@@ -11,18 +11,11 @@ from typing import Any
 from loadtests.clients.connection import get, one_by_one
 from loadtests.resources import metric, metrics_of
 from loadtests.traffic import Load
-from loadtests.writes.labels import (
-    WhileWriting,
-    new_labels,
-    play_round,
-    post_in_bulk,
-)
+from loadtests.writes.labels import WhileWriting, new_labels, play_round, post_in_bulk
+from service.bulk.memory import find_log, open_memory
 from service.child_server import Server
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.label_log import open_log
-from service.core.memory.segment_store import SegmentStore
-from service.core.memory.view import View
-from service.engine.loaded_bundle import load_bundle
+from service.engine.loaded_bundle import LoadedBundle
 from service.settings import EngineSettings
 
 SEALS = 2  # live rows must become a segment this often during the rounds
@@ -78,31 +71,18 @@ def wait_until_sealed(server: Server) -> None:
     deadline = perf_counter() + LONGEST_SECONDS
     while memory_status(server)["unsealed_segments"]:
         if perf_counter() > deadline:
-            raise TimeoutError(
-                f"the server still builds segments after {LONGEST_SECONDS:g} seconds"
-            )
+            raise TimeoutError(f"the server still seals after {LONGEST_SECONDS:g} seconds")
         sleep(0.5)
 
 
-def open_grown_memory(bundle: Path, state: Path) -> tuple[Any, View]:
-    """Rebuild a server's memory from its log and segments; return the encoder and the view."""
+def open_grown_memory(bundle: Path, state: Path) -> LoadedBundle:
+    """Open a server's memory from its log and segments.
+
+    Raises `LookupError` if the server has not built a segment.
+    """
     search_in_one_thread()
-    label_log = open_log(state, create=False)
-    serving = load_bundle(bundle, label_log, EngineSettings())
-    label_log.close()
-    attach_segments(serving.memory, SegmentStore(state / "segments"))
-    return serving.encoder, serving.memory.view
-
-
-def attach_segments(memory: Any, store: SegmentStore) -> None:
-    """Attach every segment that the server built; raises `LookupError` if one is missing."""
-    view = memory.view
-    parameters = view.bundle.manifest.index.parameters()
-    for plan in list(view.unsealed_plans()):
-        vectors = view.vectors(plan.rows)
-        segment = store.find(store.key(vectors, parameters), parameters, shape=vectors.shape)
-        if segment is None:
-            raise LookupError(
-                f"the server has not built the segment of live rows {plan.first} to {plan.stop}"
-            )
-        memory.attach(memory.seal(plan, segment))
+    log = find_log(str(state), bundle)
+    loaded = open_memory(bundle, log, EngineSettings(), until=log.newest)
+    for plan in loaded.memory.view.unsealed_plans():
+        raise LookupError(f"no segment holds the live rows {plan.first} to {plan.stop}")
+    return loaded

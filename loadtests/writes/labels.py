@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from loadtests.clients.connection import (
     put_label,
     require,
 )
-from loadtests.clients.flood import Throughput, saturate
+from loadtests.clients.flood import saturate
 from loadtests.clients.open_loop import Outcome, drive
 from loadtests.traffic import LABELS, PREDICT, Load
 from service.child_server import Server
@@ -66,21 +67,17 @@ def post_at_rate(server: Server, texts: Iterator[str], load: Load, *, prefix: st
 
 
 def post_during_saturation(
-    server: Server, texts: Iterator[str], load: Load, *, prefix: str
-) -> tuple[Outcome, Throughput]:
-    """Post single labels while queries saturate the service from another process."""
+    server: Server, texts: Iterator[str], load: Load
+) -> tuple[Outcome, float]:
+    """Post single labels while queries saturate the service; return the queries per second too."""
     seconds = load.seconds + 2 * _HEAD_START_SECONDS
     queries = [predict(text) for text in islice(texts, int(_MOST_PER_SECOND * seconds))]
     with ThreadPoolExecutor(1) as waiting:
         reads = waiting.submit(
-            saturate,
-            server.port,
-            queries,
-            connections=SATURATING_CONNECTIONS,
-            seconds=seconds,
+            saturate, server.port, queries, connections=SATURATING_CONNECTIONS, seconds=seconds
         )
-        outcome = post_at_rate(server, texts, load, prefix=prefix)
-        return outcome, reads.result()
+        outcome = post_at_rate(server, texts, load, prefix="saturated")
+        return outcome, reads.result().per_second
 
 
 @contextmanager
@@ -108,7 +105,7 @@ class WhileWriting:
     quiet: list[float] = field(default_factory=list)  # predictions in rounds without labels
     writing: list[float] = field(default_factory=list)  # predictions in rounds with labels
     labels: list[float] = field(default_factory=list)  # posted labels
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcomes: Mapping[str, Outcome]) -> None:
         """Add a round; it counts as writing if it has an outcome for labels."""
@@ -117,8 +114,7 @@ class WhileWriting:
         if LABELS in outcomes:
             self.labels.extend(outcomes[LABELS].latencies)
         for outcome in outcomes.values():
-            for reason, failed in outcome.failures.items():
-                self.failures[reason] = self.failures.get(reason, 0) + failed
+            self.failures.update(outcome.failures)
 
 
 def play_round(
@@ -150,27 +146,15 @@ def batches(labels: Iterator[dict[str, Any]], *, size: int) -> Iterator[bytes]:
         yield post("/labels", {"labels": list(islice(labels, size))})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BulkLoad:
-    """Labels sent in one NDJSON request: how many, how many were created, and how fast."""
+def post_in_bulk(server: Server, labels: Sequence[dict[str, Any]]) -> tuple[int, float]:
+    """Send all labels in one NDJSON request; return how many were created, and the seconds.
 
-    sent: int
-    created: int
-    seconds: float
-
-    @property
-    def per_second(self) -> float:
-        """Created labels per second."""
-        return self.created / self.seconds
-
-
-def post_in_bulk(server: Server, labels: Sequence[dict[str, Any]]) -> BulkLoad:
-    """Send all labels in one NDJSON request; read the answer only after sending."""
+    The answer is read only after sending.
+    """
     lines = b"".join(orjson.dumps(label) + b"\n" for label in labels)
     with Connection(server.port) as connection:
         start = perf_counter()
         connection.send(post_bytes("/labels", lines, media_type="application/x-ndjson"))
         answers = connection.receive_stream()
         seconds = perf_counter() - start
-    created = sum(orjson.loads(line).get("status") == "created" for line in answers)
-    return BulkLoad(sent=len(labels), created=created, seconds=seconds)
+    return sum(orjson.loads(line).get("status") == "created" for line in answers), seconds

@@ -18,6 +18,7 @@ from cyclopts import App
 from service.command_line import run
 from service.keymatch import keymatch
 from service.settings import EngineSettings, Limits, ServerSettings
+from tests.support.commands import every_command
 from training.lab.comparisons import comparison
 from training.lab.peers import PEERS
 from training.recipes import recipe
@@ -83,9 +84,14 @@ def test_every_relative_link_and_anchor_exists(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", CURRENT, ids=name_of)
-def test_every_named_source_file_exists(document: Path) -> None:
-    for path in re.findall(r"`([\w/.-]+/[\w.-]+\.(?:py|toml|yml|sh))`", document.read_text()):
+def test_every_named_source_file_and_module_exists(document: Path) -> None:
+    text = document.read_text()
+    for path in re.findall(r"`([\w/.-]+/[\w.-]+\.(?:py|toml|yml|sh))`", text):
         assert (document.parent / path).is_file() or (ROOT / path).is_file(), path
+    if document.name == "CHANGELOG.md":
+        text = text.replace("`training.ngrams`", "")  # existed in an earlier commit
+    for module in re.findall(r"`((?:service|training|export|loadtests)(?:\.[a-z_]+)+)`", text):
+        assert find_spec(module) is not None, module
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -123,14 +129,6 @@ def help_text(app: App, *command: str) -> str:
     return shown.getvalue()
 
 
-def commands(app: App, *above: str) -> Iterator[tuple[str, ...]]:
-    """Yield every command of a command line, including groups of commands."""
-    yield above
-    for name in app:
-        if not name.startswith("-"):
-            yield from commands(app[name], *above, name)
-
-
 def documented_commands() -> Iterator[tuple[str, str]]:
     """Yield the document's name and the words of each `keymatch ...` and `python -m ...`."""
     for path in CURRENT:
@@ -146,7 +144,7 @@ DOCUMENTED = sorted(set(documented_commands()))
 @pytest.mark.parametrize("module", [*PACKAGES, *LOAD_TESTS])
 def test_every_command_explains_itself(module: str) -> None:
     app = application(module)
-    for command in commands(app):
+    for command, _ in every_command(app):
         assert help_text(app, *command).startswith("Usage:")
 
 
@@ -188,7 +186,7 @@ def test_make_help_lists_every_target() -> None:
     assert listed == targets
 
 
-# Settings, alerts and modules -----------------------------------------------------------------
+# Settings and alerts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", [Limits, EngineSettings, ServerSettings])
@@ -203,11 +201,19 @@ def test_every_setting_is_documented_with_its_default(table: type) -> None:
             continue
         if setting.default in (dataclasses.MISSING, None):
             continue
-        default = setting.default
-        shown = {bool: str(default).lower(), str: f"`{default}`"}.get(
-            type(default), f"{default:,}" if isinstance(default, int) else str(default)
-        )
-        assert rows[setting.name] == shown
+        assert rows[setting.name] == shown(setting.default)
+
+
+def shown(default: object) -> str:
+    """The default of a setting as the README shows it."""
+    match default:
+        case bool():
+            return str(default).lower()
+        case int():
+            return f"{default:,}"
+        case str():
+            return f"`{default}`"
+    return str(default)
 
 
 def test_the_runbook_explains_every_alert() -> None:
@@ -215,12 +221,3 @@ def test_the_runbook_explains_every_alert() -> None:
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     runbook = (ROOT / "deploy/README.md").read_text()
     assert set(re.findall(r"^\| (Keymatch\w+) \|", runbook, re.MULTILINE)) == alerts
-
-
-@pytest.mark.parametrize("document", CURRENT, ids=name_of)
-def test_every_named_module_can_be_found(document: Path) -> None:
-    text = document.read_text()
-    if document.name == "CHANGELOG.md":
-        text = text.replace("`training.ngrams`", "")  # existed in an earlier commit
-    for module in re.findall(r"`((?:service|training|export|loadtests)(?:\.[a-z_]+)+)`", text):
-        assert find_spec(module) is not None, module

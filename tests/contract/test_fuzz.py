@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from service.core.processes.low_priority import LowPriorityChild
 from service.http.answers import (
     BundleAnswer,
     InstancesAnswer,
@@ -25,12 +26,6 @@ from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService
 
-ANSWERS = {
-    "/predict": PredictAnswer,
-    "/labels": LabelsAnswer,
-    "/instances": InstancesAnswer,
-    "/admin/reload": BundleAnswer,
-}
 JSON = {"content-type": "application/json"}
 
 fuzz = settings(
@@ -58,31 +53,19 @@ predict_bodies = st.fixed_dictionaries(
         "deadline_ms": st.integers(1, 60_000),
     },
 )
+
+
+def labels(values: st.SearchStrategy[Any], **more: Any) -> st.SearchStrategy[Any]:
+    """Labels whose metadata have these values."""
+    metadata = st.dictionaries(texts, values, max_size=2)
+    optional = {"queries": st.lists(texts, max_size=2), "metadata": metadata, **more}
+    return st.fixed_dictionaries({"text": texts}, optional=optional)
+
+
 label_bodies = st.fixed_dictionaries(
-    {
-        "labels": st.lists(
-            st.fixed_dictionaries(
-                {"text": texts},
-                optional={
-                    "id": texts,
-                    "queries": st.lists(texts, max_size=2),
-                    "metadata": st.dictionaries(texts, texts, max_size=2),
-                },
-            ),
-            min_size=1,
-            max_size=3,
-        )
-    }
+    {"labels": st.lists(labels(texts, id=texts), min_size=1, max_size=3)}
 )
-
-merge_bodies = st.fixed_dictionaries(
-    {"text": texts},
-    optional={
-        "queries": st.lists(texts, max_size=2),
-        "metadata": st.dictionaries(texts, st.none() | texts, max_size=2),
-    },
-)
-
+merge_bodies = labels(st.none() | texts)
 instances = st.fixed_dictionaries(
     {"query": texts, "labels": st.lists(texts | st.just("tent"), min_size=1, max_size=3)},
     optional={"weight": st.floats(0, 1_000)},
@@ -137,71 +120,58 @@ def assert_as_documented(answer: httpx.Response, model: Any) -> None:
     assert_no_internals(answer)
 
 
+ROUTES: dict[tuple[str, str], tuple[Any, st.SearchStrategy[Any]]] = {
+    ("POST", "/predict"): (PredictAnswer, predict_bodies),
+    ("POST", "/labels"): (LabelsAnswer, label_bodies),
+    ("PATCH", "/labels/tent"): (MergeAnswer, merge_bodies),
+    ("POST", "/instances"): (InstancesAnswer, instance_bodies),
+    ("POST", "/admin/snapshot"): (BundleAnswer, snapshot_bodies),
+    ("POST", "/admin/reload"): (BundleAnswer, reload_bodies),
+}
+ANY_JSON = {route: bodies | mutated(bodies) | documents for route, (_, bodies) in ROUTES.items()}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=" ".join)
 @fuzz
-@given(body=predict_bodies | mutated(predict_bodies) | documents)
-def test_predict_answers_any_json(service: LocalService, body: Any) -> None:
-    answer = service.post("/predict", content=json.dumps(body), headers=JSON)
-    assert_as_documented(answer, PredictAnswer)
+@given(data=st.data())
+def test_any_json_is_answered(
+    service: LocalService,
+    monkeypatch: pytest.MonkeyPatch,
+    route: tuple[str, str],
+    data: st.DataObject,
+) -> None:
+    # Skip the child process, which would write for seconds; everything before it is real.
+    monkeypatch.setattr(LowPriorityChild, "run", lambda *_, **_how: "")
+    body = data.draw(ANY_JSON[route])
+    answer = service.request(*route, content=json.dumps(body), headers=JSON)
+    assert_as_documented(answer, ROUTES[route][0])
+    if route[1] == "/admin/snapshot":
+        assert service.request("DELETE", "/admin/snapshot").json() == {"bundle": None}
     if answer.status_code == 200:
-        found = [result["query"] for result in answer.json()["results"]]
+        assert_consistent(service, route[1], body, answer.json())
+
+
+def assert_consistent(service: LocalService, path: str, body: Any, answer: Any) -> None:
+    if path == "/predict":
+        found = [result["query"] for result in answer["results"]]
         assert len(found) == len(body["queries"])
         assert all(query in given for query, given in zip(found, body["queries"], strict=True))
-
-
-@fuzz
-@given(body=label_bodies | mutated(label_bodies) | documents)
-def test_labels_answers_any_json(service: LocalService, body: Any) -> None:
-    answer = service.post("/labels", content=json.dumps(body), headers=JSON)
-    assert_as_documented(answer, LabelsAnswer)
-    if answer.status_code == 200:
-        for label in answer.json()["labels"]:
+    if path == "/labels":
+        for label in answer["labels"]:
             # Clients resolve "." and ".." in a path before they send it.
             assume(label["id"] not in (".", ".."))
             shown = service.get(f"/labels/{quote(label['id'], safe='')}")
             assert shown.status_code == 200, label
             assert_as_documented(shown, ShownLabelAnswer)
-
-
-@fuzz
-@given(body=merge_bodies | mutated(merge_bodies) | documents)
-def test_merges_answer_any_json(service: LocalService, body: Any) -> None:
-    content = json.dumps(body)
-    answer = service.request("PATCH", "/labels/tent", content=content, headers=JSON)
-    assert_as_documented(answer, MergeAnswer)
-
-
-@fuzz
-@given(body=instance_bodies | mutated(instance_bodies) | documents)
-def test_instances_answers_any_json(service: LocalService, body: Any) -> None:
-    answer = service.post("/instances", content=json.dumps(body), headers=JSON)
-    assert_as_documented(answer, InstancesAnswer)
-    if answer.status_code == 200:
-        assert answer.json()["accepted"] <= len(body["instances"])
-
-
-@fuzz
-@given(body=snapshot_bodies | mutated(snapshot_bodies) | documents)
-def test_snapshots_answer_any_json(
-    service: LocalService, monkeypatch: pytest.MonkeyPatch, body: Any
-) -> None:
-    # Skip the child process, which would write for seconds; everything before it is real.
-    monkeypatch.setattr(service.engine._admin._child, "run", lambda _command, **_how: None)
-    answer = service.post("/admin/snapshot", content=json.dumps(body), headers=JSON)
-    assert_as_documented(answer, BundleAnswer)
-    assert service.request("DELETE", "/admin/snapshot").json() == {"bundle": None}
-
-
-@fuzz
-@given(body=reload_bodies | mutated(reload_bodies) | documents)
-def test_reloads_answer_any_json(service: LocalService, body: Any) -> None:
-    answer = service.post("/admin/reload", content=json.dumps(body), headers=JSON)
-    assert_as_documented(answer, BundleAnswer)
-    assert answer.status_code != 200 or answer.json()["bundle"] == "tiny"
+    if path == "/instances":
+        assert answer["accepted"] <= len(body["instances"])
+    if path == "/admin/reload":
+        assert answer["bundle"] == "tiny"
 
 
 @fuzz
 @given(
-    path=st.sampled_from(sorted(ANSWERS)),
+    path=st.sampled_from(["/predict", "/labels", "/instances", "/admin/reload"]),
     start=st.sampled_from([b"", b"{", b'{"queries":', b'{"labels":[{"text":', b'{"instances":[{']),
     rest=st.binary(max_size=60),
     content_type=st.sampled_from(["application/json", "application/json; charset=utf-8"])
@@ -212,7 +182,7 @@ def test_any_bytes_are_answered(
 ) -> None:
     headers = {"content-type": content_type}
     answer = service.post(path, content=start + rest, headers=headers)
-    assert_as_documented(answer, ANSWERS[path])
+    assert_as_documented(answer, ROUTES["POST", path][0])
 
 
 @fuzz
@@ -225,7 +195,7 @@ def test_damaged_json_is_answered(
     content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     path = "/labels" if "labels" in body else "/predict"
     answer = service.post(path, content=bytes(content), headers=JSON)
-    assert_as_documented(answer, ANSWERS[path])
+    assert_as_documented(answer, ROUTES["POST", path][0])
 
 
 @fuzz

@@ -37,34 +37,21 @@ CONTRACT = {
 }
 
 
-@pytest.fixture
-def exported() -> dict[str, set[str]]:
-    """Map the name of every metric that the code registers to its label names."""
+def test_the_code_and_the_readme_have_the_contracts_metrics() -> None:
     collectors = Telemetry().registry._collector_to_names
-    return {
+    exported = {
         metric._name + ("_total" if isinstance(metric, Counter) else ""): set(metric._labelnames)
         for metric in collectors
     }
-
-
-def documented() -> dict[str, set[str]]:
-    """Map the name of every metric in the README's table to its label names."""
+    assert exported == CONTRACT
     _, _, rest = README.read_text().partition("# Metrics\n")
     section = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     first_column = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
     metrics = re.findall(r"(keymatch_\w+)(?:\{([^}]*)\})?", "\n".join(first_column))
-    return {
+    assert CONTRACT == {
         name: {label.strip() for label in labels.split(",") if label.strip()}
         for name, labels in metrics
     }
-
-
-def test_the_code_exports_the_contracts_metrics(exported: dict[str, set[str]]) -> None:
-    assert exported == CONTRACT
-
-
-def test_the_readme_documents_the_same_metrics(exported: dict[str, set[str]]) -> None:
-    assert documented() == exported
 
 
 def test_the_readme_names_every_limit_that_is_shown() -> None:

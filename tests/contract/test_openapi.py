@@ -1,10 +1,16 @@
 """The OpenAPI document lists the routes, limits and problems of the HTTP contract."""
 
+import re
+from contextlib import nullcontext
+from functools import reduce
+from operator import getitem
 from typing import Any
 
+import orjson
 import pytest
 
 from service.engine.bundle_directory import NAME
+from tests.support.http.stream_lines import NDJSON, assert_stream_answer
 from tests.support.serving import LocalService
 
 ROUTES = {
@@ -31,15 +37,7 @@ ROUTES = {
 }  # fmt: skip
 # HEAD gets the same answer as GET, without the body.
 ROUTES |= {("head", path): refused for (method, path), refused in ROUTES.items() if method == "get"}
-BODIES = [
-    ("post", "/predict"),
-    ("post", "/labels"),
-    ("patch", "/labels/{label_id}"),
-    ("post", "/instances"),
-    ("post", "/items"),
-    ("post", "/admin/snapshot"),
-    ("post", "/admin/reload"),
-]
+BODIES = [route for route, refused in ROUTES.items() if 413 in refused]
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +47,20 @@ def openapi(service: LocalService) -> dict[str, Any]:
 
 def resolved(openapi: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema that a `$ref` names, or `schema` itself if it is no reference."""
-    found: Any = schema
-    if "$ref" in schema:
-        found = openapi
-        for name in schema["$ref"].removeprefix("#/").split("/"):
-            found = found[name]
-    return found
+    if "$ref" not in schema:
+        return schema
+    names = schema["$ref"].removeprefix("#/").split("/")
+    return reduce(getitem, names, openapi)
 
 
 def request_schema(openapi: dict[str, Any], path: str, *, method: str = "post") -> dict[str, Any]:
     content = openapi["paths"][path][method]["requestBody"]["content"]
     return resolved(openapi, content["application/json"]["schema"])
+
+
+def answer_schema(openapi: dict[str, Any], path: str, method: str) -> dict[str, Any]:
+    content = openapi["paths"][path][method]["responses"]["200"]["content"]
+    return content["application/json"]["schema"]
 
 
 def test_exactly_the_routes_of_the_contract_are_documented(openapi: dict[str, Any]) -> None:
@@ -104,13 +105,11 @@ def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
 
 
 def test_what_a_score_is_is_documented_wherever_it_is_said(openapi: dict[str, Any]) -> None:
-    def answer_schema(path: str, method: str) -> dict[str, Any]:
-        content = openapi["paths"][path][method]["responses"]["200"]["content"]
-        return resolved(openapi, content["application/json"]["schema"])
-
-    predict = answer_schema("/predict", "post")
+    predict, reload, info = (
+        resolved(openapi, answer_schema(openapi, path, method))
+        for path, method in (("/predict", "post"), ("/admin/reload", "post"), ("/info", "get"))
+    )
     result = resolved(openapi, predict["properties"]["results"]["items"])
-    reload, info = answer_schema("/admin/reload", "post"), answer_schema("/info", "get")
     for schema, name, always in (
         (result, "score_kind", True),
         (info, "score_kind", True),
@@ -167,8 +166,8 @@ def test_answers_are_documented(openapi: dict[str, Any]) -> None:
         ("/labels/{label_id}", "get", "ShownLabelAnswer"),
         ("/labels/{label_id}", "patch", "MergeAnswer"),
     ):
-        answer = openapi["paths"][path][method]["responses"]["200"]["content"]["application/json"]
-        assert answer["schema"]["$ref"] == f"#/components/schemas/{model}"
+        schema = answer_schema(openapi, path, method)
+        assert schema["$ref"] == f"#/components/schemas/{model}"
         assert openapi["components"]["schemas"][model]["required"]
 
 
@@ -180,17 +179,48 @@ def test_the_documentation_is_shown_in_a_browser(service: LocalService) -> None:
 
 
 def test_references_resolve(openapi: dict[str, Any]) -> None:
-    def check(part: Any) -> None:
-        if isinstance(part, list):
-            for element in part:
-                check(element)
-        if isinstance(part, dict):
-            if isinstance(part.get("$ref"), str):
-                assert resolved(openapi, part)
-            for element in part.values():
-                check(element)
+    references = re.findall(r'"\$ref":"([^"]+)"', orjson.dumps(openapi).decode())
+    assert references
+    assert all(resolved(openapi, {"$ref": reference}) for reference in set(references))
 
-    check(openapi)
+
+# Answers to streams --------------------------------------------------------------------------
+
+WRITTEN = {"line": 1, "id": "a", "status": "created", "neighbours": [], "version": 1}
+PROBLEM = {"type": "urn:keymatch:problem:x", "title": "X", "status": 422, "detail": "x"}
+REFUSED = {"line": 2, "error": PROBLEM}
+STOPPED = {"stopped_after": 2, "error": PROBLEM}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([WRITTEN, REFUSED, STOPPED], ""),
+        ([STOPPED], ""),
+        ([], "without a line"),
+        ([{**WRITTEN, "status": 3}, REFUSED], "line 1 of the answer is not as documented"),
+        ([WRITTEN, {"line": 2, "error": {"title": "X"}}, STOPPED], "line 2 of the answer"),
+        ([WRITTEN, {"stopped_after": "2", "error": PROBLEM}], "line 2 of the answer"),
+        ([REFUSED, WRITTEN], "twice or out of order"),
+        ([WRITTEN, WRITTEN], "twice or out of order"),
+        ([STOPPED, {**WRITTEN, "line": 3}], "lines after the stream's end"),
+        ([WRITTEN, {**REFUSED, "line": 3}, STOPPED], "stopped_after"),
+    ],
+)
+def test_any_wrong_line_of_a_stream_is_objected_to(
+    openapi: dict[str, Any], lines: list[dict[str, Any]], said: str
+) -> None:
+    """`assert_stream_answer`, which checks all streams of schemathesis, finds it."""
+    content = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    with pytest.raises(AssertionError, match=said) if said else nullcontext():
+        assert assert_stream_answer(content, openapi) == lines
+
+
+def test_a_stream_is_answered_as_documented(service: LocalService, openapi: dict[str, Any]) -> None:
+    sent = b'{"text": "ice axe"}\n\n{"txt": "?"}\nno JSON\n'
+    answer = service.post("/labels", content=sent, headers={"content-type": NDJSON})
+    numbers = [line["line"] for line in assert_stream_answer(answer.content, openapi)]
+    assert numbers == [1, 3, 4]
 
 
 def bounds(field: dict[str, Any]) -> tuple[Any, Any, Any]:

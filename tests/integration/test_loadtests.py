@@ -155,17 +155,14 @@ def test_a_missing_bundle_is_one_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["encoded", "drawn"])
-def test_scale_measures_each_size_and_fits_laws(
-    tiny_bundle_folder: Path, tmp_path: Path, vectors: str
-) -> None:
+def test_scale_measures_each_size(tiny_bundle_folder: Path, tmp_path: Path, vectors: str) -> None:
     short = ("--seconds", "1", "--rate", "20", "--recall-queries", "5", "--vectors", vectors)
     out = ("--out", tmp_path, "--sizes", "20", "200")
     ended = run("loadtests.scale", "--bundle", tiny_bundle_folder, *out, *short)
     assert ended.returncode == 0, ended.stderr
     rows = json.loads((tmp_path / "scale.json").read_text())["rows"]
-    assert [row["figures"]["keys"] for row in rows[:2]] == [20, 200]
-    assert all(row["figures"]["failures"] == {} for row in rows[:2])
-    assert all("exponent" in row["figures"] for row in rows[2:])
+    assert [row["figures"]["keys"] for row in rows] == [20, 200]
+    assert all(row["figures"]["failures"] == {} for row in rows)
 
 
 def test_load_passes_within_its_limits(tiny_bundle_folder: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from cyclopts import App
 
@@ -35,6 +35,14 @@ def status_of(app: App, *arguments: object) -> int:
         return command_line.run(app, [*map(str, arguments)])
     except SystemExit as end:
         return int(end.code or 0)
+
+
+def every_command(app: App, *above: str) -> Iterator[tuple[tuple[str, ...], App]]:
+    """Yield the words of each command and command group, with its application."""
+    yield above, app
+    for name in app:
+        if not name.startswith("-"):
+            yield from every_command(app[name], *above, name)
 
 
 def one_line(status: int, stderr: str) -> str:

@@ -12,10 +12,11 @@ from time import monotonic, sleep
 from typing import Any
 
 import chromadb
+import numpy as np
 from chromadb.config import Settings
 from fastapi import FastAPI
 
-from loadtests.opponents.servers.task import HOST, Labels, Queries, Task, load_encoder, run
+from loadtests.opponents.servers.task import HOST, Nearest, Task, encoding_service, run
 
 COLLECTION = "keys"
 START_SECONDS = 60.0
@@ -27,9 +28,9 @@ def build(task: Task) -> None:
     client = chromadb.PersistentClient(str(task.store), settings=QUIET)
     hnsw: dict[str, Any] = {
         "space": "ip",
-        "max_neighbors": task.graph.m,
-        "ef_construction": task.graph.ef_construction,
-        "ef_search": task.graph.ef,
+        "max_neighbors": task.m,
+        "ef_construction": task.ef_construction,
+        "ef_search": task.ef,
     }
     collection = client.create_collection(
         COLLECTION, configuration={"hnsw": hnsw}, embedding_function=None
@@ -44,37 +45,16 @@ def build(task: Task) -> None:
 
 def application(task: Task) -> FastAPI:
     """The service that encodes queries; Chroma's own server runs as a child process."""
-    encoder = load_encoder(threads=1)
     collection = _collection(task.store)
-    app = FastAPI()
 
-    @app.get("/health/ready")
-    def ready() -> dict[str, str]:
-        return {"status": "ready"}
+    def nearest(vectors: np.ndarray, count: int) -> Nearest:
+        found = collection.query(query_embeddings=vectors, n_results=count, include=["distances"])
+        return found["ids"], [[1 - distance for distance in one] for one in found["distances"]]
 
-    @app.post("/predict")
-    def predict(body: Queries) -> dict[str, Any]:
-        vectors = encoder.encode(body.queries, normalize_embeddings=True)
-        nearest = collection.query(
-            query_embeddings=vectors, n_results=body.top_k, include=["distances"]
-        )
-        results = [
-            [
-                {"id": key, "score": 1 - distance}
-                for key, distance in zip(ids, distances, strict=True)
-            ]
-            for ids, distances in zip(nearest["ids"], nearest["distances"], strict=True)
-        ]
-        return {"results": results}
+    def insert(ids: list[str], vectors: np.ndarray) -> None:
+        collection.add(ids, embeddings=vectors)
 
-    @app.post("/labels")
-    def insert(body: Labels) -> dict[str, int]:
-        texts = [label.text for label in body.labels]
-        vectors = encoder.encode(texts, normalize_embeddings=True)
-        collection.add([label.id for label in body.labels], embeddings=vectors)
-        return {"created": len(texts)}
-
-    return app
+    return encoding_service(nearest, insert)
 
 
 def _collection(store: Path) -> chromadb.Collection:

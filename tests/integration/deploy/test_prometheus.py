@@ -5,20 +5,26 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import count
 from math import isnan
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 import yaml
+from httpx import Client, HTTPError
 
-from loadtests.clients.connection import Connection, get, predict, put_label, require
+from loadtests.clients.connection import (
+    Connection,
+    get,
+    one_by_one,
+    predict,
+    put_label,
+    require,
+)
 from service.child_server import HOST, Server, free_port, running_server
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "deploy/prometheus"
@@ -31,6 +37,7 @@ EXPRESSIONS = {
     for target in panel["targets"]
 }
 RULES = 10
+PANEL_TRIES = 600  # a minute
 
 
 def tool(name: str) -> str:
@@ -66,79 +73,31 @@ def test_every_alert_is_tested_firing_and_not_firing() -> None:
     assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == alerts
 
 
-def test_every_expression_of_the_dashboard_is_valid_promql(tmp_path: Path) -> None:
-    rules = [
-        {"record": f"panel:{number}", "expr": expression}
-        for number, expression in enumerate(EXPRESSIONS.values())
-    ]
-    path = tmp_path / "dashboard.yml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    promtool("check", "rules", path)
+class Prometheus(Client):
+    """A client of the HTTP API of a running Prometheus."""
 
+    def data(self, path: str, **parameters: str) -> Any:
+        answer = self.get(f"/api/v1/{path}", params=parameters).raise_for_status().json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
 
-class Prometheus:
-    """The HTTP API of a running Prometheus."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"http://{HOST}:{port}"
-
-    def query(self, expression: str) -> list[Any]:
-        answer = self._get("/api/v1/query", query=expression)
-        result: list[Any] = answer["result"]
+    def samples(self, expression: str) -> list[Any]:
+        result: list[Any] = self.data("query", query=expression)["result"]
         return result
 
     def value(self, expression: str) -> float:
         """Return the value of the only sample; NaN if there is none or more than one."""
-        samples = self.query(expression)
+        samples = self.samples(expression)
         return float(samples[0]["value"][1]) if len(samples) == 1 else float("nan")
 
     def rules(self) -> list[Any]:
-        return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
+        return [rule for group in self.data("rules")["groups"] for rule in group["rules"]]
 
-    def _get(self, path: str, **parameters: str) -> Any:
-        with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=5) as answer:
-            document = json.load(answer)
-        assert document["status"] == "success", document
-        return document["data"]
-
-
-@contextmanager
-def running_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """Start Prometheus with our configuration, but scrape this target, every second."""
-    config = yaml.safe_load((FILES / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
-    shutil.copy(FILES / "alerts.yml", folder)
-    path = folder / "prometheus.yml"
-    path.write_text(yaml.safe_dump(config))
-    port, log = free_port(), folder / "prometheus.log"
-    command = [tool("prometheus"), f"--config.file={path}", f"--storage.tsdb.path={folder / 'db'}"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, f"--web.listen-address={HOST}:{port}"], stdout=output, stderr=output
-        )
-    try:
-        prometheus = Prometheus(port)
-        eventually(lambda: process.poll() is not None or answers(prometheus))
-        assert process.poll() is None, log.read_text()
-        yield prometheus
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def answers(prometheus: Prometheus) -> bool:
-    try:
-        return prometheus.query("vector(1)") != []
-    except (URLError, ConnectionError):
-        return False
-
-
-def eventually(condition: Any, *, seconds: float = 30) -> None:
-    deadline = monotonic() + seconds
-    while not condition():
-        assert monotonic() < deadline, f"the condition did not become true within {seconds} s"
-        sleep(0.1)
+    def answers(self) -> bool:
+        try:
+            return self.samples("vector(1)") != []
+        except HTTPError:
+            return False
 
 
 @pytest.fixture(scope="module")
@@ -150,49 +109,59 @@ def server(tiny_bundle_folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus with our configuration, except that it scrapes the server, every second."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with running_prometheus(folder, f"{HOST}:{server.port}") as prometheus:
-        eventually(lambda: prometheus.value('up{job="keymatch"}') == 1)
-        yield prometheus
+    config = yaml.safe_load((FILES / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"{HOST}:{server.port}"]}]
+    shutil.copy(FILES / "alerts.yml", folder)
+    path, port = folder / "prometheus.yml", free_port()
+    path.write_text(yaml.safe_dump(config))
+    command = [tool("prometheus"), f"--config.file={path}", f"--storage.tsdb.path={folder / 'db'}"]
+    command += [f"--web.listen-address={HOST}:{port}"]
+    running = Server(command, log=folder / "prometheus.log", port=port)
+    try:
+        with Prometheus(base_url=running.url, timeout=30) as prometheus:
+            wait_for(lambda: running.process.poll() is not None or prometheus.answers())
+            assert running.process.poll() is None, running.failure("ended")
+            wait_for(lambda: prometheus.value('up{job="keymatch"}') == 1)
+            yield prometheus
+    finally:
+        running.stop()
 
 
 def test_prometheus_counts_what_the_server_answered(server: Server, prometheus: Prometheus) -> None:
-    connection = Connection(server.port)
-    before = prometheus.value('keymatch_requests_total{route="/predict", status="200"}')
-    for query in ("boots", "tent", "lamp"):
-        require(connection.ask(predict(query)))
-    require(connection.ask(put_label("sled", "wooden sled")))
-    connection.close()
-    expected = 3 + (0 if isnan(before) else before)
     answered = 'keymatch_requests_total{route="/predict", status="200"}'
-    eventually(lambda: prometheus.value(answered) == expected)
-    eventually(lambda: prometheus.value("keymatch_memory_version") == 1)
+    before = prometheus.value(answered)
+    one_by_one(server.port, map(predict, ("boots", "tent", "lamp")))
+    one_by_one(server.port, [put_label("sled", "wooden sled")])
+    expected = 3 + (0 if isnan(before) else before)
+    wait_for(lambda: prometheus.value(answered) == expected)
+    wait_for(lambda: prometheus.value("keymatch_memory_version") == 1)
     assert prometheus.value("keymatch_log_lag_events") == 0
     assert prometheus.value("keymatch_build_info") == 1
 
 
 def test_every_panel_has_data_under_traffic(server: Server, prometheus: Prometheus) -> None:
-    connection = Connection(server.port)
-    missing = set(EXPRESSIONS)
-
-    def all_panels_have_data() -> bool:
-        require(connection.ask(predict(f"boots {monotonic()}")))
-        require(connection.ask(put_label("sled", f"sled {monotonic()}")))
-        require(connection.ask(get("/labels/nothing")), status=404)
-        missing.difference_update(
-            title for title in tuple(missing) if prometheus.query(EXPRESSIONS[title])
-        )
-        return not missing
-
-    try:
-        eventually(all_panels_have_data)
-    finally:
-        connection.close()
-        assert not missing
+    missing = dict(EXPRESSIONS)
+    with Connection(server.port) as connection:
+        for number in count():
+            require(connection.ask(predict(f"boots {number}")))
+            require(connection.ask(put_label("sled", f"sled {number}")))
+            require(connection.ask(get("/labels/nothing")), status=404)
+            missing = {
+                title: expression
+                for title, expression in missing.items()
+                if not prometheus.samples(expression)
+            }
+            if not missing:
+                break
+            assert number < PANEL_TRIES, missing
+            sleep(0.1)
 
 
 def test_prometheus_evaluates_every_alert_and_none_fires(prometheus: Prometheus) -> None:
-    eventually(lambda: all(rule["health"] == "ok" for rule in prometheus.rules()))
+    wait_for(lambda: all(rule["health"] == "ok" for rule in prometheus.rules()))
     rules = prometheus.rules()
     assert len(rules) == RULES
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []

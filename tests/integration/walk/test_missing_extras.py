@@ -6,15 +6,15 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cyclopts import App
 
 from export.__main__ import app as export
 from service.__main__ import app as service
 from service.keymatch import keymatch
+from tests.support.commands import every_command
 from training.__main__ import app as training
 
 ROOT = Path(__file__).parents[3]
@@ -73,18 +73,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
     return run
 
 
-def commands(app: App, *above: str) -> Iterator[list[str]]:
-    """Yield the words of each command and command group."""
-    yield [*above]
-    for name in app:
-        if not name.startswith("-"):
-            yield from commands(app[name], *above, name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("room", APPS)
 def test_every_command_shows_its_help(bare: Bare, room: str) -> None:
-    ended = bare("-c", HELP, room, json.dumps([*commands(APPS[room])]))
+    commands = [words for words, _ in every_command(APPS[room])]
+    ended = bare("-c", HELP, room, json.dumps(commands))
     assert ended.returncode == 0, ended.stderr
 
 

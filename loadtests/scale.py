@@ -1,0 +1,270 @@
+"""`python -m loadtests.scale`: latency, memory, start and build time by the number of keys.
+
+Keys are recombined texts of a bundle: the first half of one text's words and the second half of
+another's. The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. Writes
+scale.json and scale.md.
+
+Shapes: S texts of the bundle, n texts drawn, d dimensions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Literal
+
+import numpy as np
+import orjson
+from cyclopts import App
+from numpy.typing import NDArray
+
+from export.bundle.encode import encode_resumably
+from loadtests.bare_predictor import BarePredictor, Recall, recall_of_queries
+from loadtests.report import Report, Row, failures_text
+from loadtests.resources import process_tree, resident, with_cpu_time
+from loadtests.traffic import Load, Summary, measure_predictions, warm_up
+from service.child_server import running_server
+from service.command_line import open_console, run
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.content import BundleContent, write_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.errors import InvalidInput
+from service.core.files.atomic import write_file
+from service.core.types import Halves, Role
+from training.commands.options import MANY
+
+QUERIES = 2_000
+READY_SECONDS = 1_200.0  # the start verifies checksums of many gigabytes
+INSTANCE_SHARE = 5  # one key in five is an instance, as on moby
+VOTES_PER_INSTANCE = 10
+NOISE = 0.5  # the noise's length; the two real vectors have length 1
+_ROWS_AT_ONCE = 65_536
+
+Vectors = Literal["encoded", "drawn"]
+
+app = App(name="loadtests.scale", help=__doc__)
+
+
+@app.default
+def scale(
+    *,
+    bundle: Path,
+    out: Path,
+    sizes: Annotated[tuple[int, ...], MANY] = (130_000, 1_000_000, 5_000_000),
+    vectors: Vectors = "encoded",
+    rate: float = 40.0,
+    seconds: float = 20.0,
+    recall_queries: int = 200,
+    seed: int = 0,
+) -> int:
+    """Build, measure, report.
+
+    Parameters
+    ----------
+    bundle
+        The bundle whose texts are recombined, with its encoder, index and predictor settings.
+    out
+        Folder for the report and the bundles.
+    sizes
+        Numbers of keys.
+    vectors
+        encoded: by the encoder, which takes most of the time. drawn: the sum of two real texts'
+        vectors and noise; this measures the index in minutes.
+    rate
+        Queries per second in the open loop.
+    seconds
+        Length of each open loop.
+    recall_queries
+        Queries whose recall is measured against an exact scan.
+    seed
+        Draws keys, queries and arrivals.
+    """
+    console = open_console(stderr=True)
+    load = Load(rate=rate, seconds=seconds, seed=seed)
+    sizes = tuple(sorted(check_keys(size) for size in sizes))
+    source = open_bundle(bundle)
+    texts = source_texts(source)
+    queries = Pairs.drawn(QUERIES, sources=len(texts), seed=seed + 1).texts(texts)
+    rows = []
+    for keys in sizes:
+        console.print(f"{keys:,} keys: building ...")
+        built = build(source, out / "bundles", keys=keys, vectors=vectors, seed=seed)
+        console.print(f"{keys:,} keys: measuring ...")
+        rows.append(measure(built, queries, load, recall_queries=recall_queries))
+    Report(
+        title="Growth with the number of keys",
+        settings={"vectors": vectors, "sources": len(texts), **asdict(load)},
+        rows=rows,
+    ).publish(out, "scale")
+    return 0
+
+
+# Texts, vectors and bundles -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """The two source texts of each drawn text, [n] each; the same seed draws the same."""
+
+    heads: NDArray[np.int64]
+    tails: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, count: int, *, sources: int, seed: int) -> Pairs:
+        """Draw `count` pairs of `sources` texts."""
+        heads, tails = np.random.default_rng(seed).integers(sources, size=(2, count))
+        return cls(heads=heads, tails=tails)
+
+    def texts(self, sources: Sequence[str]) -> list[str]:
+        """Return the recombined texts [n]."""
+        return [
+            recombined(sources[head], sources[tail])
+            for head, tail in zip(self.heads.tolist(), self.tails.tolist(), strict=True)
+        ]
+
+    def vectors(self, sources: Halves, *, seed: int) -> Halves:
+        """Return sums of the source texts' vectors [S, d] and noise, as unit vectors [n, d]."""
+        random = np.random.default_rng(seed)
+        drawn = np.empty_like(sources, shape=(len(self.heads), sources.shape[1]))
+        for start in range(0, len(drawn), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            noise = random.standard_normal(drawn[rows].shape, dtype=np.float32)
+            noise *= NOISE / np.sqrt(noise.shape[1])
+            summed = noise + sources[self.heads[rows]] + sources[self.tails[rows]]
+            drawn[rows] = summed / np.linalg.norm(summed, axis=1, keepdims=True)
+        return drawn
+
+
+def recombined(head: str, tail: str) -> str:
+    """Return the first half of one text's words, and the second half of the other's."""
+    first, second = head.split(), tail.split()
+    return " ".join([*first[: (len(first) + 1) // 2], *second[len(second) // 2 :]])
+
+
+def source_texts(source: Bundle) -> list[str]:
+    """Return the texts of all keys of a bundle [S], in their order."""
+    return [*source.instance_texts, *source.label_texts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A bundle, its number of keys, and the seconds for its vectors and its index."""
+
+    keys: int
+    folder: Path
+    vector_seconds: float
+    index_seconds: float
+
+
+def build(source: Bundle, folder: Path, *, keys: int, vectors: Vectors, seed: int) -> Built:
+    """Return the bundle `folder`/KEYS-VECTORS-SEED; build it if it is missing."""
+    target = folder / f"{keys}-{vectors}-{seed}"
+    record = target.with_name(f"{target.name}.json")
+    if not (target.exists() and record.exists()):
+        sources = source_texts(source)
+        pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
+        texts = pairs.texts(sources)
+        start = perf_counter()
+        if vectors == "encoded":
+            encoder = OnnxEncoder(source.folder, source.manifest.encoder)
+            work = target.with_name(f".{target.name}")  # an interrupted run resumes from here
+            work.mkdir(parents=True, exist_ok=True)
+            threads = os.cpu_count() or 1
+            rows = encode_resumably(
+                encoder, texts, role=Role.LABEL, work=work, threads=threads, progress=_ignore
+            )
+        else:
+            rows = pairs.vectors(np.asarray(source.keys), seed=seed)
+        encoded_at = perf_counter()
+        shutil.rmtree(target, ignore_errors=True)  # left by an unfinished run
+        write_bundle(content(source, texts, rows, seed), target, progress=_ignore)
+        write_file(record, orjson.dumps([encoded_at - start, perf_counter() - encoded_at]))
+    vector_seconds, index_seconds = orjson.loads(record.read_bytes())
+    return Built(
+        keys=keys, folder=target, vector_seconds=vector_seconds, index_seconds=index_seconds
+    )
+
+
+def content(source: Bundle, texts: Sequence[str], vectors: Halves, seed: int) -> BundleContent:
+    """Instances first, then labels; an instance votes for labels at equal distances."""
+    instances = len(texts) // INSTANCE_SHARE
+    labels = len(texts) - instances
+    votes = min(VOTES_PER_INSTANCE, labels)
+    first = np.random.default_rng(seed).integers(labels, size=(instances, 1))
+    columns = (first + np.arange(votes) * (labels // votes)) % labels  # [N, votes]
+    return BundleContent.like(
+        source,
+        name=f"{source.manifest.name}-{len(texts)}",
+        keys=vectors,
+        indptr=np.arange(instances + 1) * votes,
+        indices=columns.ravel().astype(np.int32),
+        instance_texts=texts[:instances],
+        label_ids=[f"label-{number}" for number in range(labels)],
+        label_texts=texts[instances:],
+        metrics={},
+    )
+
+
+def check_keys(keys: int) -> int:
+    """Return the number of keys; raises `InvalidInput` if it is too small for both kinds."""
+    least = 2 * INSTANCE_SHARE
+    if keys < least:
+        raise InvalidInput(f"sizes must be at least {least}, not {keys}", field="sizes")
+    return keys
+
+
+def _ignore(done: int) -> None:
+    """Ignore the progress of a build."""
+
+
+# Figures --------------------------------------------------------------------------------------
+
+
+def measure(built: Built, queries: Sequence[str], load: Load, *, recall_queries: int) -> Row:
+    """Serve a bundle and send queries that it does not contain; return the row of its figures."""
+    # Use a separate thread: faiss sets its threads for the thread that searches, and this thread
+    # builds the next bundle on all cores.
+    with ThreadPoolExecutor(1) as thread:
+        recall = thread.submit(_recall, built.folder, queries[:recall_queries]).result()
+    options = ["--no-access-log"]
+    with running_server(built.folder, options=options, ready_seconds=READY_SECONDS) as server:
+        asked = cycle(queries)
+        warm_up(server, asked, seconds=load.seconds)
+        outcome, used = with_cpu_time(server.pid, lambda: measure_predictions(server, asked, load))
+        resident_mb = sum(resident(pid).total for pid in process_tree(server.pid))
+    latency, cpu_ms = Summary.of(outcome.latencies), 1000 * used / len(outcome.late)
+    return Row(
+        what=f"{built.keys:,} keys",
+        goal="-",
+        measured=f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms, CPU {cpu_ms:.1f} ms a"
+        f" query; recall@{recall.depth} {recall.mean:.4f}; {resident_mb:.0f} MB resident; vectors"
+        f" in {built.vector_seconds:.0f} s, bundle in {built.index_seconds:.0f} s, ready in"
+        f" {server.seconds_to_ready:.1f} s{failures_text(outcome.failures)}",
+        figures={
+            "keys": built.keys,
+            "vector_seconds": built.vector_seconds,
+            "index_seconds": built.index_seconds,
+            "ready_seconds": server.seconds_to_ready,
+            "resident_mb": resident_mb,
+            "latency": latency,
+            "cpu_ms": cpu_ms,
+            "recall": recall,
+            "failures": outcome.failures,
+        },
+    )
+
+
+def _recall(bundle: Path, queries: Sequence[str]) -> Recall:
+    bare = BarePredictor.open(bundle)
+    return recall_of_queries(bare.encoder, bare.view, queries)
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))

@@ -1,1 +1,0 @@
-"""How time and memory grow with the number of keys."""
