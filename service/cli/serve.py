@@ -88,16 +88,10 @@ def serve(
 
 def _required_access(settings: Settings) -> Access:
     """Read the API keys. Raises `InvalidConfig` if the settings need keys that are missing."""
-    from service.http.access import (
-        Access,
-        read_keys,
-        require_keys_beyond_loopback,
-        require_keys_for_metrics,
-    )
+    from service.http.access import Access, read_keys, require_keys
     from service.settings import API_KEYS_VARIABLE
 
-    keys, server = os.environ.get(API_KEYS_VARIABLE), settings.server
+    keys = os.environ.get(API_KEYS_VARIABLE)
     access = read_keys(Path(keys)) if keys else Access()
-    require_keys_beyond_loopback(server.host, access, allow_anonymous=server.allow_anonymous)
-    require_keys_for_metrics(access, metrics_need_key=server.metrics_need_key)
+    require_keys(settings.server, access)
     return access

@@ -24,6 +24,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 SAFE_METHODS = ("GET", "HEAD")  # they change nothing
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-MOST_REMEMBERED = 64  # cached Host values that were accepted; a name may come with any port
+MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with any port
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,19 +129,19 @@ def new_key(name: str, scopes: Sequence[str]) -> tuple[str, str]:
     return key, f"{name}:{ordered}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def require_keys_beyond_loopback(host: str, access: Access, *, allow_anonymous: bool) -> None:
-    """Raise `InvalidConfig` for an address beyond loopback without keys or explicit permission."""
-    if access.keys or allow_anonymous or is_loopback(host):
+def require_keys(server: ServerSettings, access: Access) -> None:
+    """Raise `InvalidConfig` if no API keys are configured, but the settings need them.
+
+    /metrics may need one, and an address beyond loopback needs one without explicit permission.
+    """
+    if access.keys:
         return
-    raise InvalidConfig(
-        f"{host} can be reached from other machines and no API keys are set: name a keys file in"
-        " KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
-    )
-
-
-def require_keys_for_metrics(access: Access, *, metrics_need_key: bool) -> None:
-    """Raise `InvalidConfig` if /metrics is to need an API key but none is configured."""
-    if metrics_need_key and not access.keys:
+    if not (server.allow_anonymous or is_loopback(server.host)):
+        raise InvalidConfig(
+            f"{server.host} can be reached from other machines and no API keys are set: name a"
+            " keys file in KEYMATCH_API_KEYS, or pass --allow-anonymous to serve everybody"
+        )
+    if server.metrics_need_key:
         raise InvalidConfig(
             "server.metrics_need_key is set and no API keys are: name a keys file in"
             " KEYMATCH_API_KEYS, with a key of the scope 'metrics'"
@@ -170,9 +171,11 @@ class Sites:
 
     def __init__(self, server: ServerSettings, access: Access) -> None:
         """Accept the names in `server.hosts`; without them, see `_names`."""
-        self._accepts = _names(server, access)
+        known = _names(server, access)
+        self._accepts = lru_cache(MOST_REMEMBERED)(
+            lambda host: known(_without_port(host.decode("latin-1").lower()))
+        )
         self._origins = frozenset(origin.lower().encode() for origin in server.origins)
-        self._remembered: set[bytes] = set()
 
     def refusal(self, scope: Scope) -> KeymatchError | None:
         """Return why the request is refused, or None if it is accepted."""
@@ -181,7 +184,7 @@ class Sites:
             if name == b"host":
                 if host is not None:
                     return MalformedHttp("the request has two Host headers: send one")
-                if value not in self._remembered and not self._check(value):
+                if not self._accepts(value):
                     return UnknownHost("this service has another name; see its setting 'hosts'")
                 host = value
             elif name == b"origin":
@@ -193,13 +196,6 @@ class Sites:
         if host is not None and origin.partition(b"://")[2] == host.lower():
             return None
         return ForeignOrigin("a page of another site may not use this service")
-
-    def _check(self, value: bytes) -> bool:
-        if not self._accepts(_without_port(value.decode("latin-1").lower())):
-            return False
-        if len(self._remembered) < MOST_REMEMBERED:
-            self._remembered.add(value)
-        return True
 
 
 def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
+from http import HTTPStatus
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -103,7 +104,9 @@ async def _to_the_documentation(_request: Request) -> Response:
 
 
 async def _unrouted(_request: Request, error: HTTPException) -> Response:
-    return problems.from_status(error.status_code, dict(error.headers or {}))
+    """Answer a request of an unknown route or method."""
+    problem = problems.problem(error.status_code, HTTPStatus(error.status_code).phrase)
+    return problems.problem_response(problem, dict(error.headers or {}))
 
 
 def _lifespan(

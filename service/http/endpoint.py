@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -97,16 +97,6 @@ def _content(body: BaseModel) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
-def refuse_idempotency_key(request: Request) -> None:
-    """Raise `InvalidInput` if a stream of labels has an idempotency key."""
-    if HEADER in request.headers:
-        raise InvalidInput(
-            "a stream takes no idempotency key and needs none: each line creates or replaces the"
-            " label of its id, so the same stream can be sent again",
-            field=HEADER,
-        )
-
-
 @dataclass(slots=True, kw_only=True)
 class Call(Generic[Input]):
     """One request whose API key and input were accepted."""
@@ -117,14 +107,11 @@ class Call(Generic[Input]):
     hold: Hold  # memory that the request reserves until its answer is sent
     idempotency: RequestKey | None = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class LineStream:
-    """A route's second form: newline-delimited JSON in requests and answers."""
-
-    line: type[BaseModel]  # type of a line of the request
-    answer: Any  # type of a line of the answer
-    handler: Callable[[Request, Hold], Response]
+    @property
+    def path_id(self) -> str:
+        """The id in the path, the only parameter that a path has."""
+        [path_id] = self.request.path_params.values()
+        return str(path_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +122,7 @@ class Endpoint(Generic[Input]):
     media type.
     """
 
-    method: str
-    path: str  # as Starlette writes it: "/labels/{label_id:label_id}"
+    route: str  # method and path, as Starlette writes it: "GET /labels/{label_id:label_id}"
     summary: str
     handler: Callable[[Call[Input]], Awaitable[Any]]
     description: str = ""  # details beyond the summary
@@ -144,21 +130,38 @@ class Endpoint(Generic[Input]):
     body: type[Input] | None = None
     body_required: bool = True  # False: an empty body means {}
     query: type[Input] | None = None
-    path_parameters: Mapping[str, str] = field(default_factory=dict)  # name -> description
-    idempotent: bool = False  # the route takes the header Idempotency-Key
-    stream: LineStream | None = None
+    # A second form of the route, newline-delimited JSON, with the types of a line of each.
+    stream: Callable[[Hold], ASGIApp] | None = None
+    line: type[BaseModel] | None = None
+    line_answer: Any = None
     answer: Any = None  # the type of the JSON answer; None if the answer is not JSON
     answer_media_type: str = JSON
     refusals: tuple[int, ...] = ()  # problem statuses in addition to those that other fields imply
 
     @property
+    def path(self) -> str:
+        """The path, with a pattern for its parameter."""
+        return self.route.partition(" ")[2]
+
+    @property
     def methods(self) -> set[str]:
-        """Return the method, and for GET also HEAD, whose body the server leaves out."""
-        return {self.method, "HEAD"} if self.method == "GET" else {self.method}
+        """The method, and for GET also HEAD, whose body the server leaves out."""
+        method = self.route.partition(" ")[0]
+        return {method, "HEAD"} if method == "GET" else {method}
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether the route takes the header Idempotency-Key, as every write does."""
+        return self.scope == "write"
+
+    @property
+    def has_path_id(self) -> bool:
+        """Whether the path names one label or item."""
+        return "{" in self.path
 
     @property
     def problem_statuses(self) -> list[int]:
-        """Return all statuses with which the route may refuse a request, ascending."""
+        """All statuses with which the route may refuse a request, ascending."""
         statuses = set(self.refusals)
         if self.scope is not None:
             statuses |= {401, 403}
@@ -166,14 +169,15 @@ class Endpoint(Generic[Input]):
             statuses |= {503}
         if self.body is not None:
             statuses |= {400, 413, 415, 422, 429}
-        if self.query is not None or self.path_parameters:
+        if self.query is not None:
             statuses |= {422}
+        if self.has_path_id:
+            statuses |= {404, 422}
         if self.scope == "read":
             statuses |= {429}
         if self.scope == "write":
-            statuses |= {429, 504}
-        if self.idempotent:
-            statuses |= {409, 422}
+            statuses |= {409, 422, 429, 504}
+            statuses |= {507} if self.body is not None else set()
         return sorted(statuses)
 
 
@@ -215,14 +219,12 @@ class EndpointRoute(Route):
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of this endpoint's methods and path."""
-        hold = self._held_bytes.hold()
+        hold = Hold(self._held_bytes)
         try:
             try:
                 response = await self._answer(scope, receive, monotonic(), hold)
             except KeymatchError as error:
-                reason = problems.reason(error)
-                if reason:
-                    self._telemetry.rejected.labels(reason).inc()
+                problems.count(error, self._telemetry)
                 response = problems.from_error(error)
                 problems.forget_frames(error)
             await response(scope, receive, send)
@@ -235,12 +237,17 @@ class EndpointRoute(Route):
         if endpoint.scope is not None:
             key_name = self._access.check(header(scope, b"authorization"), endpoint.scope)
         request = Request(scope, receive)
-        if endpoint.path_parameters:
+        if endpoint.has_path_id:
             require_utf8(scope["raw_path"], "path")
         if endpoint.stream is not None and media_type(scope, JSON, NDJSON) == NDJSON:
-            refuse_idempotency_key(request)
+            if HEADER in request.headers:
+                raise InvalidInput(
+                    "a stream takes no idempotency key and needs none: each line creates or"
+                    " replaces the label of its id, so the same stream can be sent again",
+                    field=HEADER,
+                )
             is_gzip(scope)  # raises, if at all, before the answer begins
-            return endpoint.stream.handler(request, hold)
+            return endpoint.stream(hold)
         body = await self._input(request, hold)
         call = Call(request=request, input=body, received=received, hold=hold)
         if endpoint.idempotent:
@@ -251,7 +258,7 @@ class EndpointRoute(Route):
         answer = await endpoint.handler(call)
         if isinstance(answer, Response):
             return answer
-        answer = answer if isinstance(answer, JsonAnswer) else JsonAnswer(answer)
+        answer = answer if isinstance(answer, JsonAnswer) else JsonAnswer(orjson.dumps(answer))
         # The input's memory is free again. A write is always answered, even beyond the limit.
         size = answer.size if answer.size > PIECE_BYTES else 0
         hold.become(size, must=endpoint.scope != "read")

@@ -13,11 +13,10 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service.core.errors import (
     BodyTooLarge,
@@ -43,7 +42,7 @@ from service.http.request_body import (
     validated,
 )
 from service.http.request_models import LabelBody
-from service.http.responses import json_lines, line_answer
+from service.http.responses import json_lines, label_status
 from service.settings import Limits
 from service.telemetry import Telemetry
 
@@ -63,8 +62,6 @@ LINGER_SECONDS = 5.0
 LINGER_PAUSE = 0.005
 PATIENCE_SECONDS = 60.0  # after which a client that does not read its answers is disconnected
 
-Apply = Callable[[Sequence[NewLabel]], Awaitable[Written]]
-
 log = logging.getLogger("keymatch")
 
 
@@ -82,9 +79,9 @@ class Entry:
 class BatchQueue:
     """A queue between one task that puts and one that takes, on the same event loop."""
 
-    def __init__(self, *, lines: int, size: int) -> None:
-        """Create a queue; a batch is full once it has `lines` lines or `size` bytes."""
-        self._lines, self._size = lines, size
+    def __init__(self, *, size: int) -> None:
+        """Create a queue; a batch is full once it has `BATCH_LINES` lines or `size` bytes."""
+        self._size = size
         self._entries: list[Entry] = []
         self._held_bytes = 0
         self._oldest = 0.0  # loop time at which the oldest entry was put
@@ -108,7 +105,7 @@ class BatchQueue:
         self._entries.append(entry)
         self._held_bytes += entry.size
         self._arrived.set()
-        if len(self._entries) >= self._lines or self._held_bytes >= self._size:
+        if len(self._entries) >= BATCH_LINES or self._held_bytes >= self._size:
             self._full.set()
             self._room.clear()
 
@@ -153,17 +150,14 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 class SendBuffer:
     """Takes bytes without waiting, and sends them as fast as the client reads."""
 
-    def __init__(
-        self, send: Send, *, start: Message, limit: int, patience: float, hold: Hold
-    ) -> None:
-        """Send `start` before the first byte.
+    def __init__(self, send: Send, *, limit: int, patience: float, hold: Hold) -> None:
+        """Send by `send`, after the head of the answer.
 
         The buffer is full at `limit` bytes, or at `FREE_BYTES` while all requests together hold as
         much as they may. Bytes beyond `FREE_BYTES` count in `hold`. `room` and `finish` raise once
         the client has read nothing for `patience` seconds.
         """
-        self._send, self._start = send, start
-        self._limit, self._patience, self._hold = limit, patience, hold
+        self._send, self._limit, self._patience, self._hold = send, limit, patience, hold
         self._pieces: deque[bytes] = deque()
         self._held_bytes = 0
         self._started = self._ended = self._sent = False
@@ -214,7 +208,9 @@ class SendBuffer:
     async def _send_body(self, body: bytes, *, more_body: bool) -> None:
         if not self._started:
             self._started = True
-            await self._send(self._start)
+            # After an early end, part of the body is unread, so the connection ends.
+            headers = [(b"connection", b"close"), (b"content-type", NDJSON.encode())]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
 
     async def _until(self, reached: Callable[[], bool]) -> None:
@@ -224,54 +220,33 @@ class SendBuffer:
                 await self._progressed.wait()
 
 
-class LabelStream(Response):
-    """The answer to a stream of labels, sent while the stream is read.
+@dataclass(kw_only=True)
+class LabelStream:
+    """The answer to a stream of labels, an ASGI application that sends while it reads.
 
     A `StreamingResponse` would call `receive()` to detect disconnects, and so consume the body that
     is read here.
     """
 
-    media_type = NDJSON
-
-    def __init__(
-        self,
-        *,
-        model: type[LabelBody],
-        side_thread: SideThread,
-        apply: Apply,
-        draining: Callable[[], bool],
-        limits: Limits,
-        telemetry: Telemetry,
-        hold: Hold,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
-        """Write labels by `apply`, all or none; `draining` returns whether the service shuts down.
-
-        `patience` is in seconds, see `SendBuffer`. `STREAM_BYTES` are already counted in `hold`.
-        """
-        self.status_code, self.background = 200, None
-        # After an early end, part of the body is unread, so the connection cannot be used again.
-        self.init_headers({"connection": "close"})
-        self._model, self._side_thread = BoundedModel(model), side_thread
-        self._apply, self._draining = apply, draining
-        self._limits, self._telemetry = limits, telemetry
-        self._patience, self._hold = patience, hold
-        self._client_left = False
-        self._malformed: Problem | None = None  # why the rest of the stream cannot be read
+    model: BoundedModel[LabelBody]  # of a line
+    side_thread: SideThread
+    apply: Callable[[Sequence[NewLabel]], Awaitable[Written]]  # writes labels, all or none
+    draining: Callable[[], bool]  # returns whether the service shuts down
+    limits: Limits
+    telemetry: Telemetry
+    hold: Hold  # already counts `STREAM_BYTES`
+    patience: float = PATIENCE_SECONDS  # see `SendBuffer`
+    client_left: bool = field(default=False, init=False)
+    malformed: Problem | None = field(default=None, init=False)  # why no further line can be read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read, write and answer until the stream ends, fails or the service shuts down."""
-        batches = BatchQueue(lines=BATCH_LINES, size=min(BATCH_BYTES, self._limits.body_bytes))
+        batches = BatchQueue(size=min(BATCH_BYTES, self.limits.body_bytes))
         answers = SendBuffer(
             send,
-            start={
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            },
-            limit=self._limits.stream_answer_bytes,
-            patience=self._patience,
-            hold=self._hold,
+            limit=self.limits.stream_answer_bytes,
+            patience=self.patience,
+            hold=self.hold,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -280,7 +255,7 @@ class LabelStream(Response):
                 await self._answer_all(batches, answers)
                 await asyncio.wait({reading}, timeout=LINGER_SECONDS)
                 reading.cancel()
-                if self._client_left:
+                if self.client_left:
                     sending.cancel()
                 else:
                     await answers.finish()
@@ -291,21 +266,21 @@ class LabelStream(Response):
         try:
             body = chunks = request.stream()
             if is_gzip(request.scope):
-                chunks = gunzipped(body, self._side_thread)
-            lines = read_lines(chunks, limit=self._limits.body_bytes, hold=self._hold)
+                chunks = gunzipped(body, self.side_thread)
+            lines = read_lines(chunks, limit=self.limits.body_bytes, hold=self.hold)
             async for line in lines:
                 if batches.closed:
-                    self._hold.count(-line.held)
+                    self.hold.count(-line.held)
                     break
                 await batches.put(await self._entry(line))
             if batches.closed:
                 async for _ in body:
                     await asyncio.sleep(LINGER_PAUSE)
         except ClientDisconnect:
-            self._client_left = True
+            self.client_left = True
             batches.close()
         except MalformedRequest as error:  # earlier lines stay written
-            self._malformed = problems.error_document(error)
+            self.malformed = problems.error_document(error)
             batches.end()
         else:
             batches.end()
@@ -323,28 +298,28 @@ class LabelStream(Response):
     async def _label(self, line: Line) -> NewLabel:
         if line.content is None:
             if line.crowded:
-                raise self._hold.refusal()
-            limit = self._limits.body_bytes
+                raise self.hold.refusal()
+            limit = self.limits.body_bytes
             raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
-        large = len(line.content) > SMALL_BYTES
-        return await self._side_thread.run_if(large, self._parsed, line.content)
-
-    def _parsed(self, content: bytes) -> NewLabel:
-        return validated(self._model, content, what="line").to_label()
+        return await self.side_thread.run_if(
+            len(line.content) > SMALL_BYTES,
+            lambda content: validated(self.model, content, what="line").to_label(),
+            line.content,
+        )
 
     async def _answer_all(self, batches: BatchQueue, answers: SendBuffer) -> None:
         """Write batch after batch and answer its lines; report where a failure stopped it."""
         last, failure = 0, None
         while failure is None and not batches.finished:
             await answers.room()
-            if self._draining():
+            if self.draining():
                 failure = problems.error_document(_shutting_down())
             elif batch := await batches.take(within=LOOK_SECONDS):
                 documents, failure = await self._answers(batch)
-                self._hold.count(-sum(entry.held for entry in batch))
+                self.hold.count(-sum(entry.held for entry in batch))
                 answers.write(json_lines(documents))
                 last = batch[-1].line
-        failure = failure or self._malformed
+        failure = failure or self.malformed
         if failure is not None:
             batches.close()
             answers.write(json_lines([StreamEnd(stopped_after=last, error=failure)]))
@@ -356,7 +331,8 @@ class LabelStream(Response):
         try:
             written = await self._write([entry.label for entry in batch if entry.label])
         except Exception as error:  # after a defect, too, every line must be answered
-            failure = self._failure(error)
+            problems.count(error, self.telemetry)
+            failure = problems.error_document(error)
             problems.forget_frames(error)
             refused = [LineRefusal(line=e.line, error=e.problem or failure) for e in batch]
             return [*refused], failure
@@ -364,7 +340,11 @@ class LabelStream(Response):
         return [
             LineRefusal(line=entry.line, error=entry.problem)
             if entry.problem
-            else line_answer(entry.line, next(written_labels), version=written.version)
+            else {
+                "line": entry.line,
+                **label_status(next(written_labels)),
+                "version": written.version,
+            }
             for entry in batch
         ], None
 
@@ -374,19 +354,13 @@ class LabelStream(Response):
             return Written(version=0, labels=())
         while True:
             try:
-                return await self._apply(labels)
+                return await self.apply(labels)
             except Overloaded:
-                if self._client_left:
+                if self.client_left:
                     raise
-                if self._draining():
+                if self.draining():
                     raise _shutting_down() from None
                 await asyncio.sleep(RETRY_SECONDS)
-
-    def _failure(self, error: Exception) -> Problem:
-        reason = problems.reason(error)
-        if reason:
-            self._telemetry.rejected.labels(reason).inc()
-        return problems.error_document(error)
 
 
 def _shutting_down() -> NotReady:

@@ -86,14 +86,14 @@ class RequestMiddleware:
             if foreign is None:
                 await self._app(scope, receive, send_with_id)
             else:
-                self._telemetry.rejected.labels(problems.reason(foreign)).inc()
+                problems.count(foreign, self._telemetry)
                 await problems.from_error(foreign)(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server cancels unanswered requests when the time to shut down is over.
             if not status:
                 await problems.from_error(NotReady(STOPPED))(scope, receive, send_with_id)
         except Exception as error:
-            answer = problems.from_defect(error)
+            answer = problems.from_error(error)
             if not status:
                 await answer(scope, receive, send_with_id)
         finally:

@@ -64,8 +64,7 @@ def openapi_document(
 
 def _types(endpoint: Endpoint[Any]) -> Iterator[Any]:
     """Yield the types of bodies, answers and lines, which become the document's schemas."""
-    stream = endpoint.stream
-    found = (endpoint.body, endpoint.answer, stream and stream.line, stream and stream.answer)
+    found = (endpoint.body, endpoint.answer, endpoint.line, endpoint.line_answer)
     return (kind for kind in found if kind is not None)
 
 
@@ -98,7 +97,7 @@ def _operation(
     if endpoint.body is not None:
         content = {JSON: {"schema": schemas[endpoint.body]}}
         if endpoint.stream is not None:
-            content[NDJSON] = {"schema": schemas[endpoint.stream.line]}
+            content[NDJSON] = {"schema": schemas[endpoint.line]}
         operation["requestBody"] = {
             "description": f"At most {body_bytes} bytes of JSON; more is a 413. It may be sent"
             " with `Content-Encoding: gzip`; another coding is a 415.",
@@ -120,7 +119,8 @@ def _parameters(endpoint: Endpoint[Any]) -> Iterator[dict[str, Any]]:
             "in": "path",
             "required": True,
             "schema": {"type": "string"},
-            "description": endpoint.path_parameters[name],
+            "description": f"The {name.removesuffix('_id')}'s id, percent-encoded; it may hold"
+            " slashes.",
         }
     if endpoint.query is not None:
         schema = endpoint.query.model_json_schema()
@@ -135,7 +135,7 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[Any, Any]) -> dict[str, An
     schema = {"type": "string"} if endpoint.answer is None else schemas[endpoint.answer]
     content = {endpoint.answer_media_type: {"schema": schema}}
     if endpoint.stream is not None:
-        content[NDJSON] = {"schema": schemas[endpoint.stream.answer]}
+        content[NDJSON] = {"schema": schemas[endpoint.line_answer]}
     refusal = {problems.MEDIA_TYPE: {"schema": schemas[Problem]}}
     return {
         "200": {"description": "Success", "content": content},

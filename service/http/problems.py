@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from http import HTTPStatus
-from typing import Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import orjson
 from pydantic import Field
@@ -16,6 +15,9 @@ from typing_extensions import TypedDict
 
 from service.core import errors
 from service.core.errors import KeymatchError, Overloaded
+
+if TYPE_CHECKING:  # commands without a server import no metrics
+    from service.telemetry import Telemetry
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Invalid field"
@@ -123,8 +125,8 @@ def problem_response(document: Problem, headers: dict[str, str] | None = None) -
     return Response(orjson.dumps(document), document["status"], headers, MEDIA_TYPE)
 
 
-def from_error(error: KeymatchError) -> Response:
-    """Return the answer to a request that failed with `error`."""
+def from_error(error: Exception) -> Response:
+    """Return the answer to a request that failed with `error`, which may be a defect."""
     return problem_response(error_document(error), _headers(error))
 
 
@@ -143,11 +145,13 @@ def forget_frames(error: BaseException | None) -> None:
 def error_document(error: Exception, *, whole: str = "body") -> Problem:
     """Return the problem for `error`. A message not meant for clients is only logged.
 
-    An error of the whole document, not of a field, names `whole`.
+    An error of the whole document, not of a field, names `whole`. A defect is logged with its
+    traceback.
     """
     row = next((row for row in STATUS_TABLE if isinstance(error, row[0])), None)
     if row is None:
-        return defect_document(error)
+        log.error("defect", exc_info=error)
+        return problem(500, "Internal error")
     _, status, title, for_clients = row
     if not for_clients:
         log.error(title, extra={"cause": str(error)})
@@ -159,25 +163,16 @@ def error_document(error: Exception, *, whole: str = "body") -> Problem:
     return problem(status, title, message, fields=fields)
 
 
-def from_status(status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return the answer to a request that the web framework refused (unknown route or method)."""
-    return problem_response(problem(status, HTTPStatus(status).phrase), headers)
-
-
-def from_defect(error: Exception) -> Response:
-    """Return the answer after an unexpected error."""
-    return problem_response(defect_document(error))
-
-
-def defect_document(error: Exception) -> Problem:
-    """Log an unexpected error with its traceback, and return a problem without details."""
-    log.error("defect", exc_info=error)
-    return problem(500, "Internal error")
-
-
 def reason(error: Exception) -> str | None:
     """Return the `reason` for `keymatch_rejected_total`, or None if `error` is not counted."""
     return next((name for kind, name in REASONS.items() if isinstance(error, kind)), None)
+
+
+def count(error: Exception, telemetry: Telemetry) -> None:
+    """Count a refusal by its reason, if it has one."""
+    counted = reason(error)
+    if counted:
+        telemetry.rejected.labels(counted).inc()
 
 
 def _invalid(invalid: Sequence[tuple[str, str]], whole: str) -> Problem:
@@ -190,7 +185,7 @@ def _invalid(invalid: Sequence[tuple[str, str]], whole: str) -> Problem:
     return problem(422, INVALID, f"{count} field(s) are not as documented", fields=fields)
 
 
-def _headers(error: KeymatchError) -> dict[str, str] | None:
+def _headers(error: Exception) -> dict[str, str] | None:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(error.retry_after)}
     if isinstance(error, errors.Unauthenticated):

@@ -67,27 +67,18 @@ class HeldBytes:
         self.limit = limit
         self._gauge, self._lock = gauge, Lock()
 
-    def hold(self) -> Hold:
-        """Open an empty reservation for one request."""
-        return Hold(self)
+    def count(self, size: int, *, must: bool = True) -> bool:
+        """Add `size` bytes, a negative size to subtract; returns whether they were added.
 
-    def take(self, size: int) -> bool:
-        """Add `size` bytes unless the limit is exceeded; returns whether they were added."""
+        Unless `must`, nothing is added beyond the limit.
+        """
         with self._lock:
-            fits = self.total + size <= self.limit
+            fits = must or self.total + size <= self.limit
             if fits:
-                self._count(size)
+                self.total += size
+                if self._gauge is not None:
+                    self._gauge.set(self.total)
         return fits
-
-    def count(self, size: int) -> None:
-        """Add `size` bytes even beyond the limit; a negative size subtracts."""
-        with self._lock:
-            self._count(size)
-
-    def _count(self, size: int) -> None:
-        self.total += size
-        if self._gauge is not None:
-            self._gauge.set(self.total)
 
 
 class Hold:
@@ -96,6 +87,7 @@ class Hold:
     __slots__ = ("_all", "size")
 
     def __init__(self, all_held: HeldBytes) -> None:
+        """Open an empty reservation."""
         self._all = all_held
         self.size = 0
 
@@ -106,7 +98,7 @@ class Hold:
 
     def take(self, size: int) -> bool:
         """Reserve `size` more bytes within the limit; returns whether that succeeded."""
-        taken = self._all.take(size)
+        taken = self._all.count(size, must=False)
         if taken:
             self.size += size
         return taken
@@ -155,17 +147,6 @@ class SideThread:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="large")
         self._rests_until = 0.0  # by `monotonic`; used by the thread only
 
-    async def run(
-        self,
-        function: Callable[Parameters, Result],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Call `function` in the thread."""
-        loop = asyncio.get_running_loop()
-        call = partial(function, *arguments, **named)
-        return await loop.run_in_executor(self._executor, self._call, call)
-
     async def run_if(
         self,
         large: object,
@@ -174,9 +155,11 @@ class SideThread:
         **named: Parameters.kwargs,
     ) -> Result:
         """Call `function` in the thread if the work is `large`, otherwise directly."""
-        if large:
-            return await self.run(function, *arguments, **named)
-        return function(*arguments, **named)
+        if not large:
+            return function(*arguments, **named)
+        loop = asyncio.get_running_loop()
+        call = partial(function, *arguments, **named)
+        return await loop.run_in_executor(self._executor, self._call, call)
 
     def _call(self, function: Callable[[], Result]) -> Result:
         sleep(max(0.0, self._rests_until - monotonic()))
@@ -266,7 +249,7 @@ async def gunzipped(
         piece = await side_thread.run_if(len(chunk) > FEW_BYTES, next, pieces, b"")
         while piece:
             yield piece
-            piece = await side_thread.run(next, pieces, b"")
+            piece = await side_thread.run_if(True, next, pieces, b"")
     gunzip.end()
 
 

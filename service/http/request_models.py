@@ -1,14 +1,18 @@
 """The types of request bodies and query strings. Upper bounds come from `Limits`.
 
 Requests are strict: no unknown field, no number instead of a string, no string instead of a number.
-The classes declare the fields for type checking. The functions next to them make models with the
-configured bounds, which validate and document requests.
+The classes declare the fields. `RequestModels` adds the configured bounds to them; its models
+validate and document requests.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from copy import copy
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+from annotated_types import Le, Len, MaxLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -61,17 +65,6 @@ def _refuse_repeated(entries: list[Any]) -> list[Any]:
     return entries
 
 
-def _listed(entry: Any, most: int, description: str) -> tuple[Any, Any]:
-    """Declare a field with 1 to `most` entries."""
-    return list[entry], Field(min_length=1, max_length=most, description=description)
-
-
-def _named(entry: Any, most: int, what: str) -> tuple[Any, Any]:
-    """Declare a field with labels or items of distinct ids."""
-    kind, field = _listed(entry, most, f"{what} to create or replace, each id at most once.")
-    return Annotated[kind, field, AfterValidator(_refuse_repeated)], ...
-
-
 def text_type(limits: Limits, *, least: int = 0) -> Any:
     """Return the type of a query, a label's text or its id: trimmed, not blank, not too long.
 
@@ -96,8 +89,8 @@ def _not_blank(text: str) -> str:
 class PredictBody(StrictModel):
     """The body of POST /predict."""
 
-    queries: list[str]
-    top_k: int
+    queries: list[str] = Field(min_length=1, description="The texts to match.")
+    top_k: int = Field(10, ge=1, description="The most keywords for each query.")
     memorization: float | None = Field(
         None,
         ge=0,
@@ -105,7 +98,12 @@ class PredictBody(StrictModel):
         description="Weight of the votes of training queries and clicks, against those of the"
         " labels' own texts (the paper's lambda), 0 to 1. Default: the bundle's.",
     )
-    depth: int | None
+    depth: int | None = Field(
+        None,
+        ge=1,
+        description="How many of the nearest keys vote for each query (the paper's b)."
+        " Default: the bundle's.",
+    )
     explain: bool = Field(
         False,
         description="Add to each keyword its metadata and the rows of the memory that voted for it"
@@ -125,60 +123,34 @@ class PredictBody(StrictModel):
         " ranking, whose scores are its votes (`score_kind`). Default: yes, where the bundle has a"
         " second ranking; true for another bundle is an error.",
     )
-    deadline_ms: int | None
-    items: list[str] | None
-
-
-def predict_model(text: Any, limits: Limits) -> type[PredictBody]:
-    return create_model(
-        "PredictRequest",
-        __base__=PredictBody,
-        queries=_listed(text, limits.queries, "The texts to match."),
-        top_k=(
-            int,
-            Field(10, ge=1, le=limits.top_k, description="The most keywords for each query."),
-        ),
-        depth=(
-            int | None,
-            Field(
-                None,
-                ge=1,
-                le=limits.depth,
-                description="How many of the nearest keys vote for each query (the paper's b)."
-                " Default: the bundle's.",
-            ),
-        ),
-        deadline_ms=(
-            int | None,
-            Field(
-                None,
-                ge=1,
-                le=limits.deadline_ms,
-                description="Milliseconds after which the request is given up with a 504. Default:"
-                f" {limits.default_deadline_ms}, and {limits.default_deadline_query_ms} more for"
-                " each further query, or more where a query asks for much.",
-            ),
-        ),
-        items=(
-            list[text] | None,
-            Field(
-                None,
-                max_length=limits.items,
-                description="Ids or texts of the items that all queries attend to; [] for none."
-                " Default: the items that are nearest to each query. For a bundle with an item"
-                " memory alone.",
-            ),
-        ),
+    deadline_ms: int | None = Field(
+        None,
+        ge=1,
+        description="Milliseconds after which the request is given up with a 504. Default:"
+        " {default_deadline_ms}, and {default_deadline_query_ms} more for each further query, or"
+        " more where a query asks for much.",
+    )
+    items: list[str] | None = Field(
+        None,
+        description="Ids or texts of the items that all queries attend to; [] for none."
+        " Default: the items that are nearest to each query. For a bundle with an item"
+        " memory alone.",
     )
 
 
 class LabelBody(StrictModel):
     """One label of POST /labels."""
 
-    id: str | None
-    text: str
-    queries: list[str]
-    metadata: dict[str, str]
+    id: str | None = Field(None, description=DEFAULT_ID.format("label"))
+    text: str = Field(description="The keyword, as it is shown and matched.")
+    queries: list[str] = Field(
+        [], description="Queries known to lead to this label; each becomes an instance."
+    )
+    metadata: dict[str, str] = Field(
+        {},
+        description="Any names and values; returned with predictions that `explain`. In"
+        " UTF-8, at most {metadata_bytes} bytes together.",
+    )
 
     def to_label(self) -> NewLabel:
         """Return the label. Its id is empty if the request has none; the writer then chooses it."""
@@ -193,15 +165,23 @@ class LabelBody(StrictModel):
 class LabelsBody(StrictModel):
     """The body of POST /labels."""
 
-    labels: list[Any]
+    labels: list[Any] = Field(description="Labels to create or replace, each id at most once.")
 
 
 class MergeBody(StrictModel):
     """The body of PATCH /labels/{label_id}."""
 
-    text: str | None
-    queries: list[str]
-    metadata: dict[str, str | None]
+    text: str | None = Field(None, description="Replaces the text. Default: it stays.")
+    queries: list[str] = Field(
+        [],
+        description="Are added to the label's queries, which may be at most {label_queries}"
+        " together.",
+    )
+    metadata: dict[str, str | None] = Field(
+        {},
+        description="Single entries that are added or replaced; null removes an entry. The"
+        " result is held to the limits of a label that is posted.",
+    )
 
     def to_merge(self, label_id: str) -> LabelMerge:
         """Return the changes to the label with this id."""
@@ -222,85 +202,22 @@ class Page(StrictModel):
     limit: int
 
 
-def label_model(text: Any, limits: Limits) -> type[LabelBody]:
-    short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
-    return create_model(
-        "Label",
-        __base__=LabelBody,
-        id=(text | None, Field(None, description=DEFAULT_ID.format("label"))),
-        text=(text, Field(description="The keyword, as it is shown and matched.")),
-        queries=(
-            list[text],
-            Field(
-                [],
-                max_length=limits.label_queries,
-                description="Queries known to lead to this label; each becomes an instance.",
-            ),
-        ),
-        metadata=(
-            Annotated[dict[short, short], AfterValidator(_fits(limits.metadata_bytes))],
-            Field(
-                {},
-                max_length=limits.metadata_entries,
-                description="Any names and values; returned with predictions that `explain`. In"
-                f" UTF-8, at most {limits.metadata_bytes} bytes together.",
-            ),
-        ),
-    )
-
-
-def merge_model(text: Any, limits: Limits) -> type[MergeBody]:
-    short = Annotated[str, StringConstraints(max_length=limits.metadata_characters)]
-    return create_model(
-        "LabelMerge",
-        __base__=MergeBody,
-        text=(text | None, Field(None, description="Replaces the text. Default: it stays.")),
-        queries=(
-            list[text],
-            Field(
-                [],
-                max_length=limits.label_queries,
-                description="Are added to the label's queries, which may be at most"
-                f" {limits.label_queries} together.",
-            ),
-        ),
-        metadata=(
-            dict[short, short | None],
-            Field(
-                {},
-                max_length=limits.metadata_entries,
-                description="Single entries that are added or replaced; null removes an entry. The"
-                " result is held to the limits of a label that is posted.",
-            ),
-        ),
-    )
-
-
-def page_model(limits: Limits) -> type[Page]:
-    limit = Field(
-        min(100, limits.page), ge=1, le=limits.page, description="The most labels on the page."
-    )
-    return create_model("Page", __base__=Page, limit=(int, limit))
-
-
-def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Refuse metadata of more than `most` bytes: every explained answer repeats it."""
-
-    def check(metadata: dict[str, str]) -> dict[str, str]:
-        size = metadata_bytes(metadata)
-        if size > most:
-            raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
-        return metadata
-
-    return check
-
-
 class InstanceBody(StrictModel):
     """One instance of POST /instances."""
 
-    query: str
-    labels: list[str]
-    weight: float
+    query: str = Field(description="The query as it was typed.")
+    labels: list[str] = Field(
+        min_length=1,
+        description="Ids of the labels that were clicked for the query; see `unknown`.",
+    )
+    weight: float = Field(
+        1.0,
+        gt=0,
+        le=LARGEST_WEIGHT,
+        allow_inf_nan=False,
+        description="How relevant these labels are to the query: 1 is as relevant as the average"
+        " label of a trained query. The last click of a query and a label counts.",
+    )
 
     def to_instance(self) -> NewInstance:
         """Return the instance, without repeated labels."""
@@ -316,7 +233,7 @@ class InstancesBody(StrictModel):
 
     later: ClassVar[frozenset[str]] = frozenset({"unknown"})
 
-    instances: list[Any]
+    instances: list[Any] = Field(min_length=1, description="The clicks to learn.")
     unknown: Literal["refuse", "skip"] = Field(
         "refuse",
         description="What becomes of labels that do not exist: `refuse` the whole request, or"
@@ -324,38 +241,11 @@ class InstancesBody(StrictModel):
     )
 
 
-def instances_model(text: Any, known_id: Any, limits: Limits) -> type[InstancesBody]:
-    weight = Field(
-        1.0,
-        gt=0,
-        le=LARGEST_WEIGHT,
-        allow_inf_nan=False,
-        description="How relevant these labels are to the query: 1 is as relevant as the average"
-        " label of a trained query. The last click of a query and a label counts.",
-    )
-    instance: Any = create_model(
-        "Instance",
-        __base__=InstanceBody,
-        query=(text, Field(description="The query as it was typed.")),
-        labels=_listed(
-            known_id,
-            limits.instance_labels,
-            "Ids of the labels that were clicked for the query; see `unknown`.",
-        ),
-        weight=(float, weight),
-    )
-    return create_model(
-        "InstancesRequest",
-        __base__=InstancesBody,
-        instances=_listed(instance, limits.instances, "The clicks to learn."),
-    )
-
-
 class ItemBody(StrictModel):
     """One item of POST /items."""
 
-    id: str | None
-    text: str
+    id: str | None = Field(None, description=DEFAULT_ID.format("item"))
+    text: str = Field(description="What the item says, such as the name of a category.")
 
     def to_item(self) -> NewItem:
         """Return the item. Its id is empty if the request has none; the writer then chooses it."""
@@ -365,19 +255,7 @@ class ItemBody(StrictModel):
 class ItemsBody(StrictModel):
     """The body of POST /items."""
 
-    items: list[Any]
-
-
-def items_model(text: Any, limits: Limits) -> type[ItemsBody]:
-    item: Any = create_model(
-        "Item",
-        __base__=ItemBody,
-        id=(text | None, Field(None, description=DEFAULT_ID.format("item"))),
-        text=(text, Field(description="What the item says, such as the name of a category.")),
-    )
-    return create_model(
-        "ItemsRequest", __base__=ItemsBody, items=_named(item, limits.labels, "Items")
-    )
+    items: list[Any] = Field(description="Items to create or replace, each id at most once.")
 
 
 class SnapshotBody(StrictModel):
@@ -403,21 +281,84 @@ class ReloadBody(StrictModel):
     )
 
 
+Model = TypeVar("Model", bound=StrictModel)
+
+
+def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Refuse metadata of more than `most` bytes: every explained answer repeats it."""
+
+    def check(metadata: dict[str, str]) -> dict[str, str]:
+        size = metadata_bytes(metadata)
+        if size > most:
+            raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
+        return metadata
+
+    return check
+
+
+def _bounded(kind: Any, *bounds: Any) -> Any:
+    """Return a type with bounds."""
+    return Annotated[kind, *bounds]
+
+
+def _limited(limits: Limits, base: type[Model], name: str, **types: Any) -> type[Model]:
+    """Return `base` with bounded types for some fields; descriptions may name any limit."""
+    fields: dict[str, Any] = {}
+    for field, kind in types.items():
+        info = copy(base.model_fields[field])
+        info.description = (info.description or "").format_map(asdict(limits))
+        fields[field] = kind, info
+    return create_model(name, __base__=base, **fields)
+
+
 class RequestModels:
     """The models of all requests, under the configured limits."""
 
     def __init__(self, limits: Limits) -> None:
-        text = text_type(limits)
-        self.predict = predict_model(text, limits)
-        self.label = label_model(text, limits)
-        self.labels = create_model(
-            "LabelsRequest",
-            __base__=LabelsBody,
-            labels=_named(self.label, limits.labels, "Labels"),
-        )
-        self.merge = merge_model(text, limits)
+        text: Any = text_type(limits)
         # The id of an existing label may be as long as a posted one, or one made from a text.
-        known_id = text_type(limits, least=MOST_ID_CHARACTERS)
-        self.instances = instances_model(text, known_id, limits)
-        self.page = page_model(limits)
-        self.items = items_model(text, limits)
+        known_id: Any = text_type(limits, least=MOST_ID_CHARACTERS)
+        short: Any = _bounded(str, MaxLen(limits.metadata_characters))
+        limited = partial(_limited, limits)
+        self.predict = limited(
+            PredictBody,
+            "PredictRequest",
+            queries=_bounded(list[text], MaxLen(limits.queries)),
+            top_k=_bounded(int, Le(limits.top_k)),
+            depth=_bounded(int | None, Le(limits.depth)),
+            deadline_ms=_bounded(int | None, Le(limits.deadline_ms)),
+            items=_bounded(list[text] | None, MaxLen(limits.items)),
+        )
+        queries = _bounded(list[text], MaxLen(limits.label_queries))
+        entries = MaxLen(limits.metadata_entries)
+        fits = AfterValidator(_fits(limits.metadata_bytes))
+        label: Any = limited(
+            LabelBody,
+            "Label",
+            id=text | None,
+            text=text,
+            queries=queries,
+            metadata=_bounded(dict[short, short], entries, fits),
+        )
+        self.label: type[LabelBody] = label
+        distinct = AfterValidator(_refuse_repeated)
+        labels = _bounded(list[label], Len(1, limits.labels), distinct)
+        self.labels = limited(LabelsBody, "LabelsRequest", labels=labels)
+        self.merge = limited(
+            MergeBody,
+            "LabelMerge",
+            text=text | None,
+            queries=queries,
+            metadata=_bounded(dict[short, short | None], entries),
+        )
+        known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
+        instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids)
+        instances = _bounded(list[instance], MaxLen(limits.instances))
+        self.instances = limited(InstancesBody, "InstancesRequest", instances=instances)
+        limit = Field(
+            min(100, limits.page), ge=1, le=limits.page, description="The most labels on the page."
+        )
+        self.page = create_model("Page", __base__=Page, limit=(int, limit))
+        item: Any = limited(ItemBody, "Item", id=text | None, text=text)
+        items = _bounded(list[item], Len(1, limits.labels), distinct)
+        self.items = limited(ItemsBody, "ItemsRequest", items=items)

@@ -30,11 +30,8 @@ from service.http.answers import (
     InstancesAnswer,
     KeywordAnswer,
     LabelAnswer,
-    LabelsAnswer,
     LabelStatus,
     LeftOutAnswer,
-    LineAnswer,
-    MergeAnswer,
     PredictAnswer,
     ResultAnswer,
     ShownLabelAnswer,
@@ -50,18 +47,10 @@ FUSED_ITEM_BYTES = 80  # of a fused item, in addition to its id and text
 class JsonAnswer:
     """A 200 with a JSON body: an ASGI application that is faster than Starlette's response."""
 
-    def __init__(self, document: Any) -> None:
-        """Serialize `document`."""
-        self._parts: tuple[bytes, ...] = (orjson.dumps(document),)
-        self.size = len(self._parts[0])  # of the body, in bytes
-
-    @classmethod
-    def of_parts(cls, parts: Iterable[bytes]) -> JsonAnswer:
-        """Return an answer whose body consists of these parts. Long parts are never joined."""
-        answer = cls.__new__(cls)
-        answer._parts = tuple(parts)
-        answer.size = sum(map(len, answer._parts))
-        return answer
+    def __init__(self, *parts: bytes) -> None:
+        """Answer with a body of these parts. Long parts are never joined."""
+        self._parts = parts
+        self.size = sum(map(len, parts))  # of the body, in bytes
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the answer. Several pieces are sent as fast as the client reads them."""
@@ -138,15 +127,7 @@ def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
     for number, result in enumerate(answer.serialized):
         parts += [b"," if number else b"", result]
     parts.append(b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds)))
-    return JsonAnswer.of_parts(parts)
-
-
-def labels_answer(written: Written) -> LabelsAnswer:
-    """Return the answer of POST /labels."""
-    return {
-        "version": written.version,
-        "labels": [_label_status(label) for label in written.labels],
-    }
+    return JsonAnswer(*parts)
 
 
 def instances_answer(
@@ -164,17 +145,6 @@ def instances_answer(
         for place, positions in groupby(written.left_out, key=itemgetter(0))
     ]
     return {**answer, "left_out": left_out}
-
-
-def merge_answer(written: Written) -> MergeAnswer:
-    """Return the answer of PATCH /labels/{label_id}."""
-    [label] = written.labels
-    return {**_label_status(label), "version": written.version}
-
-
-def line_answer(line: int, label: WrittenLabel, *, version: int) -> LineAnswer:
-    """Return the answer to a line of a stream whose label was written."""
-    return {"line": line, **_label_status(label), "version": version}
 
 
 def shown_label(view: View, label_id: str) -> ShownLabelAnswer:
@@ -213,7 +183,8 @@ def label_size(label: Label) -> int:
     return 100 + texts + sum(6 + len(k) + len(v) for k, v in label.metadata.items())
 
 
-def _label_status(label: WrittenLabel) -> LabelStatus:
+def label_status(label: WrittenLabel) -> LabelStatus:
+    """Return what was done with one posted label."""
     return {
         "id": label.id,
         "status": label.status,

@@ -15,13 +15,12 @@ from typing import Any
 
 from service.http.endpoint import Endpoint
 from service.http.routes.items import ItemRoutes
-from service.http.routes.labels import InstanceRoutes, LabelRoutes
-from service.http.routes.operations import AdminRoutes, HealthRoutes
+from service.http.routes.labels import LabelRoutes
+from service.http.routes.operations import OperationRoutes
 from service.http.routes.predictions import PredictRoutes
 
 
 def build_endpoints(**parts: Any) -> list[Endpoint[Any]]:
     """Return all routes of the HTTP contract; `parts` are the fields of `Routes`."""
-    writes = (LabelRoutes, InstanceRoutes, ItemRoutes)
-    resources = (PredictRoutes, *writes, AdminRoutes, HealthRoutes)
+    resources = (PredictRoutes, LabelRoutes, ItemRoutes, OperationRoutes)
     return [endpoint for resource in resources for endpoint in resource(**parts).endpoints()]

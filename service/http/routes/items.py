@@ -19,7 +19,6 @@ from service.http.problems import doc
 from service.http.request_models import ItemsBody, Page
 
 _ITEM_PATH = "/items/{item_id:label_id}"
-_PATH_PARAMETERS = {"item_id": "The item's id, percent-encoded; it may hold slashes."}
 
 
 class ItemStatus(TypedDict):
@@ -57,19 +56,15 @@ class ItemRoutes(Routes):
     def endpoints(self) -> list[Endpoint[Any]]:
         return [
             Endpoint(
-                method="POST",
-                path="/items",
+                route="POST /items",
                 summary="Create or replace items that queries can attend to",
                 handler=self.put_items,
                 scope="write",
                 body=self.models.items,
-                idempotent=True,
                 answer=ItemsAnswer,
-                refusals=(507,),
             ),
             Endpoint(
-                method="GET",
-                path="/items",
+                route="GET /items",
                 summary="List all items",
                 handler=self.list_items,
                 scope="read",
@@ -77,25 +72,18 @@ class ItemRoutes(Routes):
                 answer=ItemPage,
             ),
             Endpoint(
-                method="GET",
-                path=_ITEM_PATH,
+                route=f"GET {_ITEM_PATH}",
                 summary="Show one item",
                 handler=self.get_item,
                 scope="read",
-                path_parameters=_PATH_PARAMETERS,
                 answer=ItemAnswer,
-                refusals=(404,),
             ),
             Endpoint(
-                method="DELETE",
-                path=_ITEM_PATH,
+                route=f"DELETE {_ITEM_PATH}",
                 summary="Delete one item",
                 handler=self.delete_item,
                 scope="write",
-                path_parameters=_PATH_PARAMETERS,
-                idempotent=True,
                 answer=VersionAnswer,
-                refusals=(404,),
             ),
         ]
 
@@ -124,7 +112,7 @@ class ItemRoutes(Routes):
 
     async def get_item(self, call: Call[None]) -> ItemAnswer:
         """Return an item of the bundle, or a posted one."""
-        item_id, memory = _item_id(call), _items_of(self.engine.view)
+        item_id, memory = call.path_id, _items_of(self.engine.view)
         place = memory.find(item_id)
         if place is None:
             raise UnknownItem(f"no item has the id {echoed(item_id)}", field="id")
@@ -133,7 +121,7 @@ class ItemRoutes(Routes):
     async def delete_item(self, call: Call[None]) -> VersionAnswer:
         """Remove an item; no query attends to it any more."""
         written = await self.engine.write(
-            DeleteOne(change=DeleteItem, id=_item_id(call)), request=call.idempotency
+            DeleteOne(change=DeleteItem, id=call.path_id), request=call.idempotency
         )
         return {"version": written.version}
 
@@ -142,8 +130,3 @@ def _items_of(view: View) -> ItemMemory:
     if view.items is None:
         raise NotInBundle("item memory", field="items")
     return view.items
-
-
-def _item_id(call: Call[Any]) -> str:
-    item_id: str = call.request.path_params["item_id"]
-    return item_id

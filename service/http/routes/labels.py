@@ -9,8 +9,6 @@ from itertools import accumulate
 from typing import Any
 
 from starlette.convertors import PathConvertor, register_url_convertor
-from starlette.requests import Request
-from starlette.responses import Response
 
 from service.core.changes import DeleteLabel
 from service.core.errors import NotReady
@@ -29,7 +27,8 @@ from service.http.answers import (
     StreamEnd,
     VersionAnswer,
 )
-from service.http.endpoint import Call, Endpoint, LineStream, Routes
+from service.http.bounded_model import BoundedModel
+from service.http.endpoint import Call, Endpoint, Routes
 from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
 from service.http.request_models import InstancesBody, LabelsBody, MergeBody, Page
@@ -37,14 +36,12 @@ from service.http.responses import (
     instances_answer,
     label_answer,
     label_size,
-    labels_answer,
-    merge_answer,
+    label_status,
     shown_label,
 )
 
 PAGE_BYTES = 4_194_304  # of labels; a larger page ends early, with fewer labels than asked for
 _LABEL_PATH = "/labels/{label_id:label_id}"
-_PATH_PARAMETERS = {"label_id": "The label's id, percent-encoded; it may hold slashes."}
 
 
 class LabelId(PathConvertor):
@@ -54,32 +51,26 @@ class LabelId(PathConvertor):
 
 
 class LabelRoutes(Routes):
-    """Reads and writes labels."""
+    """Reads and writes labels, and learns clicks."""
 
     def endpoints(self) -> list[Endpoint[Any]]:
         register_url_convertor("label_id", LabelId())
         return [
             Endpoint(
-                method="POST",
-                path="/labels",
+                route="POST /labels",
                 summary="Create or replace labels",
                 description="A label that exists is replaced as a whole: queries and metadata that"
                 " the request leaves out are gone; clicks stay. PATCH changes a part of a label.",
                 handler=self.put_labels,
                 scope="write",
                 body=self.models.labels,
-                stream=LineStream(
-                    line=self.models.label,
-                    answer=LineAnswer | LineRefusal | StreamEnd,
-                    handler=self.stream_labels,
-                ),
-                idempotent=True,
+                stream=self.stream_labels,
+                line=self.models.label,
+                line_answer=LineAnswer | LineRefusal | StreamEnd,
                 answer=LabelsAnswer,
-                refusals=(507,),
             ),
             Endpoint(
-                method="GET",
-                path="/labels",
+                route="GET /labels",
                 summary="List the labels posted since the bundle was written",
                 handler=self.list_labels,
                 scope="read",
@@ -87,38 +78,35 @@ class LabelRoutes(Routes):
                 answer=LabelPage,
             ),
             Endpoint(
-                method="GET",
-                path=_LABEL_PATH,
+                route=f"GET {_LABEL_PATH}",
                 summary="Show one label",
                 handler=self.get_label,
                 scope="read",
-                path_parameters=_PATH_PARAMETERS,
                 answer=ShownLabelAnswer,
-                refusals=(404,),
             ),
             Endpoint(
-                method="PATCH",
-                path=_LABEL_PATH,
+                route=f"PATCH {_LABEL_PATH}",
                 summary="Change a part of one label",
                 description="What the request leaves out stays as it is.",
                 handler=self.merge_label,
                 scope="write",
-                path_parameters=_PATH_PARAMETERS,
                 body=self.models.merge,
-                idempotent=True,
                 answer=MergeAnswer,
-                refusals=(404, 507),
             ),
             Endpoint(
-                method="DELETE",
-                path=_LABEL_PATH,
+                route=f"DELETE {_LABEL_PATH}",
                 summary="Delete one label",
                 handler=self.delete_label,
                 scope="write",
-                path_parameters=_PATH_PARAMETERS,
-                idempotent=True,
                 answer=VersionAnswer,
-                refusals=(404,),
+            ),
+            Endpoint(
+                route="POST /instances",
+                summary="Learn which labels queries were clicked for",
+                handler=self.put_instances,
+                scope="write",
+                body=self.models.instances,
+                answer=InstancesAnswer,
             ),
         ]
 
@@ -129,15 +117,15 @@ class LabelRoutes(Routes):
             call.hold.size, lambda: tuple(body.to_label() for body in call.input.labels)
         )
         written = await self.engine.write(PostLabels(items=labels), request=call.idempotency)
-        return labels_answer(written)
+        return {"version": written.version, "labels": list(map(label_status, written.labels))}
 
-    def stream_labels(self, _request: Request, hold: Hold) -> Response:
+    def stream_labels(self, hold: Hold) -> LabelStream:
         """Write a stream of labels, a batch at a time."""
         if self.draining() or not self.engine.ready():
             raise NotReady("the service takes no labels now; try again later")
         hold.add(STREAM_BYTES)
         return LabelStream(
-            model=self.models.label,
+            model=BoundedModel(self.models.label),
             side_thread=self.side_thread,
             apply=self.engine.put_labels,
             draining=self.draining,
@@ -161,44 +149,26 @@ class LabelRoutes(Routes):
 
     async def get_label(self, call: Call[None]) -> ShownLabelAnswer:
         """Return a label of the bundle, or a posted one."""
-        return shown_label(self.engine.view, _label_id(call))
+        return shown_label(self.engine.view, call.path_id)
 
     async def merge_label(self, call: Call[MergeBody]) -> MergeAnswer:
         """Merge the given fields into a label."""
-        merge, engine = call.input.to_merge(_label_id(call)), self.engine
+        merge, engine = call.input.to_merge(call.path_id), self.engine
         written = await merge_label(
             merge,
             label=lambda: engine.view.labels.as_posted(merge.id),
             write=partial(engine.write, request=call.idempotency),
             limits=self.limits,
         )
-        return merge_answer(written)
+        [label] = written.labels
+        return {**label_status(label), "version": written.version}
 
     async def delete_label(self, call: Call[None]) -> VersionAnswer:
         """Remove a label and its rows from the memory."""
         written = await self.engine.write(
-            DeleteOne(change=DeleteLabel, id=_label_id(call)), request=call.idempotency
+            DeleteOne(change=DeleteLabel, id=call.path_id), request=call.idempotency
         )
         return {"version": written.version}
-
-
-class InstanceRoutes(Routes):
-    """Learns clicks."""
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        return [
-            Endpoint(
-                method="POST",
-                path="/instances",
-                summary="Learn which labels queries were clicked for",
-                handler=self.put_instances,
-                scope="write",
-                body=self.models.instances,
-                idempotent=True,
-                answer=InstancesAnswer,
-                refusals=(507,),
-            )
-        ]
 
     async def put_instances(self, call: Call[InstancesBody]) -> InstancesAnswer:
         """Write all instances of a request or none, or skip unknown labels."""
@@ -217,8 +187,3 @@ def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:
     """Return the first labels, up to the one that reaches `size` bytes in total."""
     ends = accumulate(label_size(label) for label in labels)
     return labels[: 1 + sum(end < size for end in ends)]
-
-
-def _label_id(call: Call[Any]) -> str:
-    label_id: str = call.request.path_params["label_id"]
-    return label_id

@@ -26,14 +26,18 @@ from service.http.request_models import ReloadBody, SnapshotBody
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class AdminRoutes(Routes):
-    """Snapshots and reloads."""
+class OperationRoutes(Routes):
+    """Snapshots and reloads, the probes, /info and /metrics."""
+
+    @cached_property
+    def _rendering(self) -> ThreadPoolExecutor:
+        """A single thread that renders all scrapes, apart from event loop and answering threads."""
+        return ThreadPoolExecutor(1, thread_name_prefix="metrics")
 
     def endpoints(self) -> list[Endpoint[Any]]:
         return [
             Endpoint(
-                method="POST",
-                path="/admin/snapshot",
+                route="POST /admin/snapshot",
                 summary="Write everything that is served as a new bundle",
                 handler=self.snapshot,
                 scope="admin",
@@ -43,22 +47,48 @@ class AdminRoutes(Routes):
                 refusals=(409,),
             ),
             Endpoint(
-                method="DELETE",
-                path="/admin/snapshot",
+                route="DELETE /admin/snapshot",
                 summary="Give up the snapshot that is being written",
                 handler=self.cancel_snapshot,
                 scope="admin",
                 answer=CancelAnswer,
             ),
             Endpoint(
-                method="POST",
-                path="/admin/reload",
+                route="POST /admin/reload",
                 summary="Serve another bundle from now on",
                 handler=self.reload,
                 scope="admin",
                 body=ReloadBody,
                 answer=ReloadAnswer,
                 refusals=(409,),
+            ),
+            Endpoint(
+                route="GET /health/live",
+                summary="Whether the process works; 503: restart it",
+                handler=self.live,
+                answer=LiveAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
+                route="GET /health/ready",
+                summary="Whether queries are answered; 503: send none",
+                handler=self.ready,
+                answer=ReadyAnswer,
+                refusals=(503,),
+            ),
+            Endpoint(
+                route="GET /info",
+                summary="Bundle, counts and limits",
+                handler=self.info,
+                scope="read",
+                answer=InfoAnswer,
+            ),
+            Endpoint(
+                route="GET /metrics",
+                summary="Prometheus metrics",
+                handler=self.metrics,
+                scope=self.metrics_scope,
+                answer_media_type="text/plain",
             ),
         ]
 
@@ -80,51 +110,6 @@ class AdminRoutes(Routes):
         was, now = before.bundle.manifest.score_kind, facts.score_kind
         answer: ReloadAnswer = {"bundle": facts.name, "version": version}
         return answer if was == now else {**answer, "score_kind": now, "score_kind_before": was}
-
-
-class HealthRoutes(Routes):
-    """The probes, /info and /metrics."""
-
-    @cached_property
-    def _rendering(self) -> ThreadPoolExecutor:
-        """A single thread that renders all scrapes, apart from event loop and answering threads."""
-        return ThreadPoolExecutor(1, thread_name_prefix="metrics")
-
-    def endpoints(self) -> list[Endpoint[Any]]:
-        return [
-            Endpoint(
-                method="GET",
-                path="/health/live",
-                summary="Whether the process works; 503: restart it",
-                handler=self.live,
-                answer=LiveAnswer,
-                refusals=(503,),
-            ),
-            Endpoint(
-                method="GET",
-                path="/health/ready",
-                summary="Whether queries are answered; 503: send none",
-                handler=self.ready,
-                answer=ReadyAnswer,
-                refusals=(503,),
-            ),
-            Endpoint(
-                method="GET",
-                path="/info",
-                summary="Bundle, counts and limits",
-                handler=self.info,
-                scope="read",
-                answer=InfoAnswer,
-            ),
-            Endpoint(
-                method="GET",
-                path="/metrics",
-                summary="Prometheus metrics",
-                handler=self.metrics,
-                scope=self.metrics_scope,
-                answer_media_type="text/plain",
-            ),
-        ]
 
     async def live(self, _call: Call[None]) -> LiveAnswer | Response:
         """Answer 503 if only a restart can help."""

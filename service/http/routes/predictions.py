@@ -31,8 +31,7 @@ class PredictRoutes(Routes):
     def endpoints(self) -> list[Endpoint[Any]]:
         return [
             Endpoint(
-                method="POST",
-                path="/predict",
+                route="POST /predict",
                 summary="Match queries to keywords",
                 handler=self.predict,
                 scope="read",

@@ -33,27 +33,26 @@ def keys(tmp_path: Path) -> Path:
         f"  # the feed\n"
         f"feed:write:{digest('writes')}\n"
         f"owner:read,write,admin:{digest('everything').upper()}\n"
+        f"prometheus:metrics:{digest('scrapes')}\n"
     )
     return file
 
 
 @pytest.fixture
 def guarded(serve: Callable[..., LocalService], keys: Path) -> LocalService:
-    return serve(access=read_keys(keys))
+    return serve(access=read_keys(keys), server=ServerSettings(metrics_need_key=True))
 
 
 def test_no_key_or_an_unknown_one_is_a_401_whatever_the_body_is(guarded: LocalService) -> None:
-    for authorization in ({}, {"authorization": "Basic reads"}, bearer(digest("reads"))):
-        answers = [
-            guarded.post("/predict", TENT, headers=authorization),
-            guarded.post("/labels", AXE, headers=authorization),
-            *(guarded.get(path, headers=authorization) for path in ("/info", "/labels/tent")),
-        ]
-        for answer in answers:
-            assert_problem(answer, 401)
-            assert answer.headers["www-authenticate"].startswith("Bearer")
-    for body in (b"", b"{", b'{"queries": []}', b"x" * 5_000_000):
-        assert_problem(guarded.post("/predict", content=body), 401)
+    unknown = bearer(digest("reads"))
+    for answer in (
+        guarded.post("/predict", TENT),
+        guarded.post("/labels", AXE, headers=unknown),
+        *(guarded.get(path, headers=unknown) for path in ("/info", "/labels/tent")),
+        *(guarded.post("/predict", content=body) for body in (b"", b"{", b"x" * 5_000_000)),
+    ):
+        assert_problem(answer, 401)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
 def test_a_scope_admits_to_its_routes_and_a_key_without_it_is_a_403(guarded: LocalService) -> None:
@@ -68,21 +67,14 @@ def test_a_scope_admits_to_its_routes_and_a_key_without_it_is_a_403(guarded: Loc
     assert "'write'" in problem["detail"]
     assert_problem(guarded.post("/predict", TENT, headers=bearer("writes")), 403)
     assert_problem(guarded.get("/labels/tent", headers=bearer("writes")), 403)
-    for path in ("/health/live", "/health/ready", "/metrics"):
+    for path in ("/health/live", "/health/ready"):
         assert guarded.get(path).status_code == 200
-
-
-def test_metrics_need_a_key_where_that_is_set(
-    serve: Callable[..., LocalService], keys: Path
-) -> None:
-    with keys.open("a") as file:
-        file.write(f"prometheus:metrics:{digest('scrapes')}\n")
-    service = serve(access=read_keys(keys), server=ServerSettings(metrics_need_key=True))
-    assert_problem(service.get("/metrics"), 401)
-    assert_problem(service.get("/metrics", headers=bearer("everything")), 403)
-    assert service.get("/metrics", headers=bearer("scrapes")).status_code == 200
-    assert_problem(service.get("/info", headers=bearer("scrapes")), 403)
-    documented = service.get("/openapi.json").json()["paths"]["/metrics"]["get"]
+    # Here /metrics needs a key, too.
+    assert_problem(guarded.get("/metrics"), 401)
+    assert_problem(guarded.get("/metrics", headers=bearer("everything")), 403)
+    assert guarded.get("/metrics", headers=bearer("scrapes")).status_code == 200
+    assert_problem(guarded.get("/info", headers=bearer("scrapes")), 403)
+    documented = guarded.get("/openapi.json").json()["paths"]["/metrics"]["get"]
     assert {"401", "403"} <= documented["responses"].keys()
 
 
@@ -91,6 +83,7 @@ def test_a_server_reads_its_keys_from_the_named_file(
 ) -> None:
     server = start("--host", "0.0.0.0", env={"KEYMATCH_API_KEYS": str(keys)})
     assert_problem(server.client.post("/predict", json=TENT), 401)
+    assert server.client.get("/metrics").status_code == 200  # without that setting
     answer = server.client.post("/predict", json=TENT, headers=bearer("reads"))
     assert answer.status_code == 200
     logged = server.log.read_text()

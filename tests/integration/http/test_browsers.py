@@ -38,15 +38,6 @@ def test_another_name_is_refused(reader: LocalService) -> None:
         assert problem["type"] == "urn:keymatch:problem:unknown-host"
 
 
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
-def test_a_body_that_may_be_empty_still_has_its_type(
-    reader: LocalService, content_type: str | None
-) -> None:
-    headers = {} if content_type is None else {"content-type": content_type}
-    for body in (b"", b"{}"):
-        assert_problem(reader.post("/admin/snapshot", content=body, headers=headers), 415)
-
-
 def test_every_answer_has_the_strict_headers(
     serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch
 ) -> None:

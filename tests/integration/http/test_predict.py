@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,9 +31,7 @@ def evidence(result: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_answer_has_the_documented_shape(reader: LocalService) -> None:
     answer = predict(reader, "warm boots")
     assert_answer(answer, PredictAnswer)
-    assert answer.keys() == {"bundle", "version", "results", "timing_ms"}
     assert (answer["bundle"], answer["version"]) == ("tiny", 0)
-    assert answer["timing_ms"].keys() == {"queue", "encode", "retrieve", "score"}
     [result] = answer["results"]
     assert result.keys() == {"query", "score_kind", "keywords"}
     assert result["score_kind"] == "votes"
@@ -79,44 +76,12 @@ def test_depth_is_the_number_of_keys_that_may_vote(reader: LocalService) -> None
     assert len(voters) == 13  # all rows except the instance without labels
 
 
-@pytest.mark.parametrize(("top_k", "found"), [(1, 1), (3, 3), (1000, 6)])
-def test_top_k_bounds_the_keywords(reader: LocalService, top_k: int, found: int) -> None:
-    [few], [all_of_them] = results(reader, "tent", top_k=top_k), results(reader, "tent", top_k=6)
-    assert few["keywords"] == all_of_them["keywords"][:top_k]
-    assert len(few["keywords"]) == found
-
-
-@pytest.mark.parametrize("memorization", [0.0, 0.25, 0.5, 1.0])
-def test_evidence_sums_to_the_score(reader: LocalService, memorization: float) -> None:
-    options = {"memorization": memorization, "explain": True}
-    for result in results(reader, "trail", "shoes", "nothing alike", **options):
-        for keyword in result["keywords"]:
-            weights = [row["weight"] for row in keyword["evidence"]]
-            assert sum(weights) == pytest.approx(keyword["score"], rel=1e-12)
-            assert weights == sorted(weights, reverse=True)
-
-
-def test_scores_descend_and_ties_stand_in_order_of_id(service: LocalService) -> None:
-    same_text = [{"id": label_id, "text": "ice axe"} for label_id in ("d", "B", "a", "c")]
-    service.post("/labels", {"labels": same_text})
-    [result] = results(service, "ice axe", memorization=0, depth=100)
-    best = result["keywords"][:4]
-    assert [keyword["id"] for keyword in best] == ["B", "a", "c", "d"]
-    assert len({keyword["score"] for keyword in best}) == 1
-    ranks = [(-keyword["score"], keyword["id"]) for keyword in result["keywords"]]
-    assert ranks == sorted(ranks)
-    [three] = results(service, "ice axe", memorization=0, depth=100, top_k=3)
-    assert [keyword["id"] for keyword in three["keywords"]] == ["B", "a", "c"]
-
-
-def test_the_same_query_has_the_same_answer_bit_for_bit(
-    reader: LocalService, serve: Callable[..., LocalService]
-) -> None:
-    first = results(reader, "something warm", explain=True)
-    assert results(reader, "something warm", explain=True) == first  # now from the cache
-    uncached = serve(cached_queries=0)
-    assert results(uncached, "something warm", explain=True) == first
-    assert results(uncached, "something warm", explain=True) == first
+def test_top_k_bounds_the_keywords(reader: LocalService) -> None:
+    [all_of_them] = results(reader, "tent", top_k=1000)
+    assert len(all_of_them["keywords"]) == 6
+    for top_k in (1, 3):
+        [few] = results(reader, "tent", top_k=top_k)
+        assert few["keywords"] == all_of_them["keywords"][:top_k]
 
 
 def test_256_queries_are_answered_in_their_order(reader: LocalService) -> None:
@@ -132,17 +97,13 @@ def test_queries_are_trimmed_and_equal_ones_each_answered(reader: LocalService) 
     first, second = results(reader, "tent", "tent")
     assert first == second
     assert results(reader, "  warm boots \t\r\n") == results(reader, "warm boots")
-    [longest] = results(reader, " " * 5000 + "x" * 2048 + " " * 5000)
-    assert longest["query"] == "x" * 2048
 
 
-@pytest.mark.parametrize(
-    "query", ["\0", "a\0b", "\u200b", "\U0001d4b7", "靴", "🥾" * 1024, "'; --"]
-)
-def test_any_text_is_answered(reader: LocalService, query: str) -> None:
-    [result] = results(reader, query)
-    assert result["query"] == query
-    assert result["keywords"]
+def test_any_text_is_answered(reader: LocalService) -> None:
+    queries = ["\0", "a\0b", "\u200b", "\U0001d4b7", "靴", "🥾" * 1024, "'; --", "x" * 2048]
+    answers = results(reader, *(f"{' ' * 5000}{query}" for query in queries))
+    assert [answer["query"] for answer in answers] == queries
+    assert all(answer["keywords"] for answer in answers)
 
 
 def test_the_last_of_two_equal_keys_counts(reader: LocalService) -> None:
@@ -168,20 +129,15 @@ def test_min_version_waits_for_a_write_that_comes(service: LocalService) -> None
         assert answer["results"][0]["keywords"][0]["id"] == "ice axe"
 
 
-def test_a_version_beyond_all_that_can_be_under_way_is_a_422_at_once(
-    service: LocalService,
+def test_a_version_that_does_not_come_is_a_504_and_one_that_cannot_a_422(
+    reader: LocalService,
 ) -> None:
-    most = 2 * EngineSettings().queue_labels
+    most = 2 * EngineSettings().queue_labels  # beyond all writes that can be under way
     body = {"queries": ["tent"], "min_version": most + 1, "deadline_ms": 60_000}
-    problem = assert_problem(service.post("/predict", body), 422)
-    assert problem["errors"][0]["field"] == "min_version"
-    waited_for = {"queries": ["tent"], "min_version": most, "deadline_ms": 50}
-    assert_problem(service.post("/predict", waited_for), 504)
-
-
-def test_a_version_that_does_not_come_is_a_504_at_the_deadline(service: LocalService) -> None:
-    start = time.monotonic()
-    body = {"queries": ["tent"], "min_version": 1, "deadline_ms": 150}
-    assert_problem(service.post("/predict", body), 504)
-    assert 0.15 <= time.monotonic() - start < 30
-    assert predict(service, "tent")["version"] == 0
+    assert_problem(reader.post("/predict", body), 422, field="min_version")
+    for version in (1, most):
+        start = time.monotonic()
+        waiting = {"queries": ["tent"], "min_version": version, "deadline_ms": 150}
+        assert_problem(reader.post("/predict", waiting), 504)
+        assert 0.15 <= time.monotonic() - start < 30
+    assert predict(reader, "tent")["version"] == 0

@@ -1,4 +1,4 @@
-"""The reranker over HTTP: by default, on request, and with labels that are posted."""
+"""The reranker over HTTP: by default, on request, and after reloads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import LABELS, make_bundle
 
 ASKED = {"queries": ["warm boots for the trail", "a tent for two"], "top_k": 6}
-KAYAK = {"id": "kayak", "text": "kayak for a trail of water", "queries": ["paddle"]}
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +53,11 @@ def test_explained_keywords_have_their_votes(reranked: LocalService) -> None:
 
 def test_each_result_says_what_its_scores_are(reranked: LocalService) -> None:
     """Each result names the kind of its scores, even if it has no keyword."""
-    for how, kind in (
-        ({}, "probability"),
-        ({"rerank": True}, "probability"),
-        ({"rerank": False}, "votes"),
-        ({"rerank": False, "explain": True}, "votes"),
-        ({"explain": True}, "probability"),
-        ({"queries": ["tent"] * 200, "top_k": 10}, "probability"),
-        ({"queries": ["tent"] * 200, "top_k": 10, "rerank": False}, "votes"),
-    ):
-        results = reranked.post("/predict", {**ASKED, **how}).json()["results"]
-        assert {result["score_kind"] for result in results} == {kind}, how
+    for how in ({}, {"explain": True}, {"queries": ["tent"] * 200, "top_k": 10}):
+        for rerank, kind in ((None, "probability"), (True, "probability"), (False, "votes")):
+            asked = {**ASKED, **how, "rerank": rerank}
+            results = reranked.post("/predict", asked).json()["results"]
+            assert {result["score_kind"] for result in results} == {kind}, asked
     for label in LABELS:
         assert reranked.request("DELETE", f"/labels/{label}").status_code == 200
     [result] = reranked.post("/predict", {"queries": ["tent"]}).json()["results"]
@@ -94,26 +87,12 @@ def test_a_bundle_without_trees_says_so(service: LocalService) -> None:
     problem = assert_problem(service.post("/predict", {**ASKED, "rerank": True}), 422)
     assert "no second ranking" in problem["detail"]
     assert problem["errors"][0]["field"] == "rerank"
-    assert_problem(service.post("/predict", {**ASKED, "rerank": "yes"}), 422)
 
 
 def test_info_and_metrics_show_it(reranked: LocalService) -> None:
     facts = reranked.get("/info").json()["bundle"]["reranker"]
     assert facts["candidates"] == 4 and "label frequency" in facts["features"]
-    timing = reranked.post("/predict", ASKED).json()["timing_ms"]
-    assert set(timing) == {"queue", "encode", "retrieve", "score"}
+    keywords(reranked)
     counted = 'keymatch_stage_seconds_count{stage="rerank"}'
     [line] = [line for line in reranked.get("/metrics").text.splitlines() if counted in line]
     assert float(line.split()[-1]) >= 1
-
-
-def test_posted_labels_are_ranked_at_once_and_after_a_restart(bundle: Path, tmp_path: Path) -> None:
-    with local_service(bundle, tmp_path / "other-state") as service:
-        before = keywords(service)
-        assert service.post("/labels", {"labels": [KAYAK]}).status_code == 200
-        click = {"query": "trail of water", "labels": ["kayak"]}
-        assert service.post("/instances", {"instances": [click]}).status_code == 200
-        after = keywords(service)
-        assert after != before and any(k["id"] == "kayak" for one in after for k in one)
-    with local_service(bundle, tmp_path / "other-state") as restarted:
-        assert keywords(restarted) == after

@@ -67,26 +67,27 @@ def test_a_write_moves_its_counters(service: LocalService) -> None:
     assert now["keymatch_log_lag_events",] == 0
 
 
-def test_an_idle_service_shows_every_fixed_label_value(service: LocalService) -> None:
-    stages = {key[1] for key in samples(service) if key[0] == "keymatch_stage_seconds_count"}
+def test_an_idle_service_shows_every_fixed_label_value(reader: LocalService) -> None:
+    shown = samples(reader)
+    stages = {key[1] for key in shown if key[0] == "keymatch_stage_seconds_count"}
     assert stages == {
         "queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank",
         "log_commit", "publish",
     }  # fmt: skip
-    rows = {key[1] for key in samples(service) if key[0] == "keymatch_memory_rows"}
+    rows = {key[1] for key in shown if key[0] == "keymatch_memory_rows"}
     assert rows == {"base", "sealed", "live", "tombstone"}
-    items = {key[1]: count for key, count in samples(service).items() if key[0] == ITEMS}
+    items = {key[1]: count for key, count in shown.items() if key[0] == ITEMS}
     assert items == {"base": 0, "sealed": 0, "live": 0, "tombstone": 0}
-    [build] = [key for key in samples(service) if key[0] == "keymatch_build_info"]
+    [build] = [key for key in shown if key[0] == "keymatch_build_info"]
     assert "tiny" in build
 
 
 def test_items_are_counted_by_kind(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "with-items", items=TEXTS)
     with local_service(bundle, tmp_path / "state") as service:
-        posted = [{"text": "somewhere to sleep"}, {"id": "camp", "text": "camping at night"}]
+        posted = [{"id": "sleep", "text": "sleep"}, {"id": "camp", "text": "camping at night"}]
         service.post("/items", {"items": posted})
-        service.request("DELETE", "/items/somewhere%20to%20sleep")
+        service.request("DELETE", "/items/sleep")
         service.post("/predict", {"queries": ["lamp light"]})
         found = samples(service)
     items = {key[1]: count for key, count in found.items() if key[0] == ITEMS}
@@ -94,12 +95,12 @@ def test_items_are_counted_by_kind(tmp_path: Path) -> None:
     assert found["keymatch_stage_seconds_count", "fuse"] >= 1
 
 
-def test_refusals_are_counted_by_reason(service: LocalService) -> None:
-    before = samples(service)
-    service.post("/predict", {"queries": []})
-    service.post("/predict", content=b"{", headers={"content-type": "application/json"})
-    service.get("/labels?limit=0")
-    after = moved(before, samples(service))
+def test_refusals_are_counted_by_reason(reader: LocalService) -> None:
+    before = samples(reader)
+    reader.post("/predict", {"queries": []})
+    reader.post("/predict", content=b"{", headers={"content-type": "application/json"})
+    reader.get("/labels?limit=0")
+    after = moved(before, samples(reader))
     assert after["keymatch_rejected_total", "invalid"] == 2
     assert after["keymatch_rejected_total", "refused"] == 1
 
@@ -115,8 +116,11 @@ def test_paths_and_unusual_methods_never_become_label_values(service: LocalServi
     assert not any("tent" in route or "nope" in route for route in routes)
     for method in ("BREW", "PROPFIND", "HEAD"):
         service.request(method, "/predict")
-    assert samples(service)["keymatch_requests_total", "/predict", "405"] == 3
-    assert not {"BREW", "PROPFIND", "HEAD"} & {part for key in samples(service) for part in key}
+    service.request("HEAD", "/info")
+    shown = samples(service)
+    assert shown["keymatch_requests_total", "/predict", "405"] == 3
+    assert shown["keymatch_requests_total", "/info", "200"] == 1
+    assert not {"BREW", "PROPFIND", "HEAD"} & {part for key in shown for part in key}
 
 
 @pytest.mark.parametrize("given", ["abc", "a" * 128, "f47ac10b-58cc-4372-a567-0e02b2c3d479", "A:1"])
@@ -124,27 +128,23 @@ def test_a_valid_request_id_is_taken_returned_and_logged(
     reader: LocalService, caplog: pytest.LogCaptureFixture, given: str
 ) -> None:
     caplog.set_level(logging.INFO, "keymatch.access")
-    answer = reader.post("/predict", TENT, headers={"x-request-id": given})
-    assert answer.headers["x-request-id"] == given
-    [record] = [record for record in caplog.records if record.message == "request"]
-    assert (record.request_id, record.route, record.status) == (given, "/predict", 200)
-
-
-@pytest.mark.parametrize("given", ["", "a" * 129, "a b", "a\tb", "<script>", 'a"b', "é"])
-def test_another_request_id_is_replaced(reader: LocalService, given: str) -> None:
-    headers = {b"x-request-id": given.encode()}
-    answer = reader.get("/health/live", headers=headers)
-    assert answer.headers["x-request-id"] not in ("", given)
-
-
-def test_request_ids_differ_and_errors_carry_them_too(reader: LocalService) -> None:
-    made = {reader.get("/health/live").headers["x-request-id"] for _ in range(20)}
-    assert len(made) == 20
-    for answer in (
-        reader.get("/nope", headers={"x-request-id": "mine"}),
-        reader.post("/predict", {}, headers={"x-request-id": "mine"}),
+    headers = {"x-request-id": given}
+    for answer, route in (
+        (reader.post("/predict", TENT, headers=headers), "/predict"),
+        (reader.post("/predict", {}, headers=headers), "/predict"),
+        (reader.get("/nope", headers=headers), "unmatched"),
     ):
-        assert answer.headers["x-request-id"] == "mine"
+        assert answer.headers["x-request-id"] == given
+        record = next(one for one in caplog.records if one.status == answer.status_code)
+        assert (record.message, record.request_id, record.route) == ("request", given, route)
+
+
+def test_another_request_id_is_replaced_by_one_of_its_own(reader: LocalService) -> None:
+    made = set()
+    for given in ("", "a" * 129, "a b", "a\tb", "<script>", 'a"b', "é"):
+        answer = reader.get("/health/live", headers={b"x-request-id": given.encode()})
+        assert answer.headers["x-request-id"] not in ("", given, *made)
+        made.add(answer.headers["x-request-id"])
 
 
 def test_a_server_logs_json_lines(server: ServerProcess) -> None:

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -59,49 +58,23 @@ def test_a_deleted_label_is_gone_until_it_is_posted_again(service: LocalService)
     assert found(service, "ice axe")["axe"]["text"] == "ice axe"
 
 
-def test_a_base_label_can_be_deleted_and_comes_back_without_its_clicks(
-    service: LocalService,
-) -> None:
-    assert delete(service, "tent").json() == {"version": 1}
-    assert "tent" not in found(service, "shelter for two")
-    assert_problem(service.get("/labels/tent"), 404)
-    put(service, {"id": "tent", "text": "camping tent"})
-    again = found(service, "shelter for two")["tent"]
-    assert again["novel"]
-    assert [row["kind"] for row in again["evidence"]] == ["label"]
-
-
-def test_an_unknown_label_cannot_be_deleted(reader: LocalService) -> None:
-    for label_id in ("nowhere", "a/b", "%00", ""):
-        assert_problem(delete(reader, label_id), 404)
-    assert reader.get("/info").json()["version"] == 0
-
-
 # Clicks ----------------------------------------------------------------------------------
-
-
-def test_a_click_is_learned_at_once(service: LocalService) -> None:
-    answer = click(service, "grainger", "lamp")
-    assert answer.json() == {"version": 1, "accepted": 1}
-    [row, *_] = found(service, "grainger")["lamp"]["evidence"]
-    assert (row["kind"], row["text"]) == ("instance", "grainger")
 
 
 def rows(service: LocalService, label_id: str) -> list[str]:
     return [row["text"] for row in found(service, "grainger")[label_id]["evidence"]]
 
 
-def test_clicks_of_one_query_make_one_row_that_a_deleted_label_loses(service: LocalService) -> None:
-    assert click(service, "grainger", "lamp").json()["version"] == 1
-    assert click(service, "grainger", "lamp").json() == {"version": 1, "accepted": 1}
+def test_clicks_of_one_query_make_one_row_at_once(
+    service: LocalService,
+) -> None:
+    for _ in range(2):
+        assert click(service, "grainger", "lamp").json() == {"version": 1, "accepted": 1}
+    first = found(service, "grainger")["lamp"]["evidence"][0]
+    assert (first["kind"], first["text"]) == ("instance", "grainger")
     assert click(service, "grainger", "lamp", "tent").json()["version"] == 2
     for label_id in ("lamp", "tent"):
         assert rows(service, label_id).count("grainger") == 1
-    put(service, AXE)
-    click(service, "grainger", "axe")
-    delete(service, "axe")
-    put(service, AXE)
-    assert "grainger" not in rows(service, "axe")
 
 
 def test_a_large_body_is_parsed_beside_the_event_loop(
@@ -146,27 +119,15 @@ def test_clicks_of_labels_that_another_process_has_just_written_are_learned(
     assert answer.json()["accepted"] == 20
 
 
-def test_unknown_labels_are_named_and_nothing_is_applied(service: LocalService) -> None:
-    instances = [
-        {"query": "good", "labels": ["lamp"]},
-        {"query": "bad", "labels": ["lamp", "nowhere"]},
-    ]
-    answer = service.post("/instances", {"instances": instances})
-    problem = assert_problem(answer, 422, field="instances.1.labels.1")
-    assert "nowhere" in problem["errors"][0]["message"]
-    assert service.get("/info").json()["version"] == 0
-
-
-@pytest.mark.parametrize("weight", [1, 2.5, 1e-300, 1_000])
-def test_a_click_votes_with_its_weight(service: LocalService, weight: float) -> None:
-    of_clicks = []
-    for given in (1.0, weight):
-        assert click(service, "dusk", "lamp", weight=given).json()["accepted"] == 1
+def test_a_click_votes_with_its_weight(service: LocalService) -> None:
+    of_one = 0.0
+    for weight in (1.0, 2.5, 1e-300, 1_000):
+        assert click(service, "dusk", "lamp", weight=weight).json()["accepted"] == 1
         keyword = found(service, "dusk")["lamp"]
         weights = {row["text"]: row["weight"] for row in keyword["evidence"]}
         assert keyword["score"] == pytest.approx(sum(weights.values()))
-        of_clicks.append(weights["dusk"])
-    assert of_clicks[1] == pytest.approx(weight * of_clicks[0], abs=1e-30)
+        of_one = of_one or weights["dusk"]
+        assert weights["dusk"] == pytest.approx(weight * of_one, abs=1e-30)
 
 
 def test_the_last_weight_counts_and_is_shown(service: LocalService) -> None:
@@ -179,30 +140,6 @@ def test_the_last_weight_counts_and_is_shown(service: LocalService) -> None:
     assert service.get("/labels/tent").json()["clicked"]["weights"] == {"dusk": 3.0}
     assert click(service, "dusk", "lamp").json()["version"] == 3
     assert service.get("/labels/lamp").json()["clicked"] == {"total": 1, "newest": ["dusk"]}
-
-
-@pytest.mark.parametrize(
-    "weight", ["0", "-0.0", "-1", "1000.1", "1e308", "9" * 30, '"2"', "true", "null", "[1]", "NaN"]
-)
-def test_a_wrong_weight_is_named_and_nothing_is_applied(service: LocalService, weight: str) -> None:
-    good, bad = '{"query": "good", "labels": ["lamp"]}', '{"query": "bad", "labels": ["lamp"], '
-    body = f'{{"instances": [{good}, {bad}"weight": {weight}}}]}}'
-    headers = {"content-type": "application/json"}
-    answer = service.request("POST", "/instances", content=body, headers=headers)
-    if weight == "NaN":
-        assert_problem(answer, 400)
-    else:
-        assert_problem(answer, 422, field="instances.1.weight")
-    assert service.get("/info").json()["version"] == 0
-
-
-@pytest.mark.parametrize("number", ["Infinity", "1e999"])
-def test_an_infinite_weight_is_refused(service: LocalService, number: str) -> None:
-    body = f'{{"instances": [{{"query": "q", "labels": ["lamp"], "weight": {number}}}]}}'
-    headers = {"content-type": "application/json"}
-    answer = service.request("POST", "/instances", content=body, headers=headers)
-    assert answer.status_code in (400, 422)
-    assert service.get("/info").json()["version"] == 0
 
 
 # Repeated requests -----------------------------------------------------------------------
@@ -218,23 +155,22 @@ def test_a_repeated_request_gets_the_first_answer(service: LocalService) -> None
     assert service.get("/info").json()["version"] == 3
 
 
-@pytest.mark.parametrize("other", [{**AXE, "text": "ice tool"}, {**AXE, "metadata": {"a": "b"}}])
-def test_a_key_that_came_with_another_request_is_a_409(
-    service: LocalService, other: dict[str, Any]
-) -> None:
+def test_a_key_that_came_with_another_request_is_a_409(service: LocalService) -> None:
     put(service, AXE, key="k1")
-    assert_problem(put(service, other, key="k1"), 409)
+    for change in ({"text": "ice tool"}, {"metadata": {"a": "b"}}):
+        assert_problem(put(service, AXE | change, key="k1"), 409)
     assert_problem(delete(service, "axe", key="k1"), 409)
     assert service.get("/info").json()["version"] == 1
 
 
-@pytest.mark.parametrize("other", ["a%09b", "a%0Ab", "ab%3Fc", "ab%23c"])
-def test_a_key_for_another_label_is_refused(service: LocalService, other: str) -> None:
-    put(service, {"id": "ab", "text": "one"}, {"id": unquote(other), "text": "another"})
-    assert delete(service, "ab", key="k1").json() == {"version": 3}
-    assert_problem(delete(service, other, key="k1"), 409)
-    assert service.get(f"/labels/{other}").status_code == 200
-    assert delete(service, "%61b", key="k1").json() == {"version": 3}
+def test_a_key_for_another_label_is_refused(service: LocalService) -> None:
+    others = ("a%09b", "a%0Ab", "ab%3Fc", "ab%23c")
+    put(service, *({"id": unquote(label_id), "text": "odd"} for label_id in ("ab", *others)))
+    assert delete(service, "ab", key="k1").json() == {"version": 6}
+    for other in others:
+        assert_problem(delete(service, other, key="k1"), 409)
+        assert service.get(f"/labels/{other}").status_code == 200
+    assert delete(service, "%61b", key="k1").json() == {"version": 6}
 
 
 def test_a_refusal_does_not_use_up_a_key_which_survives_a_restart(
@@ -248,17 +184,10 @@ def test_a_refusal_does_not_use_up_a_key_which_survives_a_restart(
     assert put(serve(), AXE, key="k1").json() == first
 
 
-def test_requests_with_one_key_at_once_are_done_once(service: LocalService) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda _: put(service, AXE, key="k1").json(), range(16)))
-    assert answers == [answers[0]] * 16
-    assert service.get("/info").json()["version"] == 1
-
-
 @pytest.mark.parametrize("key", ["", " ", "a b", "é", "x" * 256, "\x7f"])
-def test_a_bad_key_is_refused(service: LocalService, key: str) -> None:
+def test_a_bad_key_is_refused(reader: LocalService, key: str) -> None:
     headers = {"Idempotency-Key": os.fsencode(key)}
-    answer = service.post("/labels", {"labels": [AXE]}, headers=headers)
+    answer = reader.post("/labels", {"labels": [AXE]}, headers=headers)
     assert_problem(answer, 422, field="Idempotency-Key")
 
 
@@ -292,9 +221,10 @@ def test_what_is_known_of_a_request_is_learned_and_the_rest_listed(service: Loca
 
 def test_by_default_one_unknown_label_refuses_all(service: LocalService) -> None:
     for body in ({"instances": GONE}, {"instances": GONE, "unknown": "refuse"}):
-        assert_problem(service.post("/instances", body), 422, field="instances.0.labels.1")
-    wrong = {"instances": GONE, "unknown": "ignore"}
-    assert_problem(service.post("/instances", wrong), 422, field="unknown")
+        answer = service.post("/instances", body)
+        problem = assert_problem(answer, 422, field="instances.0.labels.1")
+        assert "gone-1" in problem["errors"][0]["message"]
+        assert service.get("/info").json()["version"] == 0
     assert "left_out" not in service.post("/instances", {"instances": GONE[1:2]}).json()
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import orjson
 import uvicorn
+from prometheus_client import CollectorRegistry, Gauge
 
+from service.http.middleware import STRICT
 from service.server.connection import ServiceConnection
 from service.server.connection_guard import ConnectionGuard
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
@@ -39,7 +41,8 @@ class HttpService:
             limits=limits or Limits(),
             server=server,
         )
-        self.guard = ConnectionGuard(server)
+        self._registry = CollectorRegistry()
+        self.guard = ConnectionGuard(server, Gauge("open", "connections", registry=self._registry))
         state_of_connections = {"guard": self.guard}
         self.engine, _, app = service_parts(
             bundle, state, settings, connection_state=state_of_connections
@@ -69,6 +72,11 @@ class HttpService:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    @property
+    def connections(self) -> float:
+        """The number of open connections, with that of `client`."""
+        return self._registry.get_sample_value("open") or 0
 
 
 @contextmanager
@@ -106,3 +114,18 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
     answer.begin()
     headers = {name.lower(): value for name, value in answer.getheaders()}
     return answer.status, headers, orjson.loads(answer.read())
+
+
+def read_problem(connection: socket.socket, status: int) -> dict[str, Any]:
+    """Read the connection's last answer, which is a problem of this status.
+
+    The connection sends it without the application, but like any other answer.
+    """
+    found, headers, problem = read_answer(connection)
+    assert found == problem["status"] == status
+    assert headers["connection"] == "close"
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["x-request-id"]
+    for name, value in STRICT:
+        assert headers[name.decode()] == value.decode()
+    return problem

@@ -25,18 +25,6 @@ class Streamer:
     def send(self, content: bytes) -> None:
         self._connection.sendall(b"%x\r\n" % len(content) + content + b"\r\n")
 
-    def send_until_blocked(self, content: bytes, *, most: int) -> int:
-        """Send `content` repeatedly until the server takes no more; return the bytes sent."""
-        self._connection.settimeout(1)
-        sent = 0
-        chunk = b"%x\r\n" % len(content) + content + b"\r\n"
-        while sent < most:
-            try:
-                sent += self._connection.send(chunk[sent % len(chunk) :])
-            except TimeoutError:
-                break
-        return sent
-
     def end(self) -> None:
         self._connection.sendall(b"0\r\n\r\n")
 
@@ -64,17 +52,10 @@ class Streamer:
 
 
 @contextmanager
-def streaming(
-    port: int, *, request_id: str = "stream", receive_bytes: int | None = None
-) -> Iterator[Streamer]:
-    """Begin a stream, and disconnect at the end of the block.
-
-    `receive_bytes` is the size of the socket's receive buffer, for clients that do not read.
-    """
-    with socket.socket() as connection:
-        if receive_bytes is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        connection.settimeout(60)
-        connection.connect(("127.0.0.1", port))
-        with closing(Streamer(connection, request_id)) as streamer:
-            yield streamer
+def streaming(port: int, *, request_id: str = "stream") -> Iterator[Streamer]:
+    """Begin a stream, and disconnect at the end of the block."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+        closing(Streamer(connection, request_id)) as streamer,
+    ):
+        yield streamer

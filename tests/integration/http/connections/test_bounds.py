@@ -11,7 +11,14 @@ import pytest
 from service.server.connection import MOST_FIELDS, MOST_PIPELINED
 from service.server.connection_guard import ConnectionGuard
 from service.settings import ServerSettings, load_settings
-from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
+from tests.support.http.server import (
+    TENT,
+    HttpService,
+    http_service,
+    post,
+    read_answer,
+    read_problem,
+)
 from tests.support.waiting import wait_for
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -19,21 +26,13 @@ HEADER = b"POST /labels HTTP/1.1\r\nHost: localhost\r\n"
 NDJSON = b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.fixture
-def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., HttpService]]:
-    """`serve(header_seconds=1)` starts a service with these fields of `ServerSettings`."""
-    with ExitStack() as running:
-        yield lambda **server: running.enter_context(
-            http_service(tiny_bundle_folder, tmp_path / "state", ServerSettings(**server))
-        )
-
-
 @pytest.fixture(scope="module")
-def service(
+def impatient(
     tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HttpService]:
-    """A service with default settings."""
-    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
+    """A service that waits for nothing longer than a second."""
+    server = ServerSettings(header_seconds=1, body_seconds=1, idle_seconds=1)
+    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state"), server) as service:
         yield service
 
 
@@ -76,8 +75,7 @@ def test_a_header_has_a_greatest_length(service: HttpService, shape: str, at_onc
         for piece in [lines[shape]] if at_once else [lines[shape][:10], lines[shape][10:]]:
             connection.sendall(piece)
             time.sleep(0.05)
-        status, headers, problem = read_answer(connection)
-    assert (status, headers["connection"]) == (431, "close")
+        problem = read_problem(connection, 431)
     assert problem["type"] == "urn:keymatch:problem:header-too-large"
 
 
@@ -87,9 +85,7 @@ def test_a_header_has_a_greatest_number_of_fields(service: HttpService, end: byt
         connection.sendall(LIVE[:-2] + b"a:b\r\n" * (MOST_FIELDS - 1) + b"\r\n")
         assert read_answer(connection)[0] == 200
         connection.sendall(LIVE[:-2] + b"a:b\r\n" * 5_000 + end)
-        status, headers, problem = read_answer(connection)
-    assert (status, headers["connection"]) == (431, "close")
-    assert f"the {MOST_FIELDS} fields" in problem["detail"]
+        assert f"the {MOST_FIELDS} fields" in read_problem(connection, 431)["detail"]
 
 
 def test_a_trailer_adds_nothing_to_its_request(service: HttpService) -> None:
@@ -106,19 +102,20 @@ def test_a_trailer_adds_nothing_to_its_request(service: HttpService) -> None:
     assert len(service.client.get("/labels").json()["labels"]) == 2
 
 
-def test_an_endless_header_is_not_held(service: HttpService) -> None:
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (LIVE[:-2] + b"x-field: ", b"a" * 65_536),
+        (HEADER + NDJSON + b"0\r\n", b"x-field: and its value\r\n" * 2_000),
+    ],
+    ids=["header", "trailers"],
+)
+def test_an_endless_header_is_not_held(service: HttpService, start: bytes, piece: bytes) -> None:
     with closing(service.connect()) as connection, pytest.raises(OSError):
-        connection.sendall(LIVE[:-2] + b"x-field: ")
+        connection.sendall(start)
         for _ in range(20_000):  # more than the service discards before it closes
-            connection.sendall(b"a" * 65_536)
+            connection.sendall(piece)
     assert service.client.get("/health/live").status_code == 200
-
-
-def test_endless_trailers_are_not_held(service: HttpService) -> None:
-    with closing(service.connect()) as connection, pytest.raises(OSError):
-        connection.sendall(HEADER + NDJSON + b"0\r\n")
-        for _ in range(20_000):
-            connection.sendall(b"x-field: and its value\r\n" * 2_000)
 
 
 def test_a_long_header_and_a_large_body_are_no_large_header(service: HttpService) -> None:
@@ -130,27 +127,25 @@ def test_a_long_header_and_a_large_body_are_no_large_header(service: HttpService
         assert read_answer(connection)[0] == 200
 
 
-def test_a_header_must_come_in_time(serve: Callable[..., HttpService]) -> None:
-    service = serve(header_seconds=1)
-    with closing(service.connect()) as silent, closing(service.connect()) as slow:
+def test_a_header_must_come_in_time(impatient: HttpService) -> None:
+    slow_requests = 'keymatch_rejected_total{reason="slow"}'
+    before = impatient.value(slow_requests)
+    with closing(impatient.connect()) as silent, closing(impatient.connect()) as slow:
         slow.sendall(HEADER)
         assert dribble(slow, b"x-field: 1\r\n", 10)
         assert ends(silent)
-    wait_for(lambda: service.metric('keymatch_rejected_total{reason="slow"} 1.0'))
+    wait_for(lambda: impatient.value(slow_requests) == before + 1)
 
 
-def test_a_body_must_come_in_time(serve: Callable[..., HttpService]) -> None:
-    service = serve(body_seconds=1)
-    with closing(service.connect()) as connection:
+def test_a_body_must_come_in_time(impatient: HttpService) -> None:
+    with closing(impatient.connect()) as connection:
         connection.sendall(post("/predict", TENT)[:-10])
-        status, headers, problem = read_answer(connection)
-    assert (status, headers["connection"]) == (408, "close")
+        problem = read_problem(connection, 408)
     assert problem["detail"] == "the body did not come within 1 seconds"
 
 
-def test_a_body_after_its_answer_must_come_in_time(serve: Callable[..., HttpService]) -> None:
-    service = serve(body_seconds=1)
-    with closing(service.connect()) as connection:
+def test_a_body_after_its_answer_must_come_in_time(impatient: HttpService) -> None:
+    with closing(impatient.connect()) as connection:
         connection.sendall(
             b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
         )
@@ -160,7 +155,7 @@ def test_a_body_after_its_answer_must_come_in_time(serve: Callable[..., HttpServ
 
 @pytest.mark.slow
 def test_a_stream_may_last_as_long_as_it_moves(serve: Callable[..., HttpService]) -> None:
-    service = serve(body_seconds=1, idle_seconds=2)
+    service = serve(server=ServerSettings(body_seconds=1, idle_seconds=2))
     with closing(service.connect()) as connection:
         connection.sendall(HEADER + NDJSON)
         for number in range(6):
@@ -171,28 +166,26 @@ def test_a_stream_may_last_as_long_as_it_moves(serve: Callable[..., HttpService]
     assert len(service.client.get("/labels").json()["labels"]) == 6
 
 
-def test_an_idle_connection_ends_whatever_it_sends(serve: Callable[..., HttpService]) -> None:
-    service = serve(idle_seconds=1)
-    with closing(service.connect()) as connection:
+def test_an_idle_connection_ends_whatever_it_sends(impatient: HttpService) -> None:
+    with closing(impatient.connect()) as connection:
         connection.sendall(LIVE)
         read_answer(connection)
         assert dribble(connection, b"\r\n", 10)
 
 
-def test_a_client_that_never_reads_is_left(serve: Callable[..., HttpService]) -> None:
-    service = serve(idle_seconds=1)
+def test_a_client_that_never_reads_is_left(impatient: HttpService) -> None:
     request = LIVE.replace(b"/health/live", b"/openapi.json")
-    with closing(service.connect()) as connection:
+    with closing(impatient.connect()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(0.5)
         with pytest.raises(OSError):
             while True:
                 connection.sendall(request)
-        wait_for(lambda: len(service.guard._open) <= 1)  # the client's own connection
+        wait_for(lambda: impatient.connections <= 1)  # the client's own connection
 
 
 def test_who_only_holds_on_makes_room(serve: Callable[..., HttpService]) -> None:
-    service = serve(connections=20, probe_connections=2)
+    service = serve(server=ServerSettings(connections=20, probe_connections=2))
     with ExitStack() as holding:
         for number in range(60):
             connection = holding.enter_context(closing(service.connect()))
@@ -201,42 +194,39 @@ def test_who_only_holds_on_makes_room(serve: Callable[..., HttpService]) -> None
             with closing(service.connect()) as connection:
                 connection.sendall(post("/predict", TENT))
                 assert read_answer(connection)[0] == 200
-        assert len(service.guard._open) <= 22
+        assert service.connections <= 22
 
 
 def test_probes_are_answered_when_all_connections_are_at_work(
     serve: Callable[..., HttpService],
 ) -> None:
-    service = serve(connections=4, probe_connections=2)
+    service = serve(server=ServerSettings(connections=4, probe_connections=2))
     service.client.close()
-    wait_for(lambda: not service.guard._open)
+    wait_for(lambda: not service.connections)
     waiting = post("/predict", TENT | {"min_version": 1})
     with ExitStack() as holding:
         for _ in range(4):
             connection = holding.enter_context(closing(service.connect()))
             connection.sendall(waiting)
-        wait_for(lambda: len(service.guard._open) == 4)
+        wait_for(lambda: service.connections == 4)
         time.sleep(0.2)
         with closing(service.connect()) as connection:
             connection.sendall(LIVE)
             assert read_answer(connection)[0] == 200
             connection.sendall(post("/predict", TENT))
-            status, headers, problem = read_answer(connection)
-        assert (status, headers["connection"]) == (503, "close")
+            problem = read_problem(connection, 503)
         assert problem["type"] == "urn:keymatch:problem:too-many-connections"
 
 
 def test_who_waits_for_a_version_leaves_connections_to_others(
-    tiny_bundle_folder: Path, tmp_path: Path
+    serve: Callable[..., HttpService], tmp_path: Path
 ) -> None:
     (tmp_path / "keymatch.toml").write_text("[server]\nconnections = 40\n")
     settings = load_settings(tmp_path / "keymatch.toml", {})
     waiters = settings.engine.version_waiters
-    serving = http_service(
-        tiny_bundle_folder, tmp_path / "state", settings.server, version_waiters=waiters
-    )
+    service = serve(server=settings.server, version_waiters=waiters)
     waiting = post("/predict", TENT | {"min_version": 1})
-    with serving as service, ExitStack() as holding:
+    with ExitStack() as holding:
         for _ in range(60):
             connection = holding.enter_context(closing(service.connect()))
             connection.sendall(waiting)

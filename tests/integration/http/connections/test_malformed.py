@@ -1,29 +1,20 @@
 """Bytes that are no HTTP request get a documented error, and the connection is closed."""
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.support.http.problems import assert_problem
-from tests.support.http.server import HttpService, http_service, read_answer
+from tests.support.http.server import HttpService, read_answer, read_problem
 from tests.support.waiting import wait_for
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def service(
-    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpService]:
-    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
-        yield service
-
-
 def test_what_is_not_http_is_a_problem(service: HttpService) -> None:
     malformed = (
         b"GARBAGE\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
         b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /predict HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -32,11 +23,8 @@ def test_what_is_not_http_is_a_problem(service: HttpService) -> None:
     for count, sent in enumerate(malformed, 1):
         with closing(service.connect()) as connection:
             connection.sendall(sent)
-            status, headers, problem = read_answer(connection)
+            problem = read_problem(connection, 400)
             assert connection.recv(1) == b""
-        assert (status, headers["connection"]) == (400, "close"), sent
-        assert headers["content-type"] == "application/problem+json"
-        assert headers["x-request-id"]
         assert problem["type"] == "urn:keymatch:problem:malformed-http"
         line = f'keymatch_requests_total{{route="unmatched",status="400"}} {count}.0'
         wait_for(lambda line=line: service.metric(line))

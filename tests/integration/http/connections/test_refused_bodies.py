@@ -1,9 +1,8 @@
 """If a body is refused, the client sees why, and the service soon stops reading."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
-from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -14,7 +13,7 @@ from service.server import connection
 from service.server.connection import SKIPPED_BYTES
 from service.server.connection_guard import SWEEP_SECONDS
 from service.settings import Limits
-from tests.support.http.server import TENT, HttpService, http_service, post, read_answer
+from tests.support.http.server import TENT, HttpService, post, read_answer
 from tests.support.waiting import wait_for
 
 LIMIT = 1_000_000
@@ -25,14 +24,10 @@ MOST_BYTES = (LINGER_SECONDS + SWEEP_SECONDS) * 80_000_000  # including the sock
 
 
 @pytest.fixture
-def service(
-    tiny_bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HttpService]:
+def service(serve: Callable[..., HttpService], monkeypatch: pytest.MonkeyPatch) -> HttpService:
     for module in (connection, label_stream):
         monkeypatch.setattr(module, "LINGER_SECONDS", LINGER_SECONDS)
-    limits = Limits(body_bytes=LIMIT)
-    with http_service(tiny_bundle_folder, tmp_path / "state", limits=limits) as service:
-        yield service
+    return serve(limits=Limits(body_bytes=LIMIT))
 
 
 def head(path: str, *fields: str) -> bytes:
@@ -49,6 +44,7 @@ REFUSED: dict[str, tuple[int, bytes]] = {
         head("/labels", "Content-Type: text/plain", "Content-Encoding: br", LENGTH),
     ),
     "foreign host": (421, head("/predict", JSON, LENGTH).replace(b"localhost", b"evil.example")),
+    "overload": (429, head("/predict", JSON, LENGTH)),
     "no HTTP": (400, b"this is no HTTP\r\n\r\n"),
     "a header": (431, head("/predict", "X: " + "x" * 40_000)),
 }
@@ -66,22 +62,16 @@ def send_for_ever(connection: socket.socket) -> int:
 @pytest.mark.parametrize("refused", REFUSED)
 def test_a_refused_body_is_not_read_for_long(service: HttpService, refused: str) -> None:
     status, sent = REFUSED[refused]
+    if status == 429:
+        service.overload()
     with closing(service.connect()) as connection:
         connection.sendall(sent)
         assert read_answer(connection)[0] == status
         start = monotonic()
         assert send_for_ever(connection) < MOST_BYTES
         assert monotonic() - start < LINGER_SECONDS + 3
-    wait_for(lambda: len(service.guard._open) <= 1)
+    wait_for(lambda: service.connections <= 1)
     assert service.client.get("/health/live").status_code == 200
-
-
-def test_a_body_that_is_refused_in_overload_is_not_read_for_long(service: HttpService) -> None:
-    service.overload()
-    with closing(service.connect()) as connection:
-        connection.sendall(head("/predict", JSON, LENGTH))
-        assert read_answer(connection)[0] == 429
-        assert send_for_ever(connection) < MOST_BYTES
 
 
 def test_a_client_that_sends_everything_first_sees_its_answer(service: HttpService) -> None:

@@ -1,15 +1,14 @@
-"""The service reads each request to its end, whatever protocols its header asks for."""
+"""Each request is read to its end, whatever protocols it asks for; HEAD gets a header alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from http.client import HTTPResponse
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.support.http.server import HttpService, http_service
+from tests.support.http.server import HttpService
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 # Java's standard client, a browser and an old proxy send the first three.
@@ -41,16 +40,18 @@ REQUESTS: dict[str, tuple[str, str, bytes]] = {
     "label": ("GET /labels/ice", JSON, b""),
     "delete": ("DELETE /labels/nowhere", JSON, b""),
 }
+PATHS = (
+    "/health/live", "/health/ready", "/info", "/metrics", "/labels", "/labels?limit=0",
+    "/labels/nowhere", "/items", "/items/nowhere", "/docs", "/openapi.json", "/", "/nowhere",
+    "/predict",
+)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def service(
-    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpService]:
-    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
-        for name in ("labels", "stream"):  # later repetitions change nothing
-            answer(service, parts(name, (), chunked=False), REQUESTS[name][0].partition(" ")[0])
-        yield service
+@pytest.fixture(scope="module", autouse=True)
+def _written(service: HttpService) -> None:
+    """Write once what later repetitions do not change."""
+    for name in ("labels", "stream"):
+        answer(service, parts(name, (), chunked=False), "POST")
 
 
 def parts(name: str, fields: Sequence[str], *, chunked: bool) -> tuple[bytes, bytes]:
@@ -112,3 +113,15 @@ def test_no_tunnel_is_opened(service: HttpService) -> None:
     status, [problem] = answer(service, [sent], "POST")
     assert status == 400
     assert problem["detail"] == "this is no proxy: CONNECT is not served"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_head_has_the_status_and_the_header_of_a_get(service: HttpService, path: str) -> None:
+    head, got = service.client.head(path), service.client.get(path)
+    assert head.status_code == got.status_code
+    assert head.content == b""
+    assert got.content or path == "/"
+    assert head.headers.keys() == got.headers.keys()
+    growing = {"content-length"} if path in ("/metrics", "/info") else set()
+    for name in head.headers.keys() - growing - {"x-request-id"}:
+        assert head.headers[name] == got.headers[name]

@@ -23,8 +23,7 @@ from service.http.access import (
     is_loopback,
     new_key,
     read_keys,
-    require_keys_beyond_loopback,
-    require_keys_for_metrics,
+    require_keys,
 )
 from service.settings import ServerSettings
 
@@ -84,15 +83,12 @@ def test_a_file_without_keys_or_that_cannot_be_read_is_refused(file: Path) -> No
 
 def test_a_key_admits_to_its_scopes_only_and_everybody_is_admitted_without_keys() -> None:
     Access().check(None, "admin")
-    access("read", "write").check(b"Bearer secret", "write")
-    with pytest.raises(Forbidden, match="'admin'"):
-        access("read", "write").check(b"Bearer secret", "admin")
-
-
-def test_two_holders_of_one_key_add_their_scopes() -> None:
-    both = Access(keys=access("read").keys + access("write").keys)
-    both.check(b"Bearer secret", "read")
-    both.check(b"Bearer secret", "write")
+    two_holders = Access(keys=access("read").keys + access("write").keys)
+    for admitted in (access("read", "write"), two_holders):
+        admitted.check(b"Bearer secret", "read")
+        admitted.check(b"Bearer secret", "write")
+        with pytest.raises(Forbidden, match="'admin'"):
+            admitted.check(b"Bearer secret", "admin")
 
 
 @pytest.mark.parametrize(
@@ -105,25 +101,22 @@ def test_other_headers_are_unauthenticated(header: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
-def test_loopback_needs_no_keys(host: str) -> None:
+def test_loopback_needs_no_keys_but_for_metrics(host: str) -> None:
     assert is_loopback(host)
-    require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
+    require_keys(ServerSettings(host=host), Access())
+    guarded = ServerSettings(host=host, metrics_need_key=True)
+    require_keys(guarded, access("metrics"))
+    with pytest.raises(InvalidConfig, match="metrics_need_key is set"):
+        require_keys(guarded, Access())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.nip"])
 def test_other_addresses_need_keys_or_permission(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(InvalidConfig, match="--allow-anonymous"):
-        require_keys_beyond_loopback(host, Access(), allow_anonymous=False)
-    require_keys_beyond_loopback(host, Access(), allow_anonymous=True)
-    require_keys_beyond_loopback(host, access("read"), allow_anonymous=False)
-
-
-def test_metrics_cannot_need_a_key_where_there_is_none() -> None:
-    require_keys_for_metrics(access("metrics"), metrics_need_key=True)
-    require_keys_for_metrics(Access(), metrics_need_key=False)
-    with pytest.raises(InvalidConfig, match="metrics_need_key is set"):
-        require_keys_for_metrics(Access(), metrics_need_key=True)
+        require_keys(ServerSettings(host=host), Access())
+    require_keys(ServerSettings(host=host, allow_anonymous=True), Access())
+    require_keys(ServerSettings(host=host), access("read"))
 
 
 def test_a_new_key_is_admitted_by_its_line(file: Path) -> None:
@@ -155,20 +148,22 @@ def sites(*, access: Access | None = None, **server: Any) -> Sites:
     return Sites(ServerSettings(**server), access or Access())
 
 
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [
-        *((name, True) for name in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST", None)),
-        *((name, True) for name in ("localhost:8000", "127.0.0.1:80", "[::1]:8000")),
-        *((name, False) for name in ("evil.example", "evil.example:8000", "localhost.")),
-        *((name, False) for name in ("localhost.evil.example", "192.168.1.5", "service")),
-        *((name, False) for name in ("[::2]", "[", ":8000")),
-    ],
-)
-def test_on_loopback_only_its_names_are_known(host: str | None, known: bool) -> None:
-    for method in ("GET", "POST"):
-        refusal = sites().refusal(scope(host, method=method))
-        assert refusal is None if known else isinstance(refusal, UnknownHost)
+OF_LOOPBACK = (
+    "localhost", "127.0.0.1", "[::1]", "LOCALHOST", None, "localhost:8000", "127.0.0.1:80",
+    "[::1]:8000",
+)  # fmt: skip
+FOREIGN = (
+    "evil.example", "evil.example:8000", "localhost.", "localhost.evil.example", "192.168.1.5",
+    "service", "[::2]", "[", ":8000",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_on_loopback_only_its_names_are_known(method: str) -> None:
+    for host in OF_LOOPBACK:
+        assert sites().refusal(scope(host, method=method)) is None, host
+    for host in FOREIGN:
+        assert isinstance(sites().refusal(scope(host, method=method)), UnknownHost), host
 
 
 @pytest.mark.parametrize("second", [b"localhost", b"evil.example"])
@@ -178,25 +173,16 @@ def test_http_1_1_has_one_host(second: bytes) -> None:
         assert isinstance(sites().refusal(one), MalformedHttp)
 
 
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [
-        *((name, True) for name in ("localhost:8000", "10.0.0.7:8000", "service:8000", "keymatch")),
-        *((name, False) for name in ("evil.example", "keymatch.example.org:8000")),
-    ],
-)
-def test_a_container_without_keys_has_the_names_that_no_page_can_take(
-    host: str, known: bool
-) -> None:
-    assert (sites(host="0.0.0.0").refusal(scope(host)) is None) == known
+def test_a_container_without_keys_has_the_names_that_no_page_can_take() -> None:
+    for host in ("localhost:8000", "10.0.0.7:8000", "service:8000", "keymatch"):
+        assert sites(host="0.0.0.0").refusal(scope(host)) is None
+    for host in ("evil.example", "keymatch.example.org:8000"):
+        assert isinstance(sites(host="0.0.0.0").refusal(scope(host)), UnknownHost)
 
 
-def test_with_keys_beyond_loopback_every_name_is_known() -> None:
+def test_names_follow_from_keys_the_address_and_a_setting() -> None:
     assert sites(host="0.0.0.0", access=KEYS).refusal(scope("any.example")) is None
     assert sites(access=KEYS).refusal(scope("any.example")) is not None
-
-
-def test_the_address_that_is_listened_on_is_a_name_and_a_setting_names_others() -> None:
     assert sites(host="127.0.0.2").refusal(scope("127.0.0.2:8000")) is None
     assert sites(host="::1").refusal(scope("[::1]:8000")) is None
     named = sites(host="0.0.0.0", hosts=("Keymatch.example",), access=KEYS)

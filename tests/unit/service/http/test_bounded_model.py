@@ -191,11 +191,6 @@ def test_a_few_errors_are_the_same_as_pydantics(model: type[BaseModel], document
     assert wrong(model, document) == wrong_fields(error.value, model)
 
 
-def test_a_valid_document_gives_the_same_value() -> None:
-    valid = BoundedModel(MODELS.labels).validate(LABELS)
-    assert valid == MODELS.labels.model_validate(LABELS)
-
-
 @pytest.mark.parametrize(
     ("model", "document", "field", "message"),
     [
@@ -211,18 +206,6 @@ def test_a_valid_document_gives_the_same_value() -> None:
             {"labels": [{"text": "a"}, {"text": "b", "brand": 1}]},
             "labels.1.brand",
             "'brand' is unknown; known are id, text, queries, metadata",
-        ),
-        (
-            MODELS.labels,
-            {"label": [], "labels": [{"text": "a"}]},
-            "label",
-            "'label' is unknown; known are labels; did you mean labels?",
-        ),
-        (
-            MODELS.page,
-            {"limits": "3"},
-            "limits",
-            "'limits' is unknown; known are after, limit; did you mean limit?",
         ),
     ],
 )
@@ -262,6 +245,7 @@ def test_json_is_validated_as_the_document_in_it(model: type[BaseModel], documen
     content = orjson.dumps(document)
     try:
         expected: Any = bounded.validate(document)
+        assert expected == model.model_validate(document)
     except InvalidFields as error:
         with pytest.raises(InvalidFields) as refused:
             bounded.validate_json(content)

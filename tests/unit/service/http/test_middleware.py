@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from service.core.errors import DelayExceeded, KeymatchError, Overloaded
+from service.core.errors import DelayExceeded, KeymatchError, MalformedHttp, Overloaded
 from service.http import problems
 from service.http.access import Access, Sites
 from service.http.endpoint import Call, Endpoint, EndpointRoute
@@ -35,9 +35,9 @@ def refusals(telemetry: Telemetry) -> Refusals:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the messages of refusals that are built and not reused."""
     messages: list[str] = []
-    from_error: Callable[[KeymatchError], Any] = problems.from_error
+    from_error: Callable[[Exception], Any] = problems.from_error
 
-    def building(error: KeymatchError) -> Any:
+    def building(error: Exception) -> Any:
         messages.append(str(error))
         return from_error(error)
 
@@ -56,15 +56,10 @@ def details(answered: list[bytes]) -> list[str]:
     return [orjson.loads(answer.partition(b"\r\n\r\n")[2])["detail"] for answer in answered]
 
 
-def test_each_reason_of_one_class_has_its_own_detail(refusals: Refusals, built: list[str]) -> None:
+def test_each_message_of_one_class_is_built_once(refusals: Refusals, built: list[str]) -> None:
     answered = answers(refusals, BUSY, CROWDED, BUSY, CROWDED)
     assert details(answered) == [str(BUSY), str(CROWDED)] * 2
     assert built == [str(BUSY), str(CROWDED)]
-
-
-def test_a_number_in_a_detail_is_that_of_the_request(refusals: Refusals) -> None:
-    errors = [Overloaded(f"{count} queries are waiting", retry_after=1) for count in (90, 91, 90)]
-    assert details(answers(refusals, *errors)) == [str(error) for error in errors]
 
 
 def test_a_bounded_number_of_answers_is_kept(refusals: Refusals, built: list[str]) -> None:
@@ -92,13 +87,19 @@ def test_an_answer_is_complete_http(refusals: Refusals) -> None:
 
 
 def test_refusals_are_counted_by_reason(refusals: Refusals, telemetry: Telemetry) -> None:
+    async def malformed() -> None:
+        refusals.last_answer(MalformedHttp("this is no HTTP"))
+
     answers(refusals, BUSY, CROWDED, Overloaded("9 queries are waiting", retry_after=1))
+    asyncio.run(malformed())
     refusals.record()
     refusals.record()
     lines = telemetry.render().decode().splitlines()
     assert 'keymatch_rejected_total{reason="overloaded"} 2.0' in lines
     assert 'keymatch_rejected_total{reason="queue_full"} 1.0' in lines
+    assert 'keymatch_rejected_total{reason="refused"} 1.0' in lines
     assert 'keymatch_requests_total{route="/predict",status="429"} 3.0' in lines
+    assert 'keymatch_requests_total{route="unmatched",status="400"} 1.0' in lines
 
 
 async def nothing(_call: Call[None]) -> dict[str, Any]:
@@ -108,15 +109,15 @@ async def nothing(_call: Call[None]) -> dict[str, Any]:
 def test_exact_paths_are_found_and_others_are_left_to_the_framework(telemetry: Telemetry) -> None:
     routes = [
         EndpointRoute(
-            Endpoint(method=method, path=path, summary="", handler=nothing),
-            allowed=[method],
+            Endpoint(route=route, summary="", handler=nothing),
+            allowed=[],
             access=Access(),
             body_bytes=1,
             telemetry=telemetry,
             side_thread=SideThread(),
             held_bytes=HeldBytes(1),
         )
-        for method, path in (("GET", "/info"), ("POST", "/info"), ("GET", "/labels/{label_id}"))
+        for route in ("GET /info", "POST /info", "GET /labels/{label_id}")
     ]
     found = direct_routes(routes, sites=Sites(ServerSettings(), Access()), telemetry=telemetry)
     assert found.keys() == {("GET", "/info"), ("HEAD", "/info"), ("POST", "/info")}

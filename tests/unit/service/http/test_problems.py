@@ -53,24 +53,21 @@ def test_every_error_has_its_status_and_reason(
 
 
 def test_messages_for_operators_are_not_sent() -> None:
-    for error in (errors.LogError("/var/lib: disk full"), errors.BundleAltered("/srv/keys.npy")):
-        body = problems.from_error(error).body
-        assert b"/var" not in body
-        assert b"/srv" not in body
+    for error in (errors.LogError("/srv: disk full"), errors.BundleAltered("/srv/keys.npy")):
+        assert b"/srv" not in problems.from_error(error).body
 
 
-def test_every_unknown_label_is_named_by_its_field() -> None:
-    fields = [("instances.0.labels.1", "no label has the id 'x'"), ("instances.3.labels.0", "no")]
-    answer = problems.from_error(errors.UnknownLabels(fields))
-    assert answer.status_code == 422
-    assert orjson.loads(answer.body)["errors"] == [
-        {"field": field, "message": message} for field, message in fields
-    ]
-
-
-def test_a_field_is_named_where_it_is_known() -> None:
-    document = orjson.loads(problems.from_error(errors.InvalidInput("no", field="depth")).body)
-    assert document["errors"] == [{"field": "depth", "message": "no"}]
+def test_fields_are_named_where_they_are_known() -> None:
+    several = [("instances.0.labels.1", "no label has the id 'x'"), ("instances.3.labels.0", "no")]
+    for error, fields in (
+        (errors.UnknownLabels(several), several),
+        (errors.InvalidInput("no", field="depth"), [("depth", "no")]),
+    ):
+        answer = problems.from_error(error)
+        assert answer.status_code == 422
+        assert orjson.loads(answer.body)["errors"] == [
+            {"field": field, "message": message} for field, message in fields
+        ]
 
 
 def test_retry_after_and_the_challenge_are_headers() -> None:

@@ -14,12 +14,19 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge
 
 from service.core.errors import MalformedRequest, TooManyBytes, UnsupportedCoding
-from service.http.request_body import PIECE_BYTES, Gunzip, HeldBytes, SideThread, is_gzip
+from service.http.request_body import (
+    PIECE_BYTES,
+    Gunzip,
+    HeldBytes,
+    Hold,
+    SideThread,
+    is_gzip,
+)
 
 
 def test_all_requests_share_one_limit() -> None:
     held = HeldBytes(100)
-    first, second = held.hold(), held.hold()
+    first, second = Hold(held), Hold(held)
     first.add(60)
     with pytest.raises(TooManyBytes) as refused:
         second.add(41)
@@ -32,7 +39,7 @@ def test_all_requests_share_one_limit() -> None:
 
 def test_a_hold_changes_to_what_it_now_holds() -> None:
     held = HeldBytes(100)
-    hold = held.hold()
+    hold = Hold(held)
     hold.add(80)
     hold.become(30)
     assert held.total == 30
@@ -47,7 +54,7 @@ def test_a_hold_changes_to_what_it_now_holds() -> None:
 def test_the_gauge_follows() -> None:
     registry = CollectorRegistry()
     held = HeldBytes(100, Gauge("held", "held", registry=registry))
-    hold = held.hold()
+    hold = Hold(held)
     hold.count(150)
     assert registry.get_sample_value("held") == 150
     hold.release()
@@ -65,7 +72,7 @@ def test_calls_come_one_after_the_other_with_a_rest_between_them() -> None:
 
     async def run() -> list[str]:
         thread = SideThread()
-        return await asyncio.gather(*(thread.run(work) for _ in range(3)))
+        return await asyncio.gather(*(thread.run_if(True, work) for _ in range(3)))
 
     assert len(set(asyncio.run(run()))) == 1
     rests = [after[0] - before[1] for before, after in pairwise(spans)]
@@ -74,7 +81,7 @@ def test_calls_come_one_after_the_other_with_a_rest_between_them() -> None:
 
 def test_an_error_is_raised_where_the_call_is_awaited() -> None:
     async def run() -> None:
-        await SideThread().run(int, "x")
+        await SideThread().run_if(True, int, "x")
 
     with pytest.raises(ValueError, match="invalid literal"):
         asyncio.run(run())
@@ -108,16 +115,10 @@ def test_a_plain_body_is_left_alone(headers: list[tuple[bytes, bytes]]) -> None:
 def test_another_coding_is_refused_by_the_name_of_its_header(value: bytes) -> None:
     with pytest.raises(UnsupportedCoding, match=r"^Content-Encoding is not read but for 'gzip'"):
         is_gzip(scope((b"content-encoding", value)))
-
-
-def test_codings_in_two_headers_are_two() -> None:
-    with pytest.raises(UnsupportedCoding):
+    with pytest.raises(UnsupportedCoding, match=r"^Content-Encoding"):  # two headers, two codings
         is_gzip(scope((b"content-encoding", b"gzip"), (b"content-encoding", b"gzip")))
-
-
-def test_a_compressed_transfer_is_refused() -> None:
     with pytest.raises(UnsupportedCoding, match=r"^Transfer-Encoding"):
-        is_gzip(scope((b"transfer-encoding", b"gzip, chunked")))
+        is_gzip(scope((b"transfer-encoding", value)))
 
 
 @given(parts=st.lists(st.binary(max_size=100_000), max_size=4), cut=st.integers(1, 5_000))

@@ -75,10 +75,12 @@ def test_the_event_loop_normalizes_no_line_of_a_stream() -> None:
 
 
 def test_equal_texts_of_a_request_are_refused_whatever_their_spelling() -> None:
-    model = MODELS.labels
+    spelled = [{"text": "AB"}, {"text": "\uff41\uff42"}]
     with pytest.raises(ValidationError, match="label 1 repeats the id 'ab'"):
-        model(labels=[{"text": "AB"}, {"text": "\uff41\uff42"}])
-    assert model(labels=[{"text": "AB", "id": "1"}, {"text": "AB", "id": "2"}])
+        MODELS.labels(labels=spelled)
+    with pytest.raises(ValidationError, match="item 1 repeats the id 'ab'"):
+        MODELS.items(items=spelled)
+    assert MODELS.labels(labels=[{"text": "AB", "id": "1"}, {"text": "AB", "id": "2"}])
 
 
 def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:

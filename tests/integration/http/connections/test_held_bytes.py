@@ -3,13 +3,11 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from service.settings import Limits
-from tests.support.http.server import HttpService, http_service, post, read_answer
+from tests.support.http.server import HttpService, post, read_answer
 from tests.support.waiting import wait_for
 
 READERS = 12
@@ -27,17 +25,9 @@ HELD = 'keymatch_rejected_total{reason="held_bytes"}'
 
 
 @pytest.fixture
-def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., HttpService]]:
-    """`serve(held_bytes=1)` starts a service with these limits."""
-    with ExitStack() as running:
-        yield lambda **limits: running.enter_context(
-            http_service(
-                tiny_bundle_folder,
-                tmp_path / "state",
-                limits=Limits(**limits),
-                queue_target_ms=60_000,
-            )
-        )
+def limited(serve: Callable[..., HttpService]) -> Callable[..., HttpService]:
+    """`limited(held_bytes=1)` starts a service with these limits, which is never overloaded."""
+    return lambda **limits: serve(limits=Limits(**limits), queue_target_ms=60_000)
 
 
 @pytest.fixture
@@ -64,9 +54,9 @@ def quiet(service: HttpService) -> bool:
 
 
 def test_readers_that_never_read_hold_no_more_than_the_setting(
-    serve: Callable[..., HttpService], connections: list[socket.socket]
+    limited: Callable[..., HttpService], connections: list[socket.socket]
 ) -> None:
-    service = serve(held_bytes=30_000_000)
+    service = limited(held_bytes=30_000_000)
     labels = [{"text": f"fat tent {number}", **FAT} for number in range(50)]
     assert service.client.post("/labels", json={"labels": labels}).status_code == 200
     for _ in range(READERS):
@@ -89,9 +79,9 @@ def test_readers_that_never_read_hold_no_more_than_the_setting(
 
 
 def test_streams_beyond_the_setting_are_refused(
-    serve: Callable[..., HttpService], connections: list[socket.socket]
+    limited: Callable[..., HttpService], connections: list[socket.socket]
 ) -> None:
-    service = serve(held_bytes=3_500_000)
+    service = limited(held_bytes=3_500_000)
     for _ in range(3):
         connections.append(service.connect())
         connections[-1].sendall(STREAM + chunk(b'{"text": "tent"}\n'))
@@ -112,9 +102,9 @@ def test_streams_beyond_the_setting_are_refused(
 
 
 def test_a_long_line_for_which_nothing_is_left_is_refused_alone(
-    serve: Callable[..., HttpService],
+    limited: Callable[..., HttpService],
 ) -> None:
-    service = serve(held_bytes=1_100_000)
+    service = limited(held_bytes=1_100_000)
     long = b'{"text": "' + b" " * 100_000 + b'"}\n'
     answer = service.client.post(
         "/labels",
@@ -127,9 +117,9 @@ def test_a_long_line_for_which_nothing_is_left_is_refused_alone(
 
 
 def test_answers_of_streams_that_are_not_read_stop_the_stream_and_nothing_else(
-    serve: Callable[..., HttpService], connections: list[socket.socket]
+    limited: Callable[..., HttpService], connections: list[socket.socket]
 ) -> None:
-    service = serve(held_bytes=3_500_000)
+    service = limited(held_bytes=3_500_000)
     lines = chunk(b'{"text": 0}\n' * 20_000)  # each line gets an answer of 300 bytes
     for _ in range(3):
         connection = service.connect()
@@ -147,9 +137,9 @@ def test_answers_of_streams_that_are_not_read_stop_the_stream_and_nothing_else(
 
 
 def test_bodies_that_are_not_complete_count(
-    serve: Callable[..., HttpService], connections: list[socket.socket]
+    limited: Callable[..., HttpService], connections: list[socket.socket]
 ) -> None:
-    service = serve(held_bytes=3_000_000)
+    service = limited(held_bytes=3_000_000)
     head = (
         b"POST /labels HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: 2000000\r\n\r\n"
@@ -166,13 +156,11 @@ def test_bodies_that_are_not_complete_count(
     assert service.client.post("/labels", json=large).status_code == 200
 
 
-def test_a_page_ends_early_where_its_labels_are_large(serve: Callable[..., HttpService]) -> None:
-    service = serve(metadata_bytes=100_000)
+def test_a_page_ends_early_where_its_labels_are_large(limited: Callable[..., HttpService]) -> None:
+    service = limited(metadata_bytes=100_000)
     fat = {"metadata": {f"name {number}": "x" * 1_024 for number in range(64)}}
-    labels = [{"text": f"tent {number:03}", **fat} for number in range(50)]
     for start in (0, 50):
-        for label in labels:
-            label["text"] = f"tent {start + labels.index(label):03}"
+        labels = [{"text": f"tent {start + number:03}", **fat} for number in range(50)]
         assert service.client.post("/labels", json={"labels": labels}).status_code == 200
     page = service.client.get("/labels", params={"limit": 1000}).json()
     assert 50 < len(page["labels"]) < 100
