@@ -182,8 +182,7 @@ class LabelTable:
             for column in self.base_identities.places(text_identity)
             if column not in self.live and not self.is_deleted(np.array([column]))[0]
         )
-        found, of_live = next(self.identities.above((text_identity, -1)), ("", -1))
-        columns = [next(of_base, None), of_live if found == text_identity else None]
+        columns = (next(of_base, None), self.identities.first(text_identity))
         return min((column for column in columns if column is not None), default=None)
 
     def _identities_without(self, column: int) -> SortedKeys:
