@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from importlib.metadata import version as library_version
 from pathlib import Path
@@ -22,7 +22,7 @@ from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.view import View
 from service.core.prediction.predictor import QueryCache
-from service.core.types import Answer, NewLabel
+from service.core.types import Answer
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.device import open_device, segment_source
@@ -31,8 +31,7 @@ from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
-from service.engine.snapshot_file import SnapshotProgress, described
-from service.engine.writing.operations import Operation, PostLabels, RequestKey, Written
+from service.engine.writing.operations import Operation, RequestKey, Written
 from service.engine.writing.write_path import ProcessorShare, WritePath
 from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
@@ -235,10 +234,6 @@ class Engine:
         self._require_ready()
         return await self._writes.write(operation, request=request)
 
-    async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
-        """Create or replace labels; raises as `write`."""
-        return await self.write(PostLabels(items=tuple(labels)))
-
     async def snapshot(self, name: str | None) -> tuple[str, int]:
         """Write a snapshot; returns its name and the version it holds.
 
@@ -283,7 +278,28 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """Describe what is served, for GET /info; raises `NotReady`."""
-        return describe(self.view, self._admin.snapshot_progress())
+        view, progress = self.view, self._admin.snapshot_progress()
+        rows = _rows(view)
+        return {
+            "version": view.version,
+            "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
+            "bundle": manifest.as_document(view.bundle.manifest),
+            "score_kind": view.bundle.manifest.score_kind,
+            "novel_labels": "text" if view.bundle.novel is None else "irene",
+            "memory": {
+                "base_rows": rows["base"],
+                "sealed_rows": rows["sealed"],
+                "live_rows": rows["live"],
+                "dead_rows": rows["tombstone"],
+                "segments": len(view.parts) + 1,
+                "unsealed_segments": sum(1 for _ in view.all_unsealed()),
+                "labels": len(view.labels),
+                "live_labels": len(view.labels.live),
+                "items": 0 if view.items is None else len(view.items),
+                "live_bytes": view.live_bytes,
+            },
+            "snapshot": None if progress is None else progress.document(),
+        }
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
@@ -311,31 +327,6 @@ class Engine:
     def _require_ready(self) -> None:
         if self.state is not State.READY:
             raise NotReady(f"the service is {self.state.value}")
-
-
-def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
-    """Describe what is served, for GET /info."""
-    rows = _rows(view)
-    return {
-        "version": view.version,
-        "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
-        "bundle": manifest.as_document(view.bundle.manifest),
-        "score_kind": view.bundle.manifest.score_kind,
-        "novel_labels": "text" if view.bundle.novel is None else "irene",
-        "memory": {
-            "base_rows": rows["base"],
-            "sealed_rows": rows["sealed"],
-            "live_rows": rows["live"],
-            "dead_rows": rows["tombstone"],
-            "segments": sum(1 for part in view.parts) + 1,
-            "unsealed_segments": sum(1 for _ in view.all_unsealed()),
-            "labels": len(view.labels),
-            "live_labels": len(view.labels.live),
-            "items": 0 if view.items is None else len(view.items),
-            "live_bytes": view.live_bytes,
-        },
-        "snapshot": described(snapshot),
-    }
 
 
 def _rows(view: View) -> dict[str, int]:
