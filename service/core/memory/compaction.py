@@ -4,8 +4,8 @@ A full block of live rows becomes a plan of level 0. `fan_out` neighboring plans
 merged into one plan of the next level. So n blocks lie in about `fan_out * log(n)` segments, and
 each row is indexed `log(n)` times (a log-structured merge). A plan lists the rows that had no
 tombstone when it was made. Plans depend only on the order of events. So processes that have read
-the same log hold the same segments and give the same answers. Posted items are planned likewise;
-the rows of their plans are positions among all posted items.
+the same log hold the same segments and give the same answers. Posted items are planned likewise.
+The rows of their plans are positions among all posted items.
 """
 
 from __future__ import annotations
