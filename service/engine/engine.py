@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from importlib.metadata import version as library_version
 from pathlib import Path
@@ -22,7 +22,7 @@ from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.view import View
 from service.core.prediction.predictor import QueryCache
-from service.core.types import Answer
+from service.core.types import Answer, NewLabel
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.device import open_device, segment_source
@@ -31,7 +31,7 @@ from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
-from service.engine.writing.operations import Operation, RequestKey, Written
+from service.engine.writing.operations import Operation, PostLabels, RequestKey, Written
 from service.engine.writing.write_path import ProcessorShare, WritePath
 from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
@@ -233,6 +233,10 @@ class Engine:
         """
         self._require_ready()
         return await self._writes.write(operation, request=request)
+
+    async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
+        """Create or replace labels; raises as `write`."""
+        return await self.write(PostLabels(items=tuple(labels)))
 
     async def snapshot(self, name: str | None) -> tuple[str, int]:
         """Write a snapshot; returns its name and the version it holds.

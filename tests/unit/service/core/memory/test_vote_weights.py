@@ -107,7 +107,8 @@ def test_live_sealed_replayed_and_reopened_rows_answer_alike(folder: Path, tmp_p
     for other in (memory, replayed, reopened):
         assert vote_weights(other.view) == weights
         assert answers(other.view) == live
-    assert reopened.view.ownership.weights_of("hike") == replayed.view.ownership.weights_of("hike")
+    of_hike = [other.view.ownership.weights_of("hike") for other in (replayed, reopened)]
+    assert [*of_hike[0].values()] == [*of_hike[1].values()]  # the columns have new numbers
     for other in (replayed, reopened):
         other.apply([click(6, "hike", "tent", "stove")])
         assert ("hike", "tent") not in vote_weights(other.view)
