@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,14 +51,10 @@ class BundleDirectory:
         return folder
 
     def _listed(self) -> str:
-        try:
-            folders = sorted(
-                path.parent.name for path in self.folder.glob(f"*/{manifest.FILE_NAME}")
-            )
-        except OSError:  # the folder cannot be listed
-            folders = []
-        folders = sorted({*folders, self.started_with.name})
-        names = [name for name in folders if NAME.fullmatch(name)]
+        folders = {self.started_with.name}
+        with suppress(OSError):  # the folder cannot be listed
+            folders |= {path.parent.name for path in self.folder.glob(f"*/{manifest.FILE_NAME}")}
+        names = sorted(filter(NAME.fullmatch, folders))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"there are: {', '.join(names[:NAMED])}{more}"
 
@@ -77,12 +74,10 @@ class BundleDirectory:
         reload_request = UseBundle.from_event(event)
         if reload_request.configured != self.configured():
             return self.started_with
-        try:
+        with suppress(InvalidInput):  # its folder was replaced by a link that leads outside
             folder = self.path(reload_request.bundle)
             if folder.is_dir():
                 return folder
-        except InvalidInput:
-            pass  # its folder was replaced by a link that leads outside
         log.warning(
             "the bundle that was last reloaded is gone; the configured one is served",
             extra={"bundle": reload_request.bundle},

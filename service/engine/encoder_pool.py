@@ -41,9 +41,7 @@ CHUNK_ITEMS = 4
 MOST_DEATHS = 2
 # A chunk takes milliseconds, or a second if only 4 % of a core is free.
 SECONDS_A_TEXT = 0.1
-LATE_PATIENCE = (
-    0.25  # the share of a client's patience that a chunk may take in addition to its texts
-)
+LATE_PATIENCE = 0.25  # of a client's patience, which a chunk may take in addition to its texts
 MOST_LATE = 1  # late children per chunk; a client would not wait for another
 
 log = logging.getLogger("keymatch")

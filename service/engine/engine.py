@@ -31,7 +31,6 @@ from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
-from service.engine.snapshot_file import SnapshotProgress, described
 from service.engine.writing.operations import Operation, PostLabels, RequestKey, Written
 from service.engine.writing.write_path import ProcessorShare, WritePath
 from service.engine.writing.writer import Writer
@@ -283,7 +282,28 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """Describe what is served, for GET /info; raises `NotReady`."""
-        return describe(self.view, self._admin.snapshot_progress())
+        view, progress = self.view, self._admin.snapshot_progress()
+        rows = _rows(view)
+        return {
+            "version": view.version,
+            "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
+            "bundle": manifest.as_document(view.bundle.manifest),
+            "score_kind": view.bundle.manifest.score_kind,
+            "novel_labels": "text" if view.bundle.novel is None else "irene",
+            "memory": {
+                "base_rows": rows["base"],
+                "sealed_rows": rows["sealed"],
+                "live_rows": rows["live"],
+                "dead_rows": rows["tombstone"],
+                "segments": len(view.parts) + 1,
+                "unsealed_segments": sum(1 for _ in view.all_unsealed()),
+                "labels": len(view.labels),
+                "live_labels": len(view.labels.live),
+                "items": 0 if view.items is None else len(view.items),
+                "live_bytes": view.live_bytes,
+            },
+            "snapshot": None if progress is None else progress.document(),
+        }
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
@@ -311,31 +331,6 @@ class Engine:
     def _require_ready(self) -> None:
         if self.state is not State.READY:
             raise NotReady(f"the service is {self.state.value}")
-
-
-def describe(view: View, snapshot: SnapshotProgress | None) -> dict[str, Any]:
-    """Describe what is served, for GET /info."""
-    rows = _rows(view)
-    return {
-        "version": view.version,
-        "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
-        "bundle": manifest.as_document(view.bundle.manifest),
-        "score_kind": view.bundle.manifest.score_kind,
-        "novel_labels": "text" if view.bundle.novel is None else "irene",
-        "memory": {
-            "base_rows": rows["base"],
-            "sealed_rows": rows["sealed"],
-            "live_rows": rows["live"],
-            "dead_rows": rows["tombstone"],
-            "segments": sum(1 for part in view.parts) + 1,
-            "unsealed_segments": sum(1 for _ in view.all_unsealed()),
-            "labels": len(view.labels),
-            "live_labels": len(view.labels.live),
-            "items": 0 if view.items is None else len(view.items),
-            "live_bytes": view.live_bytes,
-        },
-        "snapshot": described(snapshot),
-    }
 
 
 def _rows(view: View) -> dict[str, int]:

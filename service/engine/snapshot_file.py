@@ -37,6 +37,12 @@ class SnapshotProgress:
     of_rows: int = 0
     started: float = field(default_factory=time)
 
+    def document(self) -> dict[str, Any]:
+        """Return the progress for GET /info, with the seconds since its start."""
+        document = asdict(self)
+        document["seconds"] = round(max(0.0, time() - document.pop("started")), 1)
+        return document
+
 
 class SnapshotFile:
     """The progress of the snapshot that is written to one folder."""
@@ -110,15 +116,6 @@ class SnapshotFile:
         """Remove the file; the process that writes the snapshot then cancels it."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
-
-
-def described(progress: SnapshotProgress | None) -> dict[str, Any] | None:
-    """Return a snapshot's progress for GET /info, with the seconds since its start."""
-    if progress is None:
-        return None
-    document = asdict(progress)
-    document["seconds"] = round(max(0.0, time() - document.pop("started")), 1)
-    return document
 
 
 def _content(progress: SnapshotProgress) -> bytes:

@@ -3,13 +3,12 @@
 The memory is persistent: `put` and `delete` return a new memory that shares nearly everything with
 the old one. Their time grows with the logarithm of the number of items (`persistent_sets`).
 
-Shapes: m items, d dimensions, M items in the bundle.
+Shapes: m items, d dimensions.
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +26,7 @@ from service.core.index.protocol import RowFilter, Tombstones, batches
 from service.core.items.posted_items import MemoryItem, PostedItems
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
-from service.core.types import Floats, Halves, Indices, NewItem, Rows
+from service.core.types import Floats, Halves, NewItem, Rows
 
 _PAGE_PLACES = 1_024  # places in the order of ids that are processed at once
 _BYTES_AN_ITEM = 700  # of main memory per item: its object, and its entries in the maps
@@ -60,8 +59,7 @@ class BaseItems:
 
     def find(self, item_id: str) -> int | None:
         """Return the place of the item with this id, or None."""
-        ids = self.files.ids
-        return ids.find(item_id) if isinstance(ids, TextStore) else self._place_by_id.get(item_id)
+        return self._ids.find(item_id)
 
     def find_text(self, text_identity: str, dead: Tombstones) -> int | None:
         """Return the first place, unless in `dead`, of an item whose text has this identity."""
@@ -70,13 +68,10 @@ class BaseItems:
 
     def ids_above(self, item_id: str, alive: RowFilter) -> Iterator[tuple[str, int]]:
         """Yield id and place of the `alive` items whose id is above `item_id`, ascending by id."""
-        ids, order = self.files.ids, self._order
-        if isinstance(ids, TextStore):
-            first = ids.place_above(item_id)
-        else:
-            first = bisect_right(order, item_id, key=lambda place: ids[place])
+        ids = self._ids
+        first = ids.place_above(item_id)
         for batch in batches(self.count - first, _PAGE_PLACES):
-            places = order[first + batch.start : first + batch.stop].astype(np.int64)
+            places = ids.order[first + batch.start : first + batch.stop].astype(np.int64)
             for place in places[alive.allows(places)].tolist():
                 yield ids[place], place
 
@@ -98,17 +93,11 @@ class BaseItems:
         found = places[0] >= 0
         return similarities[0][found], places[0][found]
 
-    @cached_property
-    def _order(self) -> Indices:
-        """The places [M] in ascending order of their ids."""
-        ids = self.files.ids
-        if isinstance(ids, TextStore):
-            return ids.order
-        return np.array(sorted(range(self.count), key=ids.__getitem__), np.int32)
-
-    @cached_property
-    def _place_by_id(self) -> dict[str, int]:
-        return {item_id: place for place, item_id in enumerate(self.files.ids)}
+    @property
+    def _ids(self) -> TextStore:
+        """The ids with lookup, which the items of an open bundle have."""
+        assert isinstance(self.files.ids, TextStore)
+        return self.files.ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +151,7 @@ class ItemMemory:
         """Return the first place of an item whose text has the same identity (`text_identity`)."""
         wanted = identity(text)
         place = self.base.find_text(wanted, self.base_dead)
-        return self.posted.find_text(wanted) if place is None else place
+        return self.posted.texts.first(wanted) if place is None else place
 
     def identified(self, item: NewItem) -> NewItem:
         """Return an item that is about to be put, with its id.

@@ -54,6 +54,11 @@ class SortedKeys:
         for chunk in self.chunks[number + 1 :]:
             yield from chunk
 
+    def first(self, text: str) -> int | None:
+        """Return the first place of a key with this text, or None if there is none."""
+        found, place = next(self.above((text, -1)), ("", -1))
+        return place if place >= 0 and found == text else None
+
     def _chunk_of(self, key: Key) -> int:
         """Return the number of the only chunk that may contain the key."""
         return max(0, bisect_right(self.chunks, key, key=lambda chunk: chunk[0]) - 1)

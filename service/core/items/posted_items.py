@@ -135,11 +135,6 @@ class PostedItems:
         """Return the same items without indexes, so that a search is exact."""
         return replace(self, sealed=(), tail=None) if self.sealed else self
 
-    def find_text(self, text_identity: str) -> int | None:
-        """Return the first place of an item whose text has this identity, or None."""
-        found, place = next(self.texts.above((text_identity, -1)), ("", -1))
-        return place if place >= 0 and found == text_identity else None
-
     def search(self, query: Floats, count: int) -> list[tuple[Floats, Rows]]:
         """Return, for each part, similarities and places of the items nearest to a query [1, d]."""
         found = []

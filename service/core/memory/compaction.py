@@ -5,6 +5,7 @@ merged into one plan of the next level. So n blocks lie in about `fan_out * log(
 each row is indexed `log(n)` times (a log-structured merge). A plan lists the rows that had no
 tombstone when it was made. Plans depend only on the order of events. So processes that have read
 the same log hold the same segments and give the same answers. Posted items are planned likewise.
+The rows of their plans are positions among all posted items.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.core.items.posted_items import PostedItems
 from service.core.types import Rows
 
 FAN_OUT = 4
@@ -73,20 +73,6 @@ def without_dead_rows(
         plan if len(plan.rows) < FEW_ROWS else _without_dead_rows(plan, alive_rows)
         for plan in plans
     )
-
-
-def plans_after_put(
-    plans: Sequence[SegmentPlan], posted: PostedItems, *, before: int, block: int, fan_out: int
-) -> tuple[SegmentPlan, ...]:
-    """Return the plans of posted items after a put; `before` is the number of items before it.
-
-    A put that gives a bundle's item its own text back adds no posted item. Each `block` of posted
-    items gets a plan, whose rows are positions among all posted items.
-    """
-    if posted.count == before or posted.count % block:
-        return tuple(plans)
-    full = [(posted.count - block, posted.count)]
-    return plan_merges(plans, full, alive_rows=posted.alive_rows, fan_out=fan_out)
 
 
 def _merged(neighbors: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:

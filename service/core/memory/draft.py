@@ -23,12 +23,7 @@ from service.core.changes import (
     UseBundle,
 )
 from service.core.items.fusion import fused
-from service.core.memory.compaction import (
-    FAN_OUT,
-    plan_merges,
-    plans_after_put,
-    without_dead_rows,
-)
+from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
 from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import (
     NO_WEIGHTS,
@@ -60,13 +55,13 @@ class MemoryLimits:
 class Draft:
     """Applies changes on top of a view; `view` returns the next view.
 
-    `labels`, `items` and `version` reflect all changes so far.
+    `labels`, `ownership`, `items` and `version` reflect all changes so far.
     """
 
     def __init__(self, view: View, limits: MemoryLimits) -> None:
         """Start from the content of `view`."""
         self._view, self._limits = view, limits
-        self.labels, self._ownership, self.items = view.labels, view.ownership, view.items
+        self.labels, self.ownership, self.items = view.labels, view.ownership, view.items
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
         self.version, self._item_plans = view.version, view.item_plans
         self._count_spare_deaths()
@@ -84,14 +79,6 @@ class Draft:
         if self.items is not None and self._view.items is not None:
             new_items = self.items.live_bytes - self._view.items.live_bytes
         return self._view.live_bytes + self._pending.size + new_labels + new_items
-
-    def votes_of(self, query: str) -> tuple[int, ...]:
-        """Return the columns that a posted query votes for, after all changes so far."""
-        return self._ownership.votes_of(query)
-
-    def weights_of(self, query: str) -> Weights:
-        """Return the weights of a posted query's votes that are not 1, by column."""
-        return self._ownership.weights_of(query)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in the order of the log."""
@@ -122,7 +109,7 @@ class Draft:
             self._view,
             version=self.version,
             labels=self.labels,
-            ownership=self._ownership,
+            ownership=self.ownership,
             items=self.items,
             item_plans=self._item_plans,
         )
@@ -145,13 +132,13 @@ class Draft:
         if place is None or items.text_at(place) != item.text:
             [projected] = self._projected(change.vectors[:1])
             self.items = items.put(item.id, item.text, change.vectors[0], projected)
-            self._item_plans = plans_after_put(
-                self._item_plans,
-                self.items.posted,
-                before=items.posted.count,
-                block=self._limits.seal_items,
-                fan_out=self._limits.fan_out,
-            )
+            posted, limits = self.items.posted, self._limits
+            # A bundle's item that gets its own text back is not a posted one.
+            if posted.count > items.posted.count and posted.count % limits.seal_items == 0:
+                full = [(posted.count - limits.seal_items, posted.count)]
+                self._item_plans = plan_merges(
+                    self._item_plans, full, alive_rows=posted.alive_rows, fan_out=limits.fan_out
+                )
 
     @_apply.register
     def _delete_item(self, change: DeleteItem) -> None:
@@ -185,7 +172,7 @@ class Draft:
             return
         self._tombstone_rows_of_label(label.index)
         self.labels = self.labels.delete(label)
-        self._ownership, voteless = self._ownership.without_label(label.index)
+        self.ownership, voteless = self.ownership.without_label(label.index)
         self._pending.tombstone(voteless)
         self._pending.tombstone(
             voteless_bundle_instances(self._view.bundle, self.labels, label.index)
@@ -198,7 +185,7 @@ class Draft:
         If a label is clicked again, the weight of the last click counts.
         """
         query, weight = change.instance.query, change.instance.vote_weight
-        known, weights_before = self._ownership.clicks.get(query), self.weights_of(query)
+        known, weights_before = self.ownership.clicks.get(query), self.ownership.weights_of(query)
         found = {self.labels.column(label_id) for label_id in change.instance.labels}
         columns = {column for column in found if column is not None}
         weights = {voted: old for voted, old in weights_before.items() if voted not in columns}
@@ -222,7 +209,7 @@ class Draft:
             )
         )
         click = Click(row=row, columns=votes, weights=weights or NO_WEIGHTS)
-        self._ownership = self._ownership.with_click(query, click)
+        self.ownership = self.ownership.with_click(query, click)
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
         """Append a label row for the text and an instance row for each query."""
@@ -234,7 +221,7 @@ class Draft:
             self._pending.append(NewRow(kind=kind, text=text, votes=votes, vector=vector))
             for kind, text, vector in zip(kinds, texts, vectors, strict=True)
         ]
-        self._ownership = self._ownership.with_label_rows(column, rows)
+        self.ownership = self.ownership.with_label_rows(column, rows)
 
     def _projected(self, vectors: Halves) -> Halves:
         """Return what queries read of items [m, 2, d], given their vectors [m, d]."""
@@ -254,7 +241,7 @@ class Draft:
         return fused(items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
-        self._pending.tombstone(self._ownership.rows_of_label(column, self._view.bundle))
+        self._pending.tombstone(self.ownership.rows_of_label(column, self._view.bundle))
 
 
 def _weights_of_votes(votes: Sequence[int], weights: Weights) -> Floats | None:

@@ -138,27 +138,23 @@ class LabelTable:
 
     def put(self, label: Label) -> LabelTable:
         """Return a table that holds `label` at its column, an existing one or the next."""
+        others = self._without_posted(label.index)
         return replace(
-            self,
+            others,
             columns=max(self.columns, label.index + 1),
-            live=self.live.insert(label.index, label),
+            live=others.live.insert(label.index, label),
             column_by_id=self.column_by_id.insert(label.id, label.index),
-            identities=self._identities_without(label.index).insert(
-                (identity(label.text), label.index)
-            ),
-            live_bytes=self.live_bytes + bytes_of_label(label) - self._bytes_at(label.index),
+            identities=others.identities.insert((identity(label.text), label.index)),
+            live_bytes=others.live_bytes + bytes_of_label(label),
         )
 
     def delete(self, label: Label) -> LabelTable:
         """Return a table without `label`."""
         place = int(np.searchsorted(self.deleted, label.index))
         return replace(
-            self,
-            live=self.live.discard(label.index),
+            self._without_posted(label.index),
             column_by_id=self.column_by_id.insert(label.id, _DELETED),
-            identities=self._identities_without(label.index),
             deleted=np.insert(self.deleted, place, label.index),
-            live_bytes=self.live_bytes - self._bytes_at(label.index),
         )
 
     def is_deleted(self, columns: Indices) -> Bools:
@@ -182,20 +178,20 @@ class LabelTable:
             for column in self.base_identities.places(text_identity)
             if column not in self.live and not self.is_deleted(np.array([column]))[0]
         )
-        found, of_live = next(self.identities.above((text_identity, -1)), ("", -1))
-        columns = [next(of_base, None), of_live if found == text_identity else None]
+        columns = (next(of_base, None), self.identities.first(text_identity))
         return min((column for column in columns if column is not None), default=None)
 
-    def _identities_without(self, column: int) -> SortedKeys:
-        """Return the identities of live labels, without the one at `column`."""
+    def _without_posted(self, column: int) -> LabelTable:
+        """Return the table without the label that was posted at `column`, if there is one."""
         label = self.live.get(column)
         if label is None:
-            return self.identities
-        return self.identities.discard((identity(label.text), column))
-
-    def _bytes_at(self, column: int) -> int:
-        label = self.live.get(column)
-        return 0 if label is None else bytes_of_label(label)
+            return self
+        return replace(
+            self,
+            live=self.live.remove(column),
+            identities=self.identities.discard((identity(label.text), column)),
+            live_bytes=self.live_bytes - bytes_of_label(label),
+        )
 
     @cached_property
     def _live_ids(self) -> list[str]:

@@ -424,8 +424,9 @@ def seal(
     tombstone. No part may reach beyond the plan. Raises `ValueError` if a row of the plan is in
     none of `parts`.
     """
-    of_part = [(part, _within(part, plan.rows)) for part in parts]
-    pieces = [(part, rows) for part, rows in of_part if len(rows)]
+    pieces = [
+        (part, plan.rows[(plan.rows >= part.first) & (plan.rows < part.stop)]) for part in parts
+    ]
     if sum(len(rows) for _, rows in pieces) != len(plan.rows):
         raise ValueError("the parts do not hold all rows of the plan")
     votes = [part.votes(rows) for part, rows in pieces]
@@ -459,10 +460,6 @@ def seal(
         ),
     )
     return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
-
-
-def _within(part: Part, rows: Rows) -> Rows:
-    return rows[(rows >= part.first) & (rows < part.stop)]
 
 
 def _joined(pieces: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:

@@ -17,7 +17,7 @@ from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
 from service.core.memory.view import View
-from service.core.types import Indices, Label, Rows
+from service.core.types import Indices, Label
 
 
 def write_snapshot(
@@ -41,8 +41,12 @@ def write_snapshot(
 
 def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     """Return the content of a view as the content of a bundle."""
-    rows, columns = view.alive_rows(), _columns(view)
+    rows, columns = view.alive_rows(), np.arange(view.labels.columns, dtype=np.int32)
+    columns = columns[~view.labels.is_deleted(columns)]
     instances = rows[view.is_instance(rows)]
+    label_rows = [
+        view.ownership.rows_of_label(column, view.bundle)[0] for column in columns.tolist()
+    ]
     votes, counts, weights = view.weighted_votes(instances)
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
@@ -51,7 +55,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     content = BundleContent.like(
         view.bundle,
         name=name,
-        keys=view.vectors(np.concatenate([instances, _label_rows(view, columns)])),
+        keys=view.vectors(np.concatenate([instances, np.array(label_rows, np.int64)])),
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         indices=new_column[votes],
         instance_texts=[view.text(row) for row in instances.tolist()],
@@ -70,19 +74,6 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         log=log,
         novel=_novel(view, new_column),
         items=None if view.items is None else view.items.as_files(),
-    )
-
-
-def _columns(view: View) -> Indices:
-    """Return the columns of all labels that are not deleted, ascending."""
-    columns = np.arange(view.labels.columns, dtype=np.int32)
-    return columns[~view.labels.is_deleted(columns)]
-
-
-def _label_rows(view: View, columns: Indices) -> Rows:
-    return np.array(
-        [view.ownership.rows_of_label(column, view.bundle)[0] for column in columns.tolist()],
-        np.int64,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
-from itertools import islice
+from itertools import compress, islice
 from time import monotonic
 from typing import Any, Protocol
 
@@ -72,17 +72,16 @@ def to_document(written: Written) -> Mapping[str, Any]:
 
 def from_document(version: int, document: Mapping[str, Any]) -> Written:
     """Return the result from the document that `to_document` made of it."""
-
-    def neighbour(id: str, text: str, similarity: float) -> Neighbour:
-        return Neighbour(id=id, text=text, similarity=similarity)
-
     return Written(
         version=version,
         labels=tuple(
             WrittenLabel(
                 id=label_id,
                 status=status,
-                neighbours=tuple(neighbour(*each) for each in neighbours),
+                neighbours=tuple(
+                    Neighbour(id=near, text=text, similarity=similarity)
+                    for near, text, similarity in neighbours
+                ),
             )
             for label_id, status, neighbours in document["labels"]
         ),
@@ -252,8 +251,8 @@ class PostInstances:
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
         """Return whether the query already votes for all these labels with this click's weight."""
-        voted, weights = draft.votes_of(instance.query), draft.weights_of(instance.query)
-        weight = instance.vote_weight
+        ownership, weight = draft.ownership, instance.vote_weight
+        voted, weights = ownership.votes_of(instance.query), ownership.weights_of(instance.query)
         columns = map(draft.labels.column, instance.labels)
         return all(
             column in voted and weights.get(column, 1.0) == weight
@@ -299,17 +298,9 @@ def without_unknown(
     known: list[NewInstance] = []
     left_out: list[LeftOut] = []
     for place, instance in enumerate(instances):
-        unknown = [
-            position
-            for position, label_id in enumerate(instance.labels)
-            if table.column(label_id) is None
-        ]
-        left_out += [(place, position) for position in unknown]
-        if unknown:
-            labels = enumerate(instance.labels)
-            left = tuple(label_id for position, label_id in labels if position not in unknown)
-            instance = replace(instance, labels=left)
-        known.append(instance)
+        exists = [table.column(label_id) is not None for label_id in instance.labels]
+        left_out += [(place, position) for position, found in enumerate(exists) if not found]
+        known.append(replace(instance, labels=tuple(compress(instance.labels, exists))))
     return tuple(known), tuple(left_out)
 
 

@@ -82,22 +82,6 @@ def test_items_put_before_are_there_again_with_a_bundle_that_takes_them(
     assert seen(service) == before
 
 
-def test_a_snapshot_of_the_bundle_without_items_does_not_take_them_from_the_log(
-    service: LocalService, shelf: Path, tmp_path: Path
-) -> None:
-    put_and_delete(service)
-    before = seen(service)
-    reload(service, "plain")
-    assert service.post("/admin/snapshot", {"bundle": "plain-2"}).status_code == 200
-    reload(service, "plain-2")
-    reload(service, "with-items")
-    assert seen(service) == before
-    service.engine.close()
-    with local_service(shelf / "plain", tmp_path / "state") as restarted:
-        # Reloads in the log are ignored if the service starts with another bundle.
-        assert_problem(restarted.get("/items"), 422, field="items")
-
-
 def test_a_log_is_not_cut_by_a_snapshot_that_holds_no_items(
     service: LocalService, shelf: Path, tmp_path: Path
 ) -> None:
@@ -125,11 +109,16 @@ def test_a_log_is_not_cut_by_a_snapshot_that_holds_no_items(
     )  # fmt: skip
     assert written.returncode == 0, written.stderr
     reload(service, "held")
+    checked = run("service", "log", "--state", state, "--check")
+    assert "intact, 7 events, 1 to 7" in checked.stdout
+    assert "item.put 1, item.delete 1" in checked.stdout
     cut = run("service", "log", "--state", state, "--compact", shelf / "held")
-    assert cut.returncode == 0, cut.stderr
+    assert "6 events were cut, 1 are kept" in cut.stdout, cut.stderr
+    assert service.post("/items", {"items": [SLEEP]}).json()["items"][0]["status"] == "unchanged"
     service.engine.close()
     with local_service(shelf / "with-items", state) as restarted:
         assert restarted.get("/info").json()["bundle"]["name"] == "held"
+        assert ids(restarted) == ["camp", "light", "sleep", "water"]
         assert seen(restarted) == before
 
 
@@ -144,28 +133,7 @@ def test_items_are_cut_where_that_is_wanted(
     cut = run("service", "log", *arguments)
     assert cut.returncode == 0, cut.stderr
     assert "3 events were cut, 1 are kept" in cut.stdout
-
-
-def test_a_log_with_items_is_checked_and_cut_by_a_snapshot_that_holds_them(
-    service: LocalService, shelf: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "state"
-    put_and_delete(service)
-    assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 2
-    service.post("/items", {"items": [{"id": "late", "text": "late at night"}]})
-    reload(service, "held")
-    assert ids(service) == ["camp", "late", "light", "sleep", "water"]
-    before = seen(service)
-
-    checked = run("service", "log", "--state", state, "--check")
-    assert "intact, 4 events, 1 to 4" in checked.stdout
-    assert "item.put 2, item.delete 1" in checked.stdout
-    ended = run("service", "log", "--state", state, "--compact", shelf / "held")
-    assert "2 events were cut, 2 are kept" in ended.stdout, ended.stderr
-    assert service.post("/items", {"items": [SLEEP]}).json()["items"][0]["status"] == "unchanged"
     service.engine.close()
-
-    with local_service(shelf / "with-items", state) as restarted:
-        assert restarted.get("/info").json()["bundle"]["name"] == "held"
-        assert ids(restarted) == ["camp", "late", "light", "sleep", "water"]
-        assert seen(restarted) == before
+    with local_service(shelf / "plain", tmp_path / "state") as restarted:
+        # Reloads in the log are ignored if the service starts with another bundle.
+        assert_problem(restarted.get("/items"), 422, field="items")

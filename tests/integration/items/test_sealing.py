@@ -1,11 +1,8 @@
 """Posted items are sealed while the service runs; a restart and a snapshot hold the same items."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from service.bulk.memory import find_log, open_memory
 from service.settings import EngineSettings
@@ -13,21 +10,9 @@ from tests.support.serving import LocalService, local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
 
-POSTED = 19  # in blocks of 2: segments of 16 and 2 items, and 1 live item
+POSTED = 19  # in blocks of 2: segments of 8, 8 and 2 items, and 1 live item
 SETTINGS = {"seal_items": 2}
 QUERIES = ["somewhere to sleep", "item 7", "lamp"]
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    make_bundle(tmp_path / "shelf" / "with-items", items=ITEMS)
-    return tmp_path / "shelf"
-
-
-@pytest.fixture
-def service(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
-    with local_service(shelf / "with-items", tmp_path / "state", **SETTINGS) as served:
-        yield served
 
 
 def put(service: LocalService, first: int, stop: int) -> None:
@@ -53,26 +38,32 @@ def answers(service: LocalService) -> list[Any]:
     return [service.post("/predict", body).json()["results"], service.get("/items").json()]
 
 
-def test_posted_items_are_sealed_and_kept(
-    service: LocalService, shelf: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "state"
-    put(service, 0, 1)
-    assert kinds(service) == {"base": 4, "sealed": 0, "live": 1, "tombstone": 0}
-    put(service, 1, POSTED)
-    all_sealed(service)
-    assert kinds(service) == {"base": 4, "sealed": 18, "live": 1, "tombstone": 0}
-    assert service.request("DELETE", "/items/n7").status_code == 200
-    put(service, 3, 4)  # the same item again
-    service.post("/items", {"items": [{"id": "n4", "text": "somewhere to sleep"}]})
-    all_sealed(service)
-    assert kinds(service) == {"base": 4, "sealed": 20, "live": 0, "tombstone": 2}
-    before = answers(service)
-    [sleep, *_], _ = before
-    assert "n4" in [item["id"] for item in sleep["items"]]
-    assert service.post("/admin/snapshot", {"bundle": "held"}).status_code == 200
-    built = sorted(path.parent.name for path in (state / "segments").glob("*/segment.index"))
-    service.engine.close()
+def test_posted_items_are_sealed_and_kept(tmp_path: Path) -> None:
+    shelf, state = tmp_path / "shelf", tmp_path / "state"
+    make_bundle(shelf / "with-items", items=ITEMS)
+    with local_service(shelf / "with-items", state, **SETTINGS) as service:
+        put(service, 0, 1)
+        assert kinds(service) == {"base": 4, "sealed": 0, "live": 1, "tombstone": 0}
+        put(service, 1, POSTED)
+        all_sealed(service)
+        assert kinds(service) == {"base": 4, "sealed": 18, "live": 1, "tombstone": 0}
+        assert service.request("DELETE", "/items/n7").status_code == 200
+        put(service, 3, 4)  # the same item again
+        service.post("/items", {"items": [{"id": "n4", "text": "somewhere to sleep"}]})
+        all_sealed(service)
+        assert kinds(service) == {"base": 4, "sealed": 20, "live": 0, "tombstone": 2}
+        before = answers(service)
+        [sleep, *_], _ = before
+        assert "n4" in [item["id"] for item in sleep["items"]]
+        assert service.post("/admin/snapshot", {"bundle": "held"}).status_code == 200
+        built = sorted(path.parent.name for path in (state / "segments").glob("*/segment.index"))
+
+    # Answers for a file come from the same indexes.
+    settings = EngineSettings(threads=1, **SETTINGS)
+    place = find_log(str(state), shelf / "with-items")
+    opened = open_memory(shelf / "with-items", place, settings, until=place.newest)
+    items = opened.memory.view.items
+    assert items is not None and items.posted.sealed_count == 20
 
     with local_service(shelf / "with-items", state, **SETTINGS) as restarted:
         all_sealed(restarted)
@@ -86,16 +77,3 @@ def test_posted_items_are_sealed_and_kept(
         assert kinds(restarted) == {"base": 22, "sealed": 2, "live": 1, "tombstone": 0}
         held = [item["id"] for item in restarted.get("/items").json()["items"]]
         assert {"n40", "n41", "n42", "n4"} <= set(held) and "n7" not in held
-
-
-def test_answers_for_a_file_come_from_the_same_indexes(
-    service: LocalService, shelf: Path, tmp_path: Path
-) -> None:
-    put(service, 0, 5)
-    all_sealed(service)
-    service.engine.close()
-    bundle, settings = shelf / "with-items", EngineSettings(threads=1, **SETTINGS)
-    place = find_log(str(tmp_path / "state"), bundle)
-    items = open_memory(bundle, place, settings, until=place.newest).memory.view.items
-    assert items is not None
-    assert [(part.first, part.stop) for part in items.posted.sealed] == [(0, 2), (2, 4)]

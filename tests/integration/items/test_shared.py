@@ -1,7 +1,5 @@
 """Items posted to one process are used by all others, from the version of the post on."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,6 @@ TRIES = 12  # enough that both workers answer some
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_bundle(tmp_path_factory.mktemp("items") / "with-items", items=ITEMS)
-
-
-@pytest.fixture
-def replicas(bundle: Path, postgres_url: str, tmp_path: Path) -> Iterator[list[ServerProcess]]:
-    """Two processes that share only a log in PostgreSQL."""
-    with ExitStack() as running:
-        yield [
-            running.enter_context(server_process(bundle, postgres_url, tmp_path / f"stderr-{name}"))
-            for name in ("one", "other")
-        ]
 
 
 def put(server: ServerProcess, *items: dict[str, str]) -> int:
@@ -74,17 +62,22 @@ def test_every_worker_attends_to_what_another_has_taken(bundle: Path, tmp_path: 
         assert {memory(server, version)["items"] for _ in range(TRIES)} == {4}
 
 
-def test_replicas_attend_to_the_same_items(replicas: list[ServerProcess]) -> None:
-    one, other = replicas
-    put(one, SLEEP, {"id": "camp", "text": "camping at night"})
-    delete(other, "feet")
-    version = put(other, {"id": "rain", "text": "dry in the rain"})
-    clicked = {"instances": [{"query": "nap", "labels": ["tent"]}]}
-    version = int(one.client.post("/instances", json=clicked).json()["version"])
-    for items in (None, [], ["sleep"], ["rain", "camp"]):
-        answers = [predict(server, version, items).json() for server in replicas]
-        assert answers[0]["results"] == answers[1]["results"]
-    assert memory(one, version) == memory(other, version)
-    pages = [server.client.get("/items").json() for server in replicas]
-    assert pages[0] == pages[1]
-    assert [item["id"] for item in pages[0]["items"]] == ["camp", "light", "rain", "sleep", "water"]
+def test_replicas_attend_to_the_same_items(bundle: Path, postgres_url: str, tmp_path: Path) -> None:
+    """The replicas are two processes that share only a log in PostgreSQL."""
+    with (
+        server_process(bundle, postgres_url, tmp_path / "stderr-one") as one,
+        server_process(bundle, postgres_url, tmp_path / "stderr-other") as other,
+    ):
+        put(one, SLEEP, {"id": "camp", "text": "camping at night"})
+        delete(other, "feet")
+        version = put(other, {"id": "rain", "text": "dry in the rain"})
+        clicked = {"instances": [{"query": "nap", "labels": ["tent"]}]}
+        version = int(one.client.post("/instances", json=clicked).json()["version"])
+        for items in (None, [], ["sleep"], ["rain", "camp"]):
+            answers = [predict(server, version, items).json() for server in (one, other)]
+            assert answers[0]["results"] == answers[1]["results"]
+        assert memory(one, version) == memory(other, version)
+        pages = [server.client.get("/items").json() for server in (one, other)]
+        assert pages[0] == pages[1]
+        ids = [item["id"] for item in pages[0]["items"]]
+        assert ids == ["camp", "light", "rain", "sleep", "water"]

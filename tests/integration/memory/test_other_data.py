@@ -27,12 +27,13 @@ def shelf(tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.fixture
-def goods(shelf: Path, tmp_path: Path) -> Iterator[LocalService]:
-    """A service of the bundle `goods` that has learned a label and clicks."""
-    with local_service(shelf / "goods", tmp_path / "state") as service:
+@pytest.fixture(scope="module")
+def state(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The state of a running service of `goods` that has learned a label and clicks."""
+    state = tmp_path_factory.mktemp("goods") / "state"
+    with local_service(shelf / "goods", state) as service:
         learn(service)
-        yield service
+        yield state
 
 
 def learn(service: LocalService) -> None:
@@ -45,9 +46,9 @@ def learn(service: LocalService) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_start_on_a_state_of_other_data_is_refused(
-    goods: LocalService, shelf: Path, tmp_path: Path, workers: str
+    state: Path, shelf: Path, workers: str
 ) -> None:
-    places = ("--bundle", shelf / "tools", "--state", tmp_path / "state")
+    places = ("--bundle", shelf / "tools", "--state", state)
     said = complaint(run("service", "serve", *places, "--port", "0", "--workers", workers))
     assert said.startswith(SAID)
     assert "'boots', 'lamp', 'stove'" in said
@@ -55,10 +56,10 @@ def test_a_start_on_a_state_of_other_data_is_refused(
 
 
 def test_a_snapshot_of_other_data_is_refused_unless_it_is_allowed(
-    goods: LocalService, shelf: Path, tmp_path: Path
+    state: Path, shelf: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "new"
-    places = ("--bundle", shelf / "tools", "--state", tmp_path / "state", "--out", out)
+    places = ("--bundle", shelf / "tools", "--state", state, "--out", out)
     assert complaint(run("service", "snapshot", *places)).startswith(SAID)
     assert not out.exists()
     allowed = run("service", "snapshot", *places, "--other-data")
@@ -66,17 +67,15 @@ def test_a_snapshot_of_other_data_is_refused_unless_it_is_allowed(
     assert "3 clicks lose votes" in allowed.stderr
 
 
-def test_a_start_may_be_allowed(
-    goods: LocalService, shelf: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_may_be_allowed(state: Path, shelf: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "keymatch"):
-        with local_service(shelf / "tools", tmp_path / "state", other_data=True) as tools:
+        with local_service(shelf / "tools", state, other_data=True) as tools:
             assert tools.get("/labels/kayak").json()["clicked"]["total"] == 1
             assert tools.get("/labels/tent").json()["clicked"]["total"] == 1
             assert tools.get("/labels/boots").status_code == 404
             assert tools.post("/admin/snapshot", {"bundle": "both"}).status_code == 200
     assert [text for text in caplog.messages if "3 clicks lose votes" in text]
-    with local_service(shelf / "both", tmp_path / "state") as both:
+    with local_service(shelf / "both", state) as both:
         assert both.get("/labels/kayak").status_code == 200
 
 

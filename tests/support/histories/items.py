@@ -3,7 +3,7 @@ predicted query with the items of the view."""
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 
 from service.core.changes import DeleteItem
 from service.core.memory.view import View
@@ -31,18 +31,15 @@ class ItemHistories(Histories):
     def new_oracle(self) -> Oracle:
         oracle = super().new_oracle()
         oracle.items = OracleItems(ENCODER, attended=2, texts=dict(ITEMS))
-        self.kept_items: list[tuple[View, dict[str, str]]] = []
         return oracle
 
-    def keep(self) -> None:
-        super().keep()
-        self.kept_items.append((self.memory.view, dict(self.items.texts)))
+    def expected(self) -> list[object]:
+        return [*super().expected(), dict(self.items.texts), len(self.items.texts)]
 
-    def teardown(self) -> None:
-        """Check that no view and none of its items have changed."""
-        super().teardown()
-        for view, expected in self.kept_items:
-            assert texts_of(view) == expected
+    def held(self, view: View) -> list[object]:
+        assert view.items is not None
+        texts = {item.id: item.text for item in view.items.page(size=ALL)}
+        return [*super().held(view), texts, len(view.items)]
 
     @rule(item_id=item_ids, text=words)
     def put_item(self, item_id: str, text: str) -> None:
@@ -72,13 +69,6 @@ class ItemHistories(Histories):
         assert answers(self.memory.view) == before
         self.keep()
 
-    @rule(batch=st.integers(min_value=1, max_value=9), data=st.data())
-    def restart(self, batch: int, data: st.DataObject) -> None:
-        """After a restart the plans hold the same items, however changes are grouped and sealed."""
-        before = plans_of_items(self.memory.view)
-        super().restart(batch, data)
-        assert plans_of_items(self.memory.view) == before
-
     @precondition(lambda self: self.items.texts)
     @rule(data=st.data())
     def predict_with_given_items(self, data: st.DataObject) -> None:
@@ -91,20 +81,3 @@ class ItemHistories(Histories):
         dense = self.oracle.scores(QUERIES[0], tau=TAU, memorization=0.3, items=named)
         for keyword in answer.keywords:
             assert keyword.score == pytest.approx(dense[keyword.id], abs=1e-5)
-
-    @invariant()
-    def the_newest_view_has_the_oracles_items(self) -> None:
-        view, expected = self.kept_items[-1]
-        assert texts_of(view) == expected
-        assert view.items is not None
-        assert len(view.items) == len(expected)
-
-
-def plans_of_items(view: View) -> list[tuple[int, int, int, list[int]]]:
-    return [(plan.first, plan.stop, plan.level, plan.rows.tolist()) for plan in view.item_plans]
-
-
-def texts_of(view: View) -> dict[str, str]:
-    """Map the ids of all items to their texts."""
-    assert view.items is not None
-    return {item.id: item.text for item in view.items.page(size=ALL)}

@@ -13,6 +13,8 @@ from service.core.bundle import item_files
 from service.core.bundle.item_files import FUSE, PROJECT, ItemFiles
 from service.core.bundle.manifest import ItemFacts
 from service.core.encoding.encoder import Encoder, encode
+from service.core.files import text_store
+from service.core.files.text_store import TextStore
 from service.core.types import Halves, Role
 from tests.support.tiny.encoder import DIMENSION
 from tests.support.tiny.graphs import graph_of
@@ -47,10 +49,11 @@ def item_files_of(
 ) -> ItemFiles:
     """Return the files of items whose values equal their keys [M, d]; `folder` has the graphs."""
     write_fusion(folder, dimension=keys.shape[1])
+    text_store.write(folder / "ids", ids, lookup=True)
     facts = ItemFacts(items=len(ids), attended=attended, fingerprint="")
     return ItemFiles(
         facts=item_files.with_fingerprint(facts, folder),
-        ids=ids,
+        ids=TextStore(folder / "ids", lookup=True),
         texts=texts,
         keys=keys,
         projected=np.stack([keys, keys], axis=1),

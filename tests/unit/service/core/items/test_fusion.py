@@ -23,17 +23,6 @@ def fusion(memory: ItemMemory) -> OnnxFusion:
     return OnnxFusion(memory.base.files.fusion)
 
 
-def test_a_query_attends_to_the_nearest_items(memory: ItemMemory, fusion: OnnxFusion) -> None:
-    queries = units(3, seed=2)
-    result = fused(memory, fusion, queries)
-    keys = memory.base.files.keys.astype(np.float32)
-    for row, query in enumerate(queries):
-        best = np.argsort(-(keys @ query))[:2]
-        assert result.places[row].tolist() == best.tolist()
-        expected = query + keys[best].sum(axis=0)
-        assert result.vectors[row] == pytest.approx(expected / np.linalg.norm(expected), abs=1e-5)
-
-
 def test_other_queries_do_not_change_a_query(memory: ItemMemory, fusion: OnnxFusion) -> None:
     queries = units(9, seed=3)
     together = fused(memory, fusion, queries)
@@ -41,13 +30,6 @@ def test_other_queries_do_not_change_a_query(memory: ItemMemory, fusion: OnnxFus
         alone = fused(memory, fusion, queries[row : row + 1])
         assert np.array_equal(alone.vectors[0], together.vectors[row])
         assert np.array_equal(alone.similarities[0], together.similarities[row])
-
-
-def test_given_items_take_the_place_of_the_nearest(memory: ItemMemory, fusion: OnnxFusion) -> None:
-    queries = units(2, seed=4)
-    result = fused(memory, fusion, queries, [np.array([7, 3, 5]), np.zeros(0, np.int64)])
-    assert result.places[0].tolist() == [7, 3, 5]
-    assert np.array_equal(result.vectors[1], queries[1])
 
 
 def test_without_items_or_queries_nothing_changes(tmp_path: Path) -> None:

@@ -65,19 +65,16 @@ def test_many_items_get_an_index_whose_recall_is_measured(bundle: Bundle) -> Non
     assert INDEX in manifest["files"]
 
 
-def test_few_items_have_none(tmp_path: Path) -> None:
-    few = bundle_of(tmp_path, content.INDEXED_ITEMS - 1)
-    assert files_of(few).index is None
-    assert not (few.folder / INDEX).exists()
-
-
-def test_a_graph_that_misses_too_much_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("items", "recall"), [(content.INDEXED_ITEMS - 1, ITEM_RECALL), (len(ITEMS), 1.01)]
+)
+def test_few_items_have_none_and_a_graph_that_misses_too_much_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, items: int, recall: float
 ) -> None:
-    monkeypatch.setattr(content, "ITEM_RECALL", 1.01)
-    missed = bundle_of(tmp_path, len(ITEMS))
-    assert files_of(missed).index is None
-    assert not (missed.folder / INDEX).exists()
+    monkeypatch.setattr(content, "ITEM_RECALL", recall)
+    without = bundle_of(tmp_path, items)
+    assert files_of(without).index is None
+    assert not (without.folder / INDEX).exists()
 
 
 def changed(memory: ItemMemory) -> ItemMemory:
@@ -116,17 +113,11 @@ def test_puts_and_deletes_count_at_once(indexed: ItemMemory) -> None:
     left = [memory.id_at(place) for place in memory.nearest(query, 10)[1]]
     assert not set(left) & set(nearest[:40])
     assert left[0] == "mine"
-    assert [indexed.id_at(place) for place in indexed.nearest(query, 50)[1]] == nearest
-
-
-def test_all_deleted_and_one_left(indexed: ItemMemory) -> None:
-    memory = indexed
     for item_id in list(ITEMS)[1:]:
         memory = memory.delete(item_id)
-    query = units(1, DIMENSION, seed=11)
-    assert [memory.id_at(place) for place in memory.nearest(query, 3)[1]] == ["item 0"]
-    assert not len(memory.delete("item 0").nearest(query, 3)[1])
-    assert [item.id for item in memory.page(size=5)] == ["item 0"]
+    assert [memory.id_at(place) for place in memory.nearest(query, 3)[1]] == ["mine", "item 0"]
+    assert len(memory.delete("item 0").delete("mine").nearest(query, 3)[1]) == 0
+    assert [indexed.id_at(place) for place in indexed.nearest(query, 50)[1]] == nearest
 
 
 def test_pages_walk_through_all_items_in_order_of_id(indexed: ItemMemory) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from service.core.items.item_memory import ItemMemory
-from service.core.page_cursor import PageCursor
 from service.core.text_identity import identity
 from service.core.types import NewItem
 from tests.support.tiny.items import item_files_of, with_projected
@@ -45,13 +44,18 @@ def test_the_nearest_descend(memory: ItemMemory) -> None:
     assert similarities.tolist() == [1.0, 0.5, 0.0]
 
 
-def test_a_posted_item_is_found_and_the_old_memory_does_not_change(memory: ItemMemory) -> None:
-    larger = memory.put("d", "fourth thing", *with_projected(unit(3)))
-    assert nearest_ids(larger, unit(3), 1) == ["d"]
-    assert larger.find_text("Fourth Thing") == larger.find("d") == 3
-    assert (len(memory), len(larger)) == (3, 4)
-    assert memory.find("d") is None
-    assert "d" not in nearest_ids(memory, unit(3), 4)
+def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
+    changed = memory.put("a", "another thing", *with_projected(unit(5)))
+    assert nearest_ids(changed, unit(5), 1) == ["a"]
+    assert changed.find_text("first thing") is None
+    read = changed.projected(np.array([1, 3]))
+    assert np.array_equal(read, [with_projected(unit(place))[1] for place in (1, 5)])
+    for number in range(300):
+        changed = changed.put("a", f"version {number}", *with_projected(unit(0)))
+    assert nearest_ids(changed, unit(0), 9) == ["a", "b", "c"]
+    assert (len(changed), changed.dead) == (3, 301)
+    smaller = changed.delete("a")
+    assert smaller.delete("a") is smaller
 
 
 def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemory) -> None:
@@ -62,25 +66,6 @@ def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemo
         memory = memory.delete(item_id)
     assert memory.find_text("second thing") is None
     assert memory.find_text("Third Thing") == 2
-
-
-def test_an_item_posted_again_replaces_the_bundles(memory: ItemMemory) -> None:
-    changed = memory.put("a", "another thing", *with_projected(unit(5)))
-    assert nearest_ids(changed, unit(5), 1) == ["a"]
-    assert len(changed) == 3
-    assert changed.find_text("first thing") is None
-    assert [item.text for item in changed.page(size=1)] == ["another thing"]
-    read = changed.projected(np.array([1, 3]))
-    assert np.array_equal(read, [with_projected(unit(place))[1] for place in (1, 5)])
-
-
-def test_a_deleted_item_is_gone_until_it_is_posted_again(memory: ItemMemory) -> None:
-    smaller = memory.delete("b")
-    assert smaller.find("b") is None
-    assert smaller.delete("b") is smaller
-    assert nearest_ids(smaller, unit(1), 3) == ["a", "c"]
-    again = smaller.put("b", "second thing", *with_projected(unit(1)))
-    assert nearest_ids(again, unit(1), 1) == ["b"]
 
 
 def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: Path) -> None:
@@ -99,36 +84,6 @@ def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: P
         assert np.array_equal(again.as_files().projected, learned.projected)
         gone = again.delete("b")
         assert gone.find("b") is None and "b" not in nearest_ids(gone, unit(1), 3)
-
-
-def test_many_posted_items_are_all_kept(memory: ItemMemory) -> None:
-    for number in range(200):
-        memory = memory.put(f"n{number:03}", f"number {number}", *with_projected(unit(number % 8)))
-    assert len(memory) == 203
-    assert memory.text_at(memory.find("n150") or 0) == "number 150"
-    assert np.array_equal(memory.keys(np.array([3 + 13])), [unit(13 % 8)])
-
-
-def test_items_that_are_replaced_again_and_again_are_never_returned_twice(
-    memory: ItemMemory,
-) -> None:
-    for number in range(300):
-        memory = memory.put("a", f"version {number}", *with_projected(unit(0)))
-        memory = memory.put("d", f"{number}", *with_projected(unit(0)))
-    assert nearest_ids(memory, unit(0), 9) == ["a", "d", "b", "c"]
-    assert (len(memory), memory.dead) == (4, 1 + 2 * 299)
-    assert [item.text for item in memory.page(size=9)] == [
-        "version 299",
-        "second thing",
-        "third thing",
-        "299",
-    ]
-
-
-def test_a_page_follows_the_ids(memory: ItemMemory) -> None:
-    memory = memory.put("bb", "between", *with_projected(unit(4))).delete("a")
-    assert [item.id for item in memory.page(size=2)] == ["b", "bb"]
-    assert [item.id for item in memory.page(after=PageCursor.behind("bb"), size=2)] == ["c"]
 
 
 def test_a_text_without_id_belongs_to_the_item_with_this_text(memory: ItemMemory) -> None:

@@ -79,6 +79,8 @@ def assert_found_as_scanned(items: ItemMemory, *, recall: float = 0.98) -> None:
 
 def test_sealed_items_are_found_as_scanned_ones(memory: KnowledgeMemory, tmp_path: Path) -> None:
     before = memory.view
+    *_, last = before.unsealed_item_plans()
+    assert not memory.attach_items(last, None)  # it waits for those before it
     seal_items(memory, tmp_path)
     assert sealed_positions(memory) == [(0, 4 * BLOCK), (4 * BLOCK, 5 * BLOCK)]
     assert_found_as_scanned(items_of(memory))
@@ -134,21 +136,6 @@ def test_an_index_of_a_plan_that_was_replaced_is_not_taken(bundle: Bundle, tmp_p
     assert sealed_positions(memory) == []
     seal_items(memory, tmp_path)
     assert sealed_positions(memory) == [(0, 4)]
-
-
-def test_an_index_waits_for_those_before_it(memory: KnowledgeMemory) -> None:
-    *_, last = memory.view.unsealed_item_plans()
-    assert not memory.attach_items(last, None)
-
-
-def test_items_that_all_died_need_no_index(bundle: Bundle, tmp_path: Path) -> None:
-    memory = KnowledgeMemory(bundle, MemoryLimits(seal_items=2, fan_out=2))
-    memory.apply([put(1, 1), DeleteItem(sequence=2, id="new 1"), put(3, 2)])
-    memory.apply([DeleteItem(sequence=4, id="new 2"), put(5, 3), put(6, 4)])
-    seal_items(memory, tmp_path)
-    memory.apply([put(7, 5)])
-    assert_found_as_scanned(items_of(memory), recall=1.0)
-    assert len(items_of(memory)) == len(ITEMS) + 3
 
 
 def test_posted_queries_get_the_same_keys_with_and_without_indexes(

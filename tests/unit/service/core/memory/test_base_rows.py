@@ -10,7 +10,7 @@ from service.core.changes import DeleteLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.part import REGION_ROWS, BaseRows
 from service.core.types import RowKind
-from tests.support.changes import build, delete
+from tests.support.changes import build, delete, seal
 from tests.support.tiny.bundles import Catalogue, make_bundle
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.views import alive_rows
@@ -24,6 +24,10 @@ def deletions(first: int, stop: int) -> list[DeleteLabel]:
 
 def test_a_graph_is_planned_when_too_many_rows_are_dead(trigram_bundle: Bundle) -> None:
     """The plan depends on the log alone, not on how changes are grouped into commits."""
+    memory = KnowledgeMemory(trigram_bundle)
+    memory.apply(deletions(0, 3))
+    assert memory.view.base.dead_rows == 7  # half of all rows: not too many
+    assert memory.view.unbuilt_base_plan() is None
     for cuts in ([5], [1, 5], [2, 4, 5], [1, 2, 3, 4, 5]):
         memory = KnowledgeMemory(trigram_bundle)
         for first, stop in zip([0, *cuts], cuts, strict=False):
@@ -33,22 +37,14 @@ def test_a_graph_is_planned_when_too_many_rows_are_dead(trigram_bundle: Bundle) 
         assert plan.rows.tolist() == [4, 5, 6, 9, 12]
 
 
-def test_fewer_dead_rows_need_no_other_graph(trigram_bundle: Bundle) -> None:
-    memory = KnowledgeMemory(trigram_bundle)
-    memory.apply(deletions(0, 3))
-    assert memory.view.base.dead_rows == 7
-    assert memory.view.unbuilt_base_plan() is None
-
-
 @pytest.mark.parametrize("kind", [None, *RowKind])
 def test_another_graph_finds_what_an_exact_scan_finds(
     trigram_bundle: Bundle, tmp_path: Path, kind: RowKind | None
 ) -> None:
     memory = KnowledgeMemory(trigram_bundle)
     memory.apply(deletions(0, 4))
-    plan = memory.view.unbuilt_base_plan()
-    assert plan is not None
-    assert memory.attach_base(plan, build(memory.view, plan, tmp_path))
+    assert memory.view.unbuilt_base_plan() is not None
+    seal(memory, tmp_path)
     memory.apply(deletions(4, 5))
     view = memory.view
     queries = trigram_bundle.keys[:3].astype(np.float32)
@@ -83,10 +79,8 @@ def test_a_bundle_of_which_one_row_is_left_finds_that_row(
 ) -> None:
     memory = KnowledgeMemory(trigram_bundle)
     memory.apply(deletions(0, 6))
-    plan = memory.view.unbuilt_base_plan()
-    while plan is not None:
-        memory.attach_base(plan, build(memory.view, plan, tmp_path))
-        plan = memory.view.unbuilt_base_plan()
+    while memory.view.unbuilt_base_plan() is not None:
+        seal(memory, tmp_path)
     [left] = alive_rows(memory.view).tolist()  # an instance that voted for no label
     _, rows = memory.view.retrieve(trigram_bundle.keys[:2].astype(np.float32), depth=5)
     assert rows.tolist() == [[left, *[-1] * 4]] * 2
@@ -105,7 +99,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def test_a_dead_region_gets_another_graph_long_before_a_tenth_is_dead(shop: Bundle) -> None:
-    """This does not depend on how deletions are grouped into commits."""
+    """This depends on where rows die, but not on how deletions are grouped into commits."""
     deletions = [delete(place + 1, f"shoe-{place:04}") for place in range(REGION_ROWS)]
     for size in (REGION_ROWS, 100, 1):
         memory = KnowledgeMemory(shop)
@@ -117,13 +111,10 @@ def test_a_dead_region_gets_another_graph_long_before_a_tenth_is_dead(shop: Bund
         assert len(plan.rows) == memory.view.base.count - REGION_ROWS
         memory.apply([delete(REGION_ROWS + 1, "good-0000")])
         assert memory.view.unbuilt_base_plan() is plan
-
-
-def test_as_many_deaths_everywhere_need_no_other_graph(shop: Bundle) -> None:
-    memory = KnowledgeMemory(shop)
-    memory.apply([delete(place + 1, f"good-{8 * place:04}") for place in range(REGION_ROWS)])
-    assert memory.view.base.dead_rows == REGION_ROWS
-    assert memory.view.unbuilt_base_plan() is None
+    everywhere = KnowledgeMemory(shop)
+    everywhere.apply([delete(place + 1, f"good-{8 * place:04}") for place in range(REGION_ROWS)])
+    assert everywhere.view.base.dead_rows == REGION_ROWS
+    assert everywhere.view.unbuilt_base_plan() is None
 
 
 def test_a_plan_without_rows_finds_nothing(trigram_bundle: Bundle) -> None:

@@ -1,26 +1,23 @@
 """The label table maps ids to columns, adds posted labels, and leaves old tables unchanged."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import UnknownLabel
+from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.label_table import LabelTable
 from service.core.page_cursor import PageCursor
-from service.core.text_identity import IdentityLookup, identity
+from service.core.text_identity import identity
 from service.core.types import Label, NewLabel
 from tests.support.tiny.bundles import LABELS
 
 
 @pytest.fixture
 def table(trigram_bundle: Bundle) -> LabelTable:
-    return LabelTable(
-        base_ids=trigram_bundle.label_ids,
-        base_texts=trigram_bundle.label_texts,
-        base_details=trigram_bundle.label_details,
-        base_identities=IdentityLookup(trigram_bundle.label_texts),
-        columns=trigram_bundle.labels,
-    )
+    return KnowledgeMemory(trigram_bundle).view.labels
 
 
 def test_the_bundles_labels_are_found_by_id_and_by_column(table: LabelTable) -> None:
@@ -65,14 +62,9 @@ def test_a_deleted_label_is_gone_and_its_id_gets_another_column(table: LabelTabl
     assert (len(back), back.columns) == (len(LABELS), len(LABELS) + 1)
     assert deleted.get("tent") is None
     assert table.require("tent") == tent
-
-
-def test_a_label_that_is_not_in_the_bundle_is_deleted_as_well(table: LabelTable) -> None:
-    kayak = Label(index=6, id="kayak", text="sea kayak")
-    gone = table.put(kayak).delete(kayak)
-    assert gone.get("kayak") is None
-    assert (len(gone), gone.columns) == (len(LABELS), len(LABELS) + 1)
-    assert gone.page(size=9) == []
+    gone = back.delete(back.require("tent"))  # this one is not in the bundle
+    assert (gone.get("tent"), gone.page(size=9)) == (None, [])
+    assert (len(gone), gone.columns) == (len(LABELS) - 1, len(LABELS) + 1)
 
 
 @pytest.mark.parametrize("order", [(0, 3, 5), (5, 3, 0), (3, 0, 5)])
@@ -97,8 +89,9 @@ def test_live_labels_stand_in_order_of_their_ids(table: LabelTable) -> None:
     assert [label.id for label in gone.page(size=9)] == ["axe", "zip"]
 
 
-def posted(text: str, label_id: str = "") -> NewLabel:
-    return NewLabel(id=label_id, text=text)
+def id_of(table: LabelTable, text: str) -> str:
+    """Return the id of a label that is posted without one."""
+    return table.identified(NewLabel(id="", text=text)).id
 
 
 def with_labels(table: LabelTable, **texts: str) -> LabelTable:
@@ -108,55 +101,42 @@ def with_labels(table: LabelTable, **texts: str) -> LabelTable:
 
 
 def test_a_text_without_id_belongs_to_the_label_with_this_text(table: LabelTable) -> None:
-    assert table.identified(posted("  CAMPING\ttent ")).id == "tent"
-    assert (
-        table.identified(posted("\uff43\uff41\uff4d\uff50\uff49\uff4e\uff47 tent\u200b")).id
-        == "tent"
-    )
-    assert table.identified(posted("Camping Tent")).text == "Camping Tent"
+    for text in ("  CAMPING\ttent ", "\uff43\uff41\uff4d\uff50\uff49\uff4e\uff47 tent\u200b"):
+        assert table.identified(NewLabel(id="", text=text)) == NewLabel(id="tent", text=text)
     live = with_labels(table, pm="Password Manager")
-    assert live.identified(posted("password manager")).id == "pm"
+    assert id_of(live, "password manager") == "pm"
+    given = NewLabel(id="another tent", text="camping tent")
+    assert table.identified(given) is given
 
 
 def test_a_new_text_without_id_gets_its_identity(table: LabelTable) -> None:
-    assert table.identified(posted("Ice   AXE")).id == "ice axe"
-    assert table.identified(posted("x" * 2048)).id == identity("X" * 2048)
-
-
-def test_an_id_that_is_given_stays_as_it_is(table: LabelTable) -> None:
-    given = posted("camping tent", "another tent")
-    assert table.identified(given) is given
+    assert id_of(table, "Ice   AXE") == "ice axe"
+    assert id_of(table, "x" * 2048) == identity("X" * 2048)
 
 
 def test_of_labels_that_share_a_text_the_one_whose_id_it_makes_comes_first(
     table: LabelTable,
 ) -> None:
     shared = with_labels(table, sku1="Sleeping Bag", sku2="sleeping bag")
-    assert shared.identified(posted("sleeping bag")).id == "sku1"
-    assert with_labels(shared, **{"sleeping bag": "SLEEPING BAG"}).identified(
-        posted("Sleeping Bag")
-    ).id == ("sleeping bag")
-    assert with_labels(table, cheap="camping tent").identified(posted("camping tent")).id == "tent"
+    assert id_of(shared, "sleeping bag") == "sku1"
+    named = with_labels(shared, **{"sleeping bag": "SLEEPING BAG"})
+    assert id_of(named, "Sleeping Bag") == "sleeping bag"
+    assert id_of(with_labels(table, cheap="camping tent"), "camping tent") == "tent"
 
 
 def test_a_deleted_label_or_an_older_text_is_no_longer_known(table: LabelTable) -> None:
-    assert table.delete(table.require("tent")).identified(posted("camping tent")).id == (
-        "camping tent"
-    )
-    tarp = table.put(Label(index=table.require("tent").index, id="tent", text="tarp"))
-    assert tarp.identified(posted("camping tent")).id == "camping tent"
-    assert tarp.identified(posted("Tarp")).id == "tent"
-    live = with_labels(table, pm="password manager")
-    renamed = live.put(Label(index=live.require("pm").index, id="pm", text="vault"))
-    assert renamed.identified(posted("password manager")).id == "password manager"
-    assert renamed.identified(posted("VAULT")).id == "pm"
-    gone = renamed.delete(renamed.require("pm"))
-    assert gone.identified(posted("vault")).id == "vault"
+    both = with_labels(table, pm="password manager")
+    for label_id, text in (("tent", "camping tent"), ("pm", "password manager")):
+        label = both.require(label_id)
+        renamed = both.put(replace(label, text="Tarp"))
+        assert id_of(renamed, text) == text
+        assert id_of(renamed, "TARP") == label_id
+        assert id_of(renamed.delete(renamed.require(label_id)), "tarp") == "tarp"
+        assert id_of(both.delete(label), text) == text
 
 
 def test_an_id_that_another_text_has_is_not_taken_from_it(table: LabelTable) -> None:
     """The text of `ab` was changed, so a later post of "AB" means a new label."""
     taken = with_labels(table, ab="Alpha Beta")
-    assert taken.identified(posted("AB")).id == "ab~2"
-    again = with_labels(taken, **{"ab~2": "AB"})
-    assert again.identified(posted("ab")).id == "ab~2"
+    assert id_of(taken, "AB") == "ab~2"
+    assert id_of(with_labels(taken, **{"ab~2": "AB"}), "ab") == "ab~2"

@@ -20,7 +20,7 @@ EF = 200  # more than the number of rows, so the graph finds all
 KINDS = (None, *RowKind)
 QUERIES = units(8, DIMENSION, seed=3)
 Build = Callable[[list[RowPart], Rows], Segment]
-value_rows = st.lists(st.lists(st.integers(min_value=0, max_value=9), max_size=4), max_size=8)
+value_rows = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
 
 
 def new_row(place: int, *, text: str = "") -> NewRow:
@@ -69,11 +69,6 @@ def sealed(live: list[RowPart], build: Build) -> RowPart:
     """A sealed part made of both live blocks."""
     plan = planned(live)
     return seal(plan, live, build(live, plan.rows), dimension=DIMENSION)
-
-
-@pytest.fixture(params=["live", "sealed"])
-def parts(request: pytest.FixtureRequest, live: list[RowPart], sealed: RowPart) -> list[RowPart]:
-    return live if request.param == "live" else [sealed]
 
 
 def within(part: RowPart, rows: Rows) -> Rows:
@@ -135,8 +130,7 @@ def contents(parts: list[RowPart], rows: Rows) -> list[np.ndarray]:
 
 @given(value_rows, st.data())
 def test_gathered_rows_are_the_rows(matrix: list[list[int]], data: st.DataObject) -> None:
-    place = st.integers(min_value=0, max_value=len(matrix) - 1)
-    places = data.draw(st.lists(place)) if matrix else []
+    places = data.draw(st.lists(st.integers(0, len(matrix) - 1))) if matrix else []
     indptr = np.cumsum([0, *(len(row) for row in matrix)])
     indices = np.array([column for row in matrix for column in row], np.int32)
     columns, counts = gather(indptr, indices, np.array(places, np.int64))
@@ -147,61 +141,22 @@ def test_gathered_rows_are_the_rows(matrix: list[list[int]], data: st.DataObject
 # Live and sealed parts -----------------------------------------------------------------------
 
 
-def test_rows_can_be_read_in_any_order(parts: list[RowPart]) -> None:
-    part = parts[0]
-    rows = part.alive_rows()[[5, 1, 9, 1]]
+def test_rows_can_be_read_in_any_order(live: list[RowPart], sealed: RowPart) -> None:
+    rows = live[0].alive_rows()[[5, 1, 9, 1]]
     written = [new_row(int(row)) for row in rows]
-    kinds = [row.kind is RowKind.INSTANCE for row in written]
-    assert part.is_instance(rows).tolist() == kinds
-    columns, counts = part.votes(rows)
-    assert columns.tolist() == np.concatenate([row.votes for row in written]).tolist()
-    assert counts.tolist() == [len(row.votes) for row in written]
-    expected = joined_weights([(row.weights, len(row.votes)) for row in written])
-    assert np.array_equal(part.vote_weights(rows), expected)
-    assert part.texts(rows) == [row.text for row in written]
-    assert np.array_equal(part.vectors(rows), [row.vector for row in written])
-
-
-def test_a_search_finds_alive_rows_of_a_kind_by_their_numbers(parts: list[RowPart]) -> None:
-    for part in parts:
-        rows = part.alive_rows()
-        assert rows_found(part) == rows.tolist()
-        for kind in RowKind:
-            of_kind = part.is_instance(rows) == (kind is RowKind.INSTANCE)
-            assert rows_found(part, kind) == rows[of_kind].tolist()
-        query = part.vectors(rows[7:8]).astype(np.float32)
-        similarities, numbers = part.search(query, count=1, ef=EF)
-        assert numbers.tolist() == [[rows[7]]]
-        assert similarities == pytest.approx(1.0, abs=1e-3)
-
-
-def test_rows_with_a_tombstone_are_gone_from_the_new_value_only(parts: list[RowPart]) -> None:
-    part = parts[0]
-    rows, before = part.alive_rows(), part.dead_rows
-    dead = rows[::3].tolist()
-    later = part.with_tombstones(dead)
-    assert rows_found(later) == later.alive_rows().tolist() == sorted(set(rows) - set(dead))
-    assert rows_found(part) == part.alive_rows().tolist() == rows.tolist()
-    assert (part.dead_rows, later.dead_rows) == (before, before + len(dead))
-    assert later.stored_rows == part.stored_rows
-    assert later.with_tombstones(dead[:2]).dead_rows == later.dead_rows
-    assert part.with_tombstones([FIRST - 1, part.stop]) is part
-    instances = rows[part.is_instance(rows)]
-    assert rows_found(part.with_tombstones(instances.tolist()), RowKind.INSTANCE) == []
+    weights = joined_weights([(row.weights, len(row.votes)) for row in written])
+    for part in (live[0], sealed):
+        kinds = [row.kind is RowKind.INSTANCE for row in written]
+        assert part.is_instance(rows).tolist() == kinds
+        columns, counts = part.votes(rows)
+        assert columns.tolist() == np.concatenate([row.votes for row in written]).tolist()
+        assert counts.tolist() == [len(row.votes) for row in written]
+        assert np.array_equal(part.vote_weights(rows), weights)
+        assert part.texts(rows) == [row.text for row in written]
+        assert np.array_equal(part.vectors(rows), [row.vector for row in written])
 
 
 # Live parts ----------------------------------------------------------------------------------
-
-
-def test_an_old_value_does_not_see_what_is_appended() -> None:
-    rows = block(FIRST, 2)
-    assert (rows.first, rows.stop, rows.stored_rows, rows.room) == (FIRST, FIRST + 2, 2, BLOCK - 2)
-    later = rows.with_tombstones([FIRST + 1]).append([new_row(7, text="later")])
-    assert rows_found(later) == [FIRST, FIRST + 2]
-    assert rows_found(rows) == [FIRST, FIRST + 1]
-    assert later.texts(np.array([FIRST + 2])) == ["later"]
-    assert (later.dead_rows, later.stored_rows) == (1, 3)
-    assert block(FIRST, 2, capacity=2).room == 0
 
 
 def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first() -> None:
@@ -233,42 +188,22 @@ def test_a_sealed_part_equals_the_live_parts_that_it_came_from(
     assert_equal([sealed.with_tombstones(dead)], [part.with_tombstones(dead) for part in live])
 
 
-def test_rows_deleted_between_plan_and_seal_are_dead(live: list[RowPart], build: Build) -> None:
-    plan = planned(live)
-    segment = build(live, plan.rows)
-    dying = plan.rows[[0, 7, len(plan.rows) - 1]].tolist()
-    later = [part.with_tombstones(dying) for part in live]
-    sealed = seal(plan, later, segment, dimension=DIMENSION)
-    assert (sealed.stored_rows, sealed.dead_rows) == (len(plan.rows), 3)
-    assert_equal([sealed], later)
-
-
 def test_sealed_parts_are_sealed_again_in_one(
     live: list[RowPart], sealed: RowPart, build: Build
 ) -> None:
-    """A sealed part and a live block, both with dead rows, are sealed together."""
+    """A sealed part and a live block are sealed together, both with dead rows and some that die."""
     first = planned(live[:1])
     half: RowPart = seal(first, live[:1], build(live[:1], first.rows), dimension=DIMENSION)
     half = half.with_tombstones(half.alive_rows()[:4].tolist())
     parts = [half, live[1]]
     whole = planned(parts)
-    again = seal(whole, parts, build(parts, whole.rows), dimension=DIMENSION)
-    assert again.stored_rows == sealed.stored_rows - 4
+    segment = build(parts, whole.rows)
+    dying = whole.rows[[0, 7, len(whole.rows) - 1]].tolist()
+    parts = [part.with_tombstones(dying) for part in parts]
+    again = seal(whole, parts, segment, dimension=DIMENSION)
+    assert (again.stored_rows, again.dead_rows) == (sealed.stored_rows - 4, 3)
     assert again.stored_bytes < sealed.stored_bytes
     assert_equal([again], parts)
-
-
-def test_a_plan_without_rows_becomes_an_empty_part(live: list[RowPart]) -> None:
-    empty = SegmentPlan(first=FIRST, stop=FIRST + BLOCK, level=0, rows=np.zeros(0, np.int64))
-    sealed = seal(empty, live[:1], None, dimension=DIMENSION)
-    assert (sealed.first, sealed.stop) == (FIRST, FIRST + BLOCK)
-    assert (sealed.stored_rows, sealed.dead_rows, sealed.stored_bytes) == (0, 0, 0)
-    assert sealed.alive_rows().tolist() == []
-    for kind in KINDS:
-        similarities, rows = sealed.search(QUERIES, count=5, ef=EF, kind=kind)
-        assert similarities.shape == rows.shape == (8, 0)
-    with pytest.raises(ValueError, match="no vectors"):
-        sealed.vectors(empty.rows)
 
 
 def test_a_plan_with_rows_outside_its_parts_is_refused(live: list[RowPart], build: Build) -> None:

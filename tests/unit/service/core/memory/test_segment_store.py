@@ -1,11 +1,13 @@
 """Segments on disk are opened by key, built again if damaged, and deleted when replaced.
 
-Most tests build in this process; `tests/integration/memory/test_segment_builds.py` builds in child
-processes.
+Most tests build in this process, which is faster than a child.
 """
 
 import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import orjson
 import pytest
 
 from service.core.errors import DeviceUnavailable, SealError
+from service.core.index.frozen_segment import build_segment
 from service.core.index.libraries import IndexParameters
 from service.core.memory import segment_store
 from service.core.memory.build_segment import build_measured
@@ -30,6 +33,7 @@ from tests.support.device.scan_device import HostScanDevice
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
 from tests.support.vectors import unit_rows
+from tests.support.waiting import wait_for
 
 ROWS, DIMENSION = 50, 16
 SHAPE = (ROWS, DIMENSION)
@@ -127,6 +131,10 @@ def test_a_discarded_segment_is_deleted_and_stays_usable_where_it_is_open(
     assert np.array_equal(held.vectors(np.arange(ROWS)), vectors)
 
 
+def test_a_segment_of_another_shape_is_not_used(store: SegmentStore, key: str) -> None:
+    assert store.find(key, PARAMETERS, shape=(ROWS + 1, DIMENSION)) is None
+
+
 def test_two_threads_that_need_one_segment_build_it_once(
     store: SegmentStore, vectors: np.ndarray, in_process: list[Path]
 ) -> None:
@@ -141,31 +149,8 @@ def test_two_threads_that_need_one_segment_build_it_once(
 # Damage --------------------------------------------------------------------------------------
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    path.write_bytes(content)
-
-
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def _other_facts(path: Path) -> None:
-    path.write_bytes(orjson.dumps({"bytes": "many", "sha256": None}))
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        (INDEX, _flip),
-        (INDEX, _truncate),
-        (INDEX, Path.unlink),
-        (FACTS, _truncate),
-        (FACTS, _other_facts),
-        (FACTS, Path.unlink),
-    ],
-)
+@pytest.mark.parametrize("name", [INDEX, FACTS])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_segment_is_built_again(
     store: SegmentStore,
     folder: Path,
@@ -173,17 +158,16 @@ def test_a_damaged_segment_is_built_again(
     in_process: list[Path],
     key: str,
     name: str,
-    damage: object,
+    damage: str,
 ) -> None:
-    damage(folder / key / name)
+    file = folder / key / name
+    file.write_bytes(file.read_bytes()[:-1])
+    if damage == "gone":
+        file.unlink()
     assert store.find(key, PARAMETERS, shape=SHAPE) is None
     store.build(key, vectors, PARAMETERS)
     assert store.find(key, PARAMETERS, shape=SHAPE) is not None
     assert len(in_process) == 2
-
-
-def test_a_segment_of_another_shape_is_not_used(store: SegmentStore, key: str) -> None:
-    assert store.find(key, PARAMETERS, shape=(ROWS + 1, DIMENSION)) is None
 
 
 @pytest.mark.usefixtures("in_process")
@@ -231,6 +215,7 @@ def test_a_late_build_is_begun_again_at_the_niceness_of_a_share(
     folder: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first child sleeps until it is killed; the second one builds."""
+    assert (late_after(0), late_after(16_384)) == (30.0, pytest.approx(95.536))
     commands: list[list[str]] = []
     run = LowPriorityChild.run
 
@@ -249,35 +234,32 @@ def test_a_late_build_is_begun_again_at_the_niceness_of_a_share(
     assert store.find("key", PARAMETERS, shape=SHAPE) is not None
 
 
-def test_when_a_build_is_late() -> None:
-    assert late_after(0) == 30.0
-    assert late_after(16_384) == pytest.approx(95.536)
+def block_the_folder(folder: Path) -> str:
+    folder.write_text("")
+    return "cannot be written: File exists"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_folder_that_may_not_be_written_is_an_error(
-    store: SegmentStore, folder: Path, vectors: np.ndarray
-) -> None:
+def take_the_name(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "key").write_text("somebody's")
+    return "key: exists already"
+
+
+def forbid_writing(folder: Path) -> str:
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may write anywhere")
     folder.mkdir(mode=0o500)
-    with pytest.raises(SealError, match="cannot be written: Permission denied"):
-        store.build("key", vectors, PARAMETERS)
-
-
-def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path, vectors: np.ndarray) -> None:
-    (tmp_path / "file").write_text("")
-    store = SegmentStore(tmp_path / "file/segments")
-    assert store.find("key", PARAMETERS, shape=SHAPE) is None
-    with pytest.raises(SealError, match="cannot be written: Not a directory"):
-        store.build("key", vectors, PARAMETERS)
+    return "cannot be written: Permission denied"
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_file_with_the_name_of_a_segment_is_an_error(
-    store: SegmentStore, folder: Path, vectors: np.ndarray
+@pytest.mark.parametrize("spoil", [block_the_folder, take_the_name, forbid_writing])
+def test_a_folder_that_cannot_be_used_is_an_error(
+    store: SegmentStore, folder: Path, vectors: np.ndarray, spoil: Callable[[Path], str]
 ) -> None:
-    folder.mkdir()
-    (folder / "key").write_text("somebody's")
-    with pytest.raises(SealError, match="key: exists already"):
+    said = spoil(folder)
+    assert store.find("key", PARAMETERS, shape=SHAPE) is None
+    with pytest.raises(SealError, match=said):
         store.build("key", vectors, PARAMETERS)
 
 
@@ -293,9 +275,120 @@ def test_pruning_deletes_old_segments_that_are_not_kept(
     assert entries(folder) == sorted([keys[0], keys[2], "build.lock"])
 
 
+# Child processes ----------------------------------------------------------------------------
+
+
+def test_a_child_builds_the_very_bytes_that_this_process_would(
+    store: SegmentStore, folder: Path, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    """Independent processes with one thread each build equal files."""
+    key = store.key(vectors, PARAMETERS)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    store.build(key, vectors, PARAMETERS)
+    assert entries(folder) == sorted(["build.lock", key])
+    assert entries(folder / key) == [INDEX, FACTS]
+    segment = SegmentStore(folder).find(key, PARAMETERS, shape=SHAPE)
+    assert segment is not None
+    assert np.array_equal(segment.vectors(np.arange(ROWS)), vectors)
+    _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, row_filter=None)
+    assert rows[:, 0].tolist() == list(range(ROWS))
+    build_segment(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
+    assert (folder / key / INDEX).read_bytes() == (tmp_path / "mine").read_bytes()
+
+
+def test_a_child_that_is_killed_is_an_error_and_leaves_nothing(
+    store: SegmentStore, folder: Path
+) -> None:
+    """A child is killed during a large build; the store starts no other child for it."""
+    vectors = np.random.default_rng(2).standard_normal((20_000, 64)).astype(np.float16)
+    slow = IndexParameters(m=64, ef_construction=2000)
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(store.build, "key", vectors, slow)
+        wait_for(lambda: any(folder.glob(".build-*/parameters.json")))
+        time.sleep(0.1)
+        store.interrupt()
+        with pytest.raises(SealError, match=r"ended with -9|is stopping"):
+            building.result()
+    assert entries(folder) == ["build.lock"]
+    with pytest.raises(SealError, match="the service is stopping"):
+        store.build("key", vectors, slow)
+
+
+def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
+    """The function that builds the segment also records the child's priority and threads."""
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from service.core.memory import build_segment\n"
+        "build = build_segment.build_measured\n"
+        "def recorded(*arguments):\n"
+        "    seen = f\"{os.nice(0)} {os.environ['OMP_NUM_THREADS']}\"\n"
+        "    Path(sys.argv[1], 'seen').write_text(seen)\n"
+        "    build(*arguments)\n"
+        "build_segment.build_measured = recorded\n"
+        "build_segment.main(Path(sys.argv[1]), *map(int, sys.argv[2:]))\n"
+    )
+    _job(tmp_path)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    LowPriorityChild().run(command)
+    assert (tmp_path / "seen").read_text() == "19 1"
+    assert (tmp_path / INDEX).exists()
+    if os.nice(0) <= 12:
+        LowPriorityChild().run([*command, "7"])  # a late segment is built at higher priority
+        assert (tmp_path / "seen").read_text() == f"{os.nice(0) + 7} 1"
+
+
+def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
+    """The parent ends at once; the child notices its new parent and exits."""
+    child = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from service.core.memory import build_segment\n"
+        "def slow(vectors, parameters, job, progress):\n"
+        "    parent = os.getppid()\n"
+        "    path = job / 'segment.index'\n"
+        "    path.write_text('started')\n"
+        "    while os.getppid() == parent:\n"
+        "        time.sleep(0.01)\n"
+        "    progress(1)\n"
+        "    path.write_text('went on')\n"
+        "build_segment.build_measured = slow\n"
+        "try:\n"
+        "    build_segment.main(Path(sys.argv[1]))\n"
+        "finally:\n"
+        "    Path(sys.argv[1], 'ended').touch()\n"
+    )
+    parent = (
+        "import subprocess, sys, time; from pathlib import Path\n"
+        "subprocess.Popen([sys.executable, '-c', *sys.argv[1:]])\n"
+        f"while not Path(sys.argv[2], {INDEX!r}).exists():\n"
+        "    time.sleep(0.01)\n"
+    )
+    _job(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", parent, child, str(tmp_path)],
+        check=True,
+        stderr=subprocess.PIPE,
+    )
+    # The pipe stays open until the child has ended, too.
+    assert b"the service that started this build has ended" in done.stderr
+    assert (tmp_path / "ended").exists()
+    assert (tmp_path / INDEX).read_text() == "started"
+
+
+def _job(folder: Path) -> None:
+    np.save(folder / "vectors.npy", np.zeros((1, 2), np.float16))
+    (folder / "parameters.json").write_bytes(orjson.dumps({"library": "faiss"}))
+
+
+# Devices ------------------------------------------------------------------------------------
+
+
 def test_a_segment_is_found_once_it_was_built_and_then_belongs_to_the_caller() -> None:
     device = HostScanDevice()
     store = DeviceSegments(device)
+    store.build("in vain", FOUR_VECTORS, PARAMETERS)
+    for _ in range(2):
+        store.discard("in vain")
+    assert store.find("in vain", PARAMETERS, shape=FOUR_VECTORS.shape) is None
     key = store.key(FOUR_VECTORS, PARAMETERS)
     assert store.find(key, PARAMETERS, shape=FOUR_VECTORS.shape) is None
     store.build(key, FOUR_VECTORS, PARAMETERS)
@@ -303,19 +396,9 @@ def test_a_segment_is_found_once_it_was_built_and_then_belongs_to_the_caller() -
     assert segment is not None
     _, rows = segment.search(FOUR_VECTORS[2:3].astype(np.float32), count=1, ef=8, row_filter=None)
     assert rows.tolist() == [[2]]
-    assert device.uploaded == [4]
+    assert device.uploaded == [4, 4]
     assert store.find(key, PARAMETERS, shape=FOUR_VECTORS.shape) is None
     assert store.key(FOUR_VECTORS, PARAMETERS) != key
-
-
-def test_what_was_built_in_vain_is_forgotten() -> None:
-    store = DeviceSegments(HostScanDevice())
-    store.build("a", FOUR_VECTORS, PARAMETERS)
-    store.discard("a")
-    store.discard("a")
-    store.prune([], older_than=0.0)
-    store.interrupt()
-    assert store.find("a", PARAMETERS, shape=FOUR_VECTORS.shape) is None
 
 
 def test_a_full_device_is_an_error_of_sealing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,15 +198,21 @@ def test_predictions_are_serialized_where_the_request_asks_for_that(desk: Desk) 
     assert desk.predictor.searched == [[1, 2, 4, 3]]  # nothing was searched twice
 
 
-def test_tasks_of_other_options_or_views_are_searched_by_themselves(desk: Desk) -> None:
+def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk: Desk) -> None:
     requests = [desk.request("a"), desk.request("bb", options=PredictOptions(top_k=3))]
     requests += [desk.request("ccc"), desk.request("dddd")]
     tasks = [request.cut() for request in requests[:2]]
     desk.loaded.memory.view = SimpleNamespace(version=2)
-    desk.answer([*tasks, *(request.cut() for request in requests[2:])])
+    other = desk.bundle()  # during a reload
+    requests.append(desk.request("of other", loaded=other))
+    dropped = desk.request("dropped"), DelayExceeded("too late", retry_after=1)
+    desk.answer([*tasks, *(request.cut() for request in requests[2:])], dropped=[dropped])
+    assert dropped[0].future.exception() is dropped[1]
     assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd"]]
     assert desk.predictor.searched == [[1], [2], [3, 4]]
-    assert [request.future.result().version for request in requests] == [1, 1, 2, 2]
+    assert other.predictor.encoded == [["of other"]]
+    assert answered(requests[-1]) == ["of other"]
+    assert [request.future.result().version for request in requests] == [1, 1, 2, 2, 1]
 
 
 def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: Desk) -> None:
@@ -224,14 +230,6 @@ def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: 
     assert request.options.depth == 5
     request.join(after, queued=NOW)
     assert (request.loaded, request.options.depth) == (after, 7)
-
-
-def test_tasks_of_two_bundles_meet_during_a_reload(desk: Desk) -> None:
-    other = desk.bundle()
-    first, second = desk.request("a"), desk.request("bb", loaded=other)
-    desk.answer_requests(first, second)
-    assert (desk.predictor.encoded, other.predictor.encoded) == ([["a"]], [["bb"]])
-    assert (answered(first), answered(second)) == (["a"], ["bb"])
 
 
 @pytest.mark.parametrize("stage", ["encode", "search"])
@@ -258,21 +256,11 @@ def test_a_text_that_fails_fails_its_own_request_only(desk: Desk) -> None:
     assert len(desk.answer_requests(*requests)) == 3
     assert (answered(requests[0]), answered(requests[2])) == (["a"], ["ccc"])
     assert isinstance(requests[1].future.exception(), ValueError)
-
-
-def test_a_single_task_that_fails_is_not_tried_again(desk: Desk) -> None:
-    desk.predictor.broken = {"bad"}
-    request = desk.request("bad")
-    desk.answer_requests(request)
-    assert desk.predictor.encoded == [["bad"]]
-    assert isinstance(request.future.exception(), ValueError)
-
-
-def test_what_the_queue_dropped_is_told_and_nothing_is_encoded(desk: Desk) -> None:
-    request, error = desk.request("a"), DelayExceeded("too late", retry_after=1)
-    desk.answer([], dropped=[(request, error)])
-    assert request.future.exception() is error
-    assert desk.predictor.encoded == []
+    tried = len(desk.predictor.encoded)
+    alone = desk.request("bad")
+    desk.answer_requests(alone)  # a single task is not tried again
+    assert len(desk.predictor.encoded) == tried + 1
+    assert isinstance(alone.future.exception(), ValueError)
 
 
 def test_a_request_that_has_ended_is_not_ended_again(desk: Desk) -> None:

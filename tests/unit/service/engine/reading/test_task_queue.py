@@ -96,17 +96,12 @@ def test_as_much_may_wait_as_is_answered_within_the_target(clocked: Clocked) -> 
     assert clocked.control.patience == 2 * TARGET
 
 
-@pytest.mark.parametrize("options", [{}, {"depth": 1, "top_k": 1}, {"depth": 300}, {"top_k": 100}])
-def test_a_plain_query_costs_one(options: dict[str, int]) -> None:
-    assert query_cost(PredictOptions(**options)) == 1
-
-
-@pytest.mark.parametrize(
-    "more", [{"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, {"items": ("tent",) * 200}]
-)
-def test_more_of_anything_costs_more(more: dict[str, Any]) -> None:
-    few = {"depth": 1_000, "top_k": 500}
-    assert query_cost(PredictOptions(**{**few, **more})) > query_cost(PredictOptions(**few))
+def test_a_plain_query_costs_one_and_more_of_anything_costs_more() -> None:
+    for plain in ({}, {"depth": 1, "top_k": 1}, {"depth": 300}, {"top_k": 100}):
+        assert query_cost(PredictOptions(**plain)) == 1
+    few: dict[str, Any] = {"depth": 1_000, "top_k": 500}
+    for more in ({"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, {"items": ("a",) * 200}):
+        assert query_cost(PredictOptions(**few | more)) > query_cost(PredictOptions(**few))
 
 
 @pytest.fixture
@@ -143,15 +138,12 @@ def test_first_in_first_out_in_batches_of_what_waits(desk: QueueDesk) -> None:
     assert taken(desk.take()) == requests[TASK_COST:]
 
 
-def test_what_waits_is_shared_among_the_threads(desk_of: Callable[..., QueueDesk]) -> None:
+def test_what_waits_is_shared_among_the_threads_of_a_cpu(desk_of: Callable[..., QueueDesk]) -> None:
+    """A GPU computes for only one of four threads at a time, which takes all that waits."""
     desk = desk_of(threads=4)
     for _ in range(8):
         desk.put(1)
     assert len(desk.take()) == 2
-
-
-def test_with_a_gpu_one_thread_takes_all_that_waits(desk_of: Callable[..., QueueDesk]) -> None:
-    """There are four threads, but the GPU computes for only one of them at a time."""
     desk = desk_of(device="cuda", threads=4)
     single = [desk.put(1) for _ in range(GPU_COST + 5)]
     assert taken(desk.take()) == single[:GPU_COST]
@@ -354,15 +346,12 @@ def arrivals(queue: TaskQueue) -> Arrivals:
     return Arrivals(queue)
 
 
-def test_an_idle_service_refuses_nothing(arrivals: Arrivals) -> None:
-    for body_bytes in (bytes_of(1), bytes_of(256), 0):  # 0: unknown length
-        assert arrivals.refusal(body_bytes) is None
-
-
 def test_a_request_counts_in_the_lane_of_its_size_until_it_ends(
     arrivals: Arrivals, queue: TaskQueue
 ) -> None:
     small, large = queue.lane(1), queue.lane(TASK_COST + 1)
+    for body_bytes in (bytes_of(1), bytes_of(256), 0):  # 0: unknown length
+        assert arrivals.refusal(body_bytes) is None  # the service is idle
     first = arrivals.begin(bytes_of(2))
     second = arrivals.begin(bytes_of(100))
     assert (small.arriving, large.arriving) == (2, 100)

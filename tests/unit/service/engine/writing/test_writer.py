@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.core.changes import DeleteLabel, PutLabel
-from service.core.encoding.representer import EncodedItem, Representer
+from service.core.encoding.representer import EncodedItem
 from service.core.errors import (
     KeyReused,
     LogError,
@@ -37,18 +37,10 @@ from tests.support.serving import wait_for
 from tests.support.writer_desk import AXE, Desk, statuses
 
 
-def test_a_written_label_is_logged_and_visible(desk: Desk) -> None:
-    written = desk.submit([AXE]).result(60)
-    assert (written.version, statuses(written)) == (1, [("axe", "created")])
-    assert desk.memory.view.version == desk.log.last_sequence() == 1
-    assert desk.memory.view.labels.require("axe").text == "ice axe"
-    assert (desk.writer.lag, desk.published) == (0, 1)
-
-
 def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
     """A reload may change the encoder between encoding and writing."""
     encoder = desk.loaded.encoder
-    [right] = Representer(encoder).encode([texts_of(AXE)])
+    [right] = desk.loaded.representer.encode([texts_of(AXE)])
     wrong = EncodedItem(rows=np.full((1, encoder.dimension), 0.25, np.float16))
     for fingerprint, stored in (("another", right), (encoder.fingerprint, wrong)):
         operation = PostLabels(items=(replace(AXE, id=fingerprint),))
@@ -58,13 +50,16 @@ def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
         assert np.array_equal(desk.memory.view.vectors(np.array([row])), stored.rows)
 
 
-def test_what_changes_nothing_is_not_logged(desk: Desk) -> None:
+def test_a_written_label_is_logged_and_visible_but_not_if_it_changes_nothing(desk: Desk) -> None:
     known = desk.submit([NewLabel(id="", text="camping tent")]).result(60)
     assert (known.version, statuses(known)) == (0, [("tent", "unchanged")])
-    desk.submit([AXE]).result(60)
+    written = desk.submit([AXE]).result(60)
+    assert (written.version, statuses(written)) == (1, [("axe", "created")])
     again = desk.submit([AXE]).result(60)
     assert (again.version, statuses(again)) == (1, [("axe", "unchanged")])
-    assert desk.log.last_sequence() == desk.published == 1
+    assert desk.memory.view.labels.require("axe").text == "ice axe"
+    assert desk.memory.view.version == desk.log.last_sequence() == desk.published == 1
+    assert desk.writer.lag == 0
 
 
 def test_jobs_that_wait_share_a_commit_and_see_one_another(desk: Desk) -> None:
@@ -106,20 +101,6 @@ def test_a_failing_commit_fails_all_its_jobs_and_no_later_one(
     assert desk.memory.view.version == 0
     assert desk.writer.alive
     assert desk.submit([AXE]).result(60).version == 1
-
-
-def test_a_job_without_room_fails_alone(desk_of: Callable[..., Desk]) -> None:
-    desk = desk_of(live_rows=3)
-    desk.hold()
-    large = NewLabel(id="large", text="large", queries=("a", "b", "c"))
-    small = [desk.submit([NewLabel(id=name, text=name)]) for name in ("x", "y")]
-    too_large = desk.submit([large])
-    desk.go_on.set()
-    assert [job.result(60).version for job in small] == [2, 3]
-    with pytest.raises(MemoryFull):
-        too_large.result(60)
-    assert desk.memory.view.labels.get("large") is None
-    assert desk.log.last_sequence() == 3
 
 
 def test_too_many_waiting_labels_are_refused_until_they_are_written(
@@ -182,7 +163,11 @@ def test_a_dying_thread_answers_everybody(desk: Desk, monkeypatch: pytest.Monkey
 
 def test_a_repeated_request_gets_its_first_answer_and_changes_nothing(desk: Desk) -> None:
     key, other = RequestKey(key="k", digest="one"), RequestKey(key="other", digest="one")
-    first = desk.submit([AXE], key).result(60)
+    desk.hold()
+    twice = [desk.submit([AXE], key) for _ in range(2)]  # two jobs of one commit are one request
+    desk.go_on.set()
+    first, second = [job.result(60) for job in twice]
+    assert first == second and statuses(first) == [("axe", "created")]
     assert statuses(desk.submit([AXE], other).result(60)) == [("axe", "unchanged")]
     desk.submit([NewLabel(id="axe", text="ice tool")]).result(60)
     assert desk.submit([AXE], key).result(60) == first
@@ -190,19 +175,11 @@ def test_a_repeated_request_gets_its_first_answer_and_changes_nothing(desk: Desk
     assert desk.memory.view.labels.require("axe").text == "ice tool"
     with pytest.raises(KeyReused):
         desk.submit([AXE], RequestKey(key="k", digest="two")).result(60)
-    assert desk.log.last_sequence() == 2
+    assert desk.log.last_sequence() == 3
 
 
-def test_two_jobs_of_one_commit_with_one_key_are_one_request(desk: Desk) -> None:
-    desk.hold()
-    key = RequestKey(key="k", digest="one")
-    twice = [desk.submit([AXE], key) for _ in range(2)]
-    desk.go_on.set()
-    assert [statuses(job.result(60)) for job in twice] == [[("axe", "created")]] * 2
-    assert desk.log.last_sequence() == 2
-
-
-def test_a_refused_operation_fails_alone_and_leaves_nothing(desk: Desk) -> None:
+def test_a_refused_operation_fails_alone_and_leaves_nothing(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(live_rows=3)
     desk.hold()
     known = NewInstance(query="ice", labels=("first",))
     unknown = NewInstance(query="snow", labels=("first", "nowhere"))
@@ -210,14 +187,17 @@ def test_a_refused_operation_fails_alone_and_leaves_nothing(desk: Desk) -> None:
         desk.do(PostInstances(items=(known, unknown))),
         desk.do(PostInstances(items=(known,))),
         desk.do(DeleteOne(change=DeleteLabel, id="nowhere")),
+        desk.submit([NewLabel(id="large", text="large", queries=("a", "b"))]),  # there is no room
     ]
     desk.go_on.set()
     with pytest.raises(UnknownLabels) as refused:
         jobs[0].result(60)
     assert [field for field, _ in refused.value.fields] == ["instances.1.labels.1"]
     assert (jobs[1].result(60).version, jobs[1].result(60).accepted) == (2, 1)
-    with pytest.raises(UnknownLabel):
-        jobs[2].result(60)
+    for job, error in ((jobs[2], UnknownLabel), (jobs[3], MemoryFull)):
+        with pytest.raises(error):
+            job.result(60)
+    assert desk.memory.view.labels.get("large") is None
     assert desk.do(PostInstances(items=(known,))).result(60).version == 2  # nothing new is logged
 
 
