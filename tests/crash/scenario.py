@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -269,14 +268,6 @@ class Scenario:
 
 def copied_log(state: Path | str, folder: Path) -> Path:
     """Create a state folder with a copy of the log and without sealed segments."""
-    folder.mkdir()
-    if isinstance(state, Path):
-        with (
-            closing(sqlite3.connect(state / "labels.sqlite")) as source,
-            closing(sqlite3.connect(folder / "labels.sqlite")) as target,
-        ):
-            source.backup(target)
-        return folder
     open_log(folder).close()
     with Place(state).connected() as source, Place(folder).connected() as target:
         for table in (schema.log_format, schema.events, schema.requests):
