@@ -31,17 +31,12 @@ def place(postgres_url: str) -> Place:
     return Place(postgres_url)
 
 
-def asked(url: str, statement: str) -> sa.Row:
-    """Execute a statement while holding the lock of the log at `url`; return its only row."""
-    database = PostgresDatabase(sa.make_url(url), create=True)
-    with closing(database), database.exclusive() as connection:
-        return connection.exec_driver_sql(statement).one()
-
-
-def test_both_schemes_reach_the_same_log(postgres_url: str) -> None:
-    with closing(open_log(postgres_url)) as log:
+def test_both_schemes_reach_the_same_log_and_its_place_shows_no_password(postgres_url: str) -> None:
+    url = changed(postgres_url, password="secret")
+    with closing(open_log(url)) as log:
         append(log, "a")
-    assert Place(changed(postgres_url, drivername="postgresql+psycopg")).ids() == ["a"]
+        assert "secret" not in log.place and ":***@" in log.place
+    assert Place(changed(url, drivername="postgresql+psycopg")).ids() == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +52,6 @@ def test_another_url_is_refused_with_the_allowed_forms(url: str, said: str) -> N
     with pytest.raises(InvalidConfig, match=said) as caught:
         open_log(url)
     assert "secret" not in str(caught.value)
-
-
-def test_no_place_holds_the_password(postgres_url: str) -> None:
-    with closing(open_log(changed(postgres_url, password="secret"))) as log:
-        assert "secret" not in log.place
-        assert ":***@" in log.place
 
 
 @pytest.mark.parametrize(
@@ -119,14 +108,26 @@ def test_two_schemas_of_one_database_are_two_logs(place: Place, postgres_url: st
         place.tamper(f"DROP SCHEMA {second} CASCADE")
 
 
+COMMIT = "SHOW synchronous_commit"
+LIMITS = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+
+
 @pytest.mark.parametrize(
-    ("configured", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
+    ("configured", "statement", "expected"),
+    [
+        ("synchronous_commit=off", COMMIT, ("on",)),
+        ("synchronous_commit=local", COMMIT, ("on",)),
+        ("synchronous_commit=remote_apply", COMMIT, ("remote_apply",)),
+        ("statement_timeout=77s", LIMITS, ("4s", "77s")),
+    ],
 )
-def test_a_commit_is_on_disk_whatever_the_server_is_configured_for(
-    postgres_url: str, configured: str, expected: str
+def test_commits_are_on_disk_and_statements_limited_unless_the_url_sets_more(
+    postgres_url: str, configured: str, statement: str, expected: tuple[str, ...]
 ) -> None:
-    url = with_options(postgres_url, f"-csynchronous_commit={configured}")
-    assert asked(url, "SHOW synchronous_commit") == (expected,)
+    url = sa.make_url(with_options(postgres_url, f"-c{configured}"))
+    database = PostgresDatabase(url, create=True)
+    with closing(database), database.exclusive() as connection:
+        assert connection.exec_driver_sql(statement).one() == expected
 
 
 def test_a_server_of_another_isolation_level_gives_no_number_twice(postgres_url: str) -> None:
@@ -135,12 +136,6 @@ def test_a_server_of_another_isolation_level_gives_no_number_twice(postgres_url:
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(lambda _: append(log, "a"), range(30)))
         assert log.last_sequence() == 30
-
-
-def test_time_limits_are_set_unless_the_url_sets_them(postgres_url: str) -> None:
-    url = with_options(postgres_url, "-cstatement_timeout=77s")
-    limits = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
-    assert asked(url, limits) == ("4s", "77s")
 
 
 # A network that fails ---------------------------------------------------------------------
