@@ -18,11 +18,8 @@ from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
 from service.core.files.atomic import new_folder, refuse_unusable, refuse_unwritable, write_file
-from service.core.label_log import LabelLog, open_log
-from service.core.label_log.maintenance.check import LogReport, StoredEvent, stored_events, verify
-from service.core.label_log.maintenance.compact import compact as cut_events
-from service.core.label_log.maintenance.compact import lost_items
-from service.core.label_log.maintenance.recover import recover as save_whole_events
+from service.core.label_log import LabelLog, maintenance, open_log
+from service.core.label_log.maintenance import LogReport, StoredEvent
 from service.core.replay import held_link
 from service.core.types import Event
 
@@ -86,7 +83,7 @@ def log(
 
 
 def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: Path | None) -> int:
-    shown = stored_events(opened, after=after, until=after + limit)
+    shown = maintenance.stored_events(opened, after=after, until=after + limit)
     if json is not None:
         _lines(json, map(_facts, shown))
         return 0
@@ -108,7 +105,7 @@ def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: Path | N
 
 def _check(opened: LabelLog, *, after: int, json: Path | None) -> int:
     try:
-        report = verify(opened, after=after)
+        report = maintenance.verify(opened, after=after)
     except LogCorrupt as error:
         _say(f"corrupt: {error}", stderr=True)
         return 1
@@ -122,7 +119,7 @@ def _check(opened: LabelLog, *, after: int, json: Path | None) -> int:
 
 def _recover(opened: LabelLog, folder: Path) -> int:
     with new_folder(folder) as partial, closing(open_log(partial)) as target:
-        found = save_whole_events(opened, target)
+        found = maintenance.recover(opened, target)
     _say(f"{opened.place}: {found}")
     _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
     if found.cut:
@@ -140,7 +137,7 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
         facts = open_bundle(bundle).manifest
         held = held_link(facts, opened)
         if facts.items is None and not drop_items:
-            lost = lost_items(opened, until=held.sequence)
+            lost = maintenance.lost_items(opened, until=held.sequence)
             if lost:
                 _say(
                     f"error: nothing was cut: {bundle} is a snapshot without an item memory, and"
@@ -151,7 +148,7 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
                     stderr=True,
                 )
                 return 1
-        cut = cut_events(opened, held)
+        cut = maintenance.compact(opened, held)
         kept = opened.last_sequence() - cut
     _say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
     if cut < held.sequence:

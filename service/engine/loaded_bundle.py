@@ -21,7 +21,7 @@ from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
 from service.core.index.devices import ScanDevice
 from service.core.label_log import LabelLog
-from service.core.label_log.maintenance.recover import explained
+from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor, QueryCache

@@ -1,27 +1,15 @@
 """Fixtures of the crash tests (bundles and scenarios), and the report of their measurements."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.crash.scenario import FIGURES, Scenario
-from tests.support.tiny.bundles import Catalogue, make_bundle
-
-NOUNS = ("boots", "lamp", "mat", "pole", "rope", "stove", "tent", "vest")
-KINDS = ("alpine", "camping", "glacier", "ultra", "winter")
-CATALOGUE = Catalogue(
-    labels={f"{kind}-{noun}": f"{kind} {noun}" for kind in KINDS for noun in NOUNS},
-    instances={
-        f"{noun} for the {kind}": (f"{kind}-{noun}", f"winter-{noun}")
-        for kind in KINDS
-        for noun in NOUNS
-    },
-)
-
-ITEMS = {kind: f"for the {kind}" for kind in KINDS}
+from tests.crash.scenario import CATALOGUE, FIGURES, ITEMS, Scenario
+from tests.support.tiny.bundles import make_bundle
 
 
 @pytest.fixture(scope="session")
@@ -48,20 +36,9 @@ def shelf(catalogue_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def new_scenario(tmp_path: Path, catalogue_bundle: Path) -> Iterator[Callable[..., Scenario]]:
-    """`new_scenario(seed=...)` creates a scenario with a new state folder."""
-    scenarios: list[Scenario] = []
-
-    def new(**how: object) -> Scenario:
-        how = {"bundle": catalogue_bundle, "items": ITEMS, **how}
-        folder = tmp_path / f"scenario-{len(scenarios)}"
-        scenarios.append(Scenario(folder, catalogue=CATALOGUE, **how))
-        return scenarios[-1]
-
-    yield new
-    for scenario in scenarios:
-        FIGURES.ready += scenario.ready_seconds
-        FIGURES.writes += scenario.writes
+def new_scenario(tmp_path: Path, catalogue_bundle: Path) -> Callable[..., Scenario]:
+    """`new_scenario(seed=...)` creates the test's scenario with a new state folder."""
+    return partial(Scenario, tmp_path / "scenario", bundle=catalogue_bundle)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

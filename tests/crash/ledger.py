@@ -14,6 +14,7 @@ from typing import Any
 from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel
 from service.core.types import Event
 
+NEW_IDS = 12  # of labels, and of items, that a client may add
 Form = Mapping[str, Any]  # a label as posted: id, text, queries, metadata
 
 
@@ -157,15 +158,14 @@ class Ledger:
         *,
         base: Mapping[str, str],
         items: Mapping[str, str] | None = None,
-        ids: int = 12,
     ) -> None:
         """`base`: the bundle's labels that this client writes to, texts by id.
 
         `items`: the bundle's items that it writes to, or None if there is no item memory.
         """
         self.owner = owner
-        self.ids = [*base, *(f"{owner}-{number}" for number in range(ids))]
-        new_items = () if items is None else (f"{owner}-item-{number}" for number in range(ids))
+        self.ids = [*base, *(f"{owner}-{number}" for number in range(NEW_IDS))]
+        new_items = () if items is None else (f"{owner}-item-{number}" for number in range(NEW_IDS))
         self.item_ids = [*(items or {}), *new_items]
         self.expected = ExpectedMemory.of(base, items or {})
         self.history: list[Fact] = []

@@ -1,7 +1,7 @@
 """A crash scenario: clients, servers that are killed and share one log, and the final checks."""
 
 import os
-import sqlite3
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +30,18 @@ SETTINGS = "[engine]\nthreads = 2\nseal_rows = 64\n[server]\naccess_log = false\
 CRASHES = int(os.environ.get("KEYMATCH_CRASHES", "20"))
 SEED = os.environ.get("KEYMATCH_CRASH_SEED", "11")
 READY_SECONDS = 30  # a test fails beyond it; the goal is 5, but machines may be busy
+CLIENTS = 4
+NOUNS = ("boots", "lamp", "mat", "pole", "rope", "stove", "tent", "vest")
+KINDS = ("alpine", "camping", "glacier", "ultra", "winter")
+CATALOGUE = Catalogue(
+    labels={f"{kind}-{noun}": f"{kind} {noun}" for kind in KINDS for noun in NOUNS},
+    instances={
+        f"{noun} for the {kind}": (f"{kind}-{noun}", f"winter-{noun}")
+        for kind in KINDS
+        for noun in NOUNS
+    },
+)
+ITEMS = {kind: f"for the {kind}" for kind in KINDS}
 QUERIES = [
     "alpine", "boots camping", "down ember fuel", "glacier hood ice jacket", "kettle", "lamp mat",
     "needle ozone pole", "quilt rope stove tent", "ultra vest", "winter yak zip", "zip", "tent",
@@ -79,31 +91,27 @@ class Scenario:
         self,
         folder: Path,
         bundle: Path,
-        catalogue: Catalogue,
         *,
         seed: str,
         state: str = "",
-        items: Mapping[str, str] | None = None,
-        clients: int = 4,
+        items: Mapping[str, str] | None = ITEMS,
         patience: bool = False,
     ) -> None:
-        """`state`: a URL; by default a new folder. `seed` decides what clients do, but not when.
+        """`bundle`: one of `CATALOGUE`. `seed` decides what clients do, but not when.
 
-        `items`: the bundle's items, texts by id, or None if it has no item memory.
+        `state`: a URL; by default a new folder. `items`: None if the bundle has no item memory.
         """
         self.bundle, self.folder = bundle, folder
         self.state: Path | str = state or folder / "state"
-        self.ready_seconds: list[float] = []
         self._servers = 0
         (folder / "tmp").mkdir(parents=True)
         self._config = folder / "keymatch.toml"
         self._config.write_text(SETTINGS)
-        self._catalogue = catalogue
-        labels = list(catalogue.labels.items())
+        labels = list(CATALOGUE.labels.items())
         self.clients = []
-        for number in range(clients):
-            its_items = None if items is None else dict([*items.items()][number::clients])
-            ledger = Ledger(f"c{number}", base=dict(labels[number::clients]), items=its_items)
+        for number in range(CLIENTS):
+            its_items = None if items is None else dict([*items.items()][number::CLIENTS])
+            ledger = Ledger(f"c{number}", base=dict(labels[number::CLIENTS]), items=its_items)
             self.clients.append(Client(ledger, seed=f"{seed}/{number}", patience=patience))
 
     @property
@@ -116,6 +124,11 @@ class Scenario:
         """The number of writes that were refused and sent again."""
         return sum(client.refused for client in self.clients)
 
+    def wait_for_writes(self, count: int) -> None:
+        """Wait until `count` more writes are acknowledged."""
+        goal = self.writes + count
+        wait_for(lambda: self.writes >= goal)
+
     # Servers -----------------------------------------------------------------------------
 
     @contextmanager
@@ -125,7 +138,6 @@ class Scenario:
         *,
         state: Path | None = None,
         wait: bool = True,
-        env: Mapping[str, str] | None = None,
     ) -> Iterator[ServerProcess]:
         """Run a server on the scenario's state or on `state`; `program` replaces `-m service`."""
         self._servers += 1
@@ -137,13 +149,14 @@ class Scenario:
             "--config",
             str(self._config),
             program=program,
-            env={"TMPDIR": str(self.folder / "tmp"), **(env or {})},
+            env={"TMPDIR": str(self.folder / "tmp")},
             wait=wait,
         ) as server:
             if wait:
-                self.ready_seconds.append(monotonic() - start)
-                assert self.ready_seconds[-1] < READY_SECONDS
+                FIGURES.ready.append(monotonic() - start)
+                assert FIGURES.ready[-1] < READY_SECONDS
             yield server
+            FIGURES.kills += server.process.poll() == -signal.SIGKILL
             for defect in server.logged("defect"):
                 raise AssertionError(defect)
 
@@ -151,6 +164,7 @@ class Scenario:
     def traffic(self, *servers: ServerProcess) -> Iterator[threading.Event]:
         """Let all clients send requests until the block ends; each writes to one of the servers."""
         stop, ports = threading.Event(), [server.port for server in servers]
+        before = self.writes
         with ThreadPoolExecutor(len(self.clients)) as threads:
             running = []
             for number, client in enumerate(self.clients):
@@ -161,6 +175,7 @@ class Scenario:
                 yield stop
             finally:
                 stop.set()
+        FIGURES.writes += self.writes - before
         for work in running:
             work.result()
 
@@ -184,6 +199,12 @@ class Scenario:
             client.resume(server.port, outcome)
         self.settle_ledgers()
         self.check_shown(server)
+
+    def check_restart(self) -> None:
+        """Start a server; run `check` and `prove_equal` on it."""
+        with self.server() as server:
+            self.check(server)
+            self.prove_equal(server)
 
     def settle_ledgers(self) -> list[Any]:
         """Compare the log with every client's ledger."""
@@ -226,7 +247,7 @@ class Scenario:
         never_deleted = {label_id for expected in held for label_id in expected.base}
         labels = sum(1 + len(form["queries"]) for h in held for form in h.forms.values())
         clicks = sum(len(expected.clicks) for expected in held)
-        instances = self._catalogue.instances.values()
+        instances = CATALOGUE.instances.values()
         return labels + clicks + sum(not never_deleted.isdisjoint(voted) for voted in instances)
 
     def prove_equal(self, *servers: ServerProcess) -> None:
@@ -245,22 +266,8 @@ class Scenario:
         assert orjson.loads(ended.stdout)["events"] == len(self.events())
 
 
-def kill_after(server: ServerProcess, seconds: float) -> None:
-    """Kill the server after `seconds`, whatever it is doing."""
-    threading.Event().wait(seconds)
-    server.kill()
-
-
 def copied_log(state: Path | str, folder: Path) -> Path:
     """Create a state folder with a copy of the log and without sealed segments."""
-    folder.mkdir()
-    if isinstance(state, Path):
-        with (
-            closing(sqlite3.connect(state / "labels.sqlite")) as source,
-            closing(sqlite3.connect(folder / "labels.sqlite")) as target,
-        ):
-            source.backup(target)
-        return folder
     open_log(folder).close()
     with Place(state).connected() as source, Place(folder).connected() as target:
         for table in (schema.log_format, schema.events, schema.requests):

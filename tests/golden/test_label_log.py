@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.core.label_log import open_log
-from service.core.label_log.maintenance.check import verify
+from service.core.label_log.maintenance import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
 from tests.support.label_logs import Place, event
 

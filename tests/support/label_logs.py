@@ -5,6 +5,7 @@ log, prints "ready", waits for a line of input, and appends NAME-0, NAME-1, ...,
 transaction.
 """
 
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -17,8 +18,11 @@ import sqlalchemy as sa
 
 from service.core.changes import PutLabel
 from service.core.label_log import LabelLog, open_log
+from service.core.label_log.rows import EventReader
 from service.core.types import Event, Halves
 from tests.support.waiting import wait_for
+
+PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,27 @@ def event(name: str, *, rows: int = 1, kind: str = PutLabel.kind) -> StoredChang
     return StoredChange(kind, body, vectors)
 
 
-def append(log: LabelLog, *names: str, encoder: str = "e") -> list[Event]:
+def append(
+    log: LabelLog, *names: str, encoder: str = "e", kind: str = PutLabel.kind
+) -> list[Event]:
     """Append one event per name in one transaction."""
     with log.exclusive() as appending:
-        return appending.append([event(name) for name in names], encoder=encoder)
+        return appending.append([event(name, kind=kind) for name in names], encoder=encoder)
+
+
+def ids(reader: EventReader, **bounds: int) -> list[str]:
+    """Read events; return the ids in their bodies."""
+    return [read.body["id"] for read in reader.read(**bounds)]
+
+
+def damage_page(file: Path, *, holding: bytes) -> None:
+    """Overwrite the page of a SQLite log that holds these bytes.
+
+    Another process writes: if this one opened and closed the file, it would lose its locks.
+    """
+    seek = f"seek={file.read_bytes().index(holding) // PAGE}"
+    command = ["dd", f"of={file}", seek, f"bs={PAGE}", "conv=notrunc", "status=none"]
+    subprocess.run(command, input=b"\xff" * PAGE, check=True)
 
 
 @dataclass(frozen=True)
@@ -57,13 +78,18 @@ class Place:
 
     def ids(self, *, after: int = 0) -> list[str]:
         with closing(self.open()) as log:
-            return [read.body["id"] for read in log.read(after=after)]
+            return ids(log, after=after)
 
     def tamper(self, statement: str, **values: Any) -> Sequence[Any]:
         """Execute a statement directly in the database, and return its rows."""
         with self.connected() as connection:
             result = connection.execute(sa.text(statement), values)
             return result.all() if result.returns_rows else []
+
+    def alter(self, number: int, /, **columns: Any) -> None:
+        """Change columns of an event directly in the database."""
+        changes = ", ".join(f"{name} = :{name}" for name in columns)
+        self.tamper(f"UPDATE events SET {changes} WHERE sequence = {number}", **columns)
 
     @contextmanager
     def connected(self) -> Iterator[sa.Connection]:

@@ -74,11 +74,6 @@ def with_options(url: str, *options: str) -> str:
     return with_query(url, options=" ".join((str(sa.make_url(url).query["options"]), *options)))
 
 
-def named_after_schema(url: str) -> str:
-    """Name the URL's connections after its schema, so that a test can end only its own ones."""
-    return with_query(url, application_name=schema_of(url))
-
-
 def _connected(server: str) -> psycopg.Connection:
     try:
         return psycopg.connect(server, autocommit=True, connect_timeout=5)

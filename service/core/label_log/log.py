@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -99,7 +99,7 @@ class Appending(EventReader):
             for event in numbered:
                 rows.append(row_of(event, before=chain))
                 chain = rows[-1]["chain"]
-            with self._writing() as connection:
+            with self._connection("written") as connection:
                 connection.execute(events.insert(), rows)
                 self._database.notify(connection)
             self.newest_link = Link(sequence=numbered[-1].sequence, chain=chain)
@@ -108,14 +108,14 @@ class Appending(EventReader):
     def restore(self, event: Event, *, written: float) -> None:
         """Write an event of another log under the next number, with its original write time."""
         row = row_of(replace(event, sequence=self.last + 1), before=self.newest_link.chain)
-        with self._writing() as connection:
+        with self._connection("written") as connection:
             connection.execute(events.insert(), {**row, "written": written})
         self.newest_link = Link(sequence=row["sequence"], chain=row["chain"])
 
     def cut(self, until: int) -> None:
         """Delete the first events, up to number `until`; raises `LogCut`."""
         link = self.link_at(until)
-        with self._writing() as connection:
+        with self._connection("written") as connection:
             connection.execute(log_format.update().values(cut=link.sequence, cut_chain=link.chain))
             connection.execute(events.delete().where(events.c.sequence <= until))
 
@@ -136,7 +136,7 @@ class Appending(EventReader):
             answer=orjson.dumps(request.answer),
             written=time.time(),
         )
-        with self._writing() as connection:
+        with self._connection("written") as connection:
             connection.execute(forget)
             connection.execute(keep)
 
@@ -144,9 +144,6 @@ class Appending(EventReader):
     def _connection(self, action: str = "read") -> Iterator[sa.Connection]:
         with as_log_errors(self.place, action=action):
             yield self._transaction
-
-    def _writing(self) -> AbstractContextManager[sa.Connection]:
-        return self._connection("written")
 
 
 class LabelLog(EventReader):
@@ -307,11 +304,10 @@ class LabelLog(EventReader):
     def _holds(self, link: Link) -> bool:
         """Whether the log holds an event; an event that was cut counts as held."""
         try:
-            self.require(link, knows="the note holds")
+            with suppress(LogCut):  # the event was there, otherwise it could not have been cut
+                self.require(link, knows="the note holds")
         except LogReplaced:
             return False
-        except LogCut:  # the event was there, otherwise it could not have been cut
-            return True
         return True
 
 
@@ -330,12 +326,28 @@ def _create(connection: sa.Connection) -> str:
 
 
 def _watch(database: Database, appended: Callable[[], None], stop: threading.Event) -> None:
-    """Call `appended` at each signal of the database until `stop` is set; never raises.
+    """Call `appended` at each signal until `stop` is set; never raises.
 
-    While signals cannot be received, `appended` is called at regular intervals, so new events are
-    still read if possible. The loss of signals is logged once, and so is its end.
+    Errors of `appended` do not end the thread; repeated errors are logged once.
     """
-    call = _surviving(appended)
+    failing = False
+    for _ in _signals(database, stop):
+        try:
+            appended()
+        except Exception:
+            if not failing:
+                log.exception("events that other processes appended could not be applied")
+            failing = True
+        else:
+            failing = False
+
+
+def _signals(database: Database, stop: threading.Event) -> Iterator[None]:
+    """Yield at each signal of the database until `stop` is set.
+
+    While signals cannot be received, it yields at regular intervals, so new events are still read
+    if possible. The loss of signals is logged once, and so is its end.
+    """
     lost, pause = False, POLL_SECONDS
     while not stop.is_set():
         try:
@@ -346,7 +358,7 @@ def _watch(database: Database, appended: Callable[[], None], stop: threading.Eve
                     if lost:
                         log.info("the label log is watched again", extra={"log": database.place})
                     lost, pause = False, POLL_SECONDS
-                    call()
+                    yield
         except Exception as error:  # even if it is a bug: a replica must not fall behind silently
             if not lost:
                 log.warning(
@@ -355,23 +367,5 @@ def _watch(database: Database, appended: Callable[[], None], stop: threading.Eve
             lost = True
             resume = monotonic() + pause
             while monotonic() < resume and not stop.wait(POLL_SECONDS):
-                call()
+                yield
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-
-def _surviving(appended: Callable[[], None]) -> Callable[[], None]:
-    """Wrap a callback so that its errors do not end the thread; repeated errors are logged once."""
-    failing = False
-
-    def call() -> None:
-        nonlocal failing
-        try:
-            appended()
-        except Exception:
-            if not failing:
-                log.exception("events that other processes appended could not be applied")
-            failing = True
-        else:
-            failing = False
-
-    return call

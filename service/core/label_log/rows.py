@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -84,37 +84,44 @@ def first_chain(log_id: str) -> bytes:
     return blake2b(log_id.encode(), digest_size=CHAIN_BYTES).digest()
 
 
-def next_chain(
-    before: bytes, *, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str
-) -> bytes:
-    """Return the chain of the event after the one whose chain is `before`."""
-    content = b"%b%d\0%b\0%b\0%b\0%b" % (
-        before, sequence, kind.encode(), body, vectors, encoder.encode()
-    )  # fmt: skip
-    return blake2b(content, digest_size=CHAIN_BYTES).digest()
+class Content(NamedTuple):
+    """The columns of an event that its checksum and its chain cover."""
 
+    sequence: int
+    kind: str
+    body: bytes
+    vectors: bytes
+    encoder: str
 
-def checksum(*, sequence: int, kind: str, body: bytes, vectors: bytes, encoder: str) -> int:
-    """Return the CRC-32 of the five values, joined by zero bytes."""
-    head = zlib.crc32(b"%d\0%b\0%b\0" % (sequence, kind.encode(), body))
-    return zlib.crc32(b"\0" + encoder.encode(), zlib.crc32(vectors, head))
+    def joined(self) -> bytes:
+        """Return the five values, joined by zero bytes."""
+        number, kind, encoder = b"%d" % self.sequence, self.kind.encode(), self.encoder.encode()
+        return b"\0".join((number, kind, self.body, self.vectors, encoder))
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the values."""
+        return zlib.crc32(self.joined())
+
+    def chain(self, before: bytes) -> bytes:
+        """Return the chain of this event, after the event whose chain is `before`."""
+        return blake2b(before + self.joined(), digest_size=CHAIN_BYTES).digest()
 
 
 def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
     """Return an event's row to store, with the current time; `before` is the previous chain."""
     assert event.vectors is not None
-    content: dict[str, Any] = {
-        "sequence": event.sequence,
-        "kind": event.kind,
-        "body": orjson.dumps(event.body),
-        "vectors": event.vectors.tobytes(),
-        "encoder": event.encoder,
-    }
+    content = Content(
+        sequence=event.sequence,
+        kind=event.kind,
+        body=orjson.dumps(event.body),
+        vectors=event.vectors.tobytes(),
+        encoder=event.encoder,
+    )
     return {
-        **content,
-        "checksum": checksum(**content),
+        **content._asdict(),
+        "checksum": content.checksum(),
         "written": time.time(),
-        "chain": next_chain(before, **content),
+        "chain": content.chain(before),
     }
 
 
@@ -123,11 +130,10 @@ def event_of(row: Sequence[Any], *, place: str) -> Event:
 
     Raises `LogCorrupt` for a wrong checksum, an unknown kind, or content that no version writes.
     """
-    sequence, kind, body, vectors, encoder, stored = row[:6]
+    stored = Content(*row[:5])
+    sequence, kind, body, vectors, encoder = stored
     try:
-        intact = stored == checksum(
-            sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
-        )
+        intact = row[5] == stored.checksum()
     except (AttributeError, TypeError):  # text instead of bytes, or bytes instead of text
         intact = False
     if not intact:
@@ -244,15 +250,11 @@ class EventReader:
         chain = self.link_at(after).chain
         for row in rows:
             event = event_of(row, place=self.place)
-            stored: Sequence[Any] = row
-            sequence, kind, body, vectors, encoder = stored[:5]
-            chain = next_chain(
-                chain, sequence=sequence, kind=kind, body=body, vectors=vectors, encoder=encoder
-            )
-            if stored[-1] != chain:
+            chain = Content(*row[:5]).chain(chain)
+            if row.chain != chain:
                 raise LogCorrupt(
-                    f"{self.place}: event {sequence} does not follow from the events before it:"
-                    " one of them was altered or replaced"
+                    f"{self.place}: event {event.sequence} does not follow from the events before"
+                    " it: one of them was altered or replaced"
                 )
             yield row, event
 

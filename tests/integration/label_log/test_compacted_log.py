@@ -5,9 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from cyclopts import App
 
-from service.cli.log import log
+from service.__main__ import app
 from service.core.errors import LogCut
 from service.core.label_log import open_log
 from tests.support.commands import Refused, run, status_of
@@ -22,14 +21,6 @@ def shelf(tiny_bundle_folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "shelf"
 
 
-@pytest.fixture
-def app() -> App:
-    """The command-line app, to be called in this process."""
-    command = App(name="service")
-    command.command(log)
-    return command
-
-
 def put(service: LocalService, name: str) -> int:
     answer = service.post("/labels", {"labels": [{"id": name, "text": f"a good {name}"}]})
     assert answer.status_code == 200, answer.text
@@ -41,7 +32,7 @@ def ids(service: LocalService) -> set[str]:
 
 
 def test_a_log_is_cut_while_its_service_writes(
-    shelf: Path, tmp_path: Path, app: App, capsys: pytest.CaptureFixture[str]
+    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "state"
     with local_service(shelf / "tiny", state) as service:
@@ -74,9 +65,7 @@ def test_a_log_is_cut_while_its_service_writes(
         assert "serve a snapshot of version 2 or later" in str(service.engine.failure)
 
 
-def test_only_a_snapshot_of_this_log_cuts_it(
-    shelf: Path, tmp_path: Path, app: App, refused: Refused
-) -> None:
+def test_only_a_snapshot_of_this_log_cuts_it(shelf: Path, tmp_path: Path, refused: Refused) -> None:
     state, nowhere = tmp_path / "state", tmp_path / "nowhere"
     with closing(open_log(state)) as opened:
         append(opened, "axe")
@@ -90,35 +79,27 @@ def test_only_a_snapshot_of_this_log_cuts_it(
     assert not nowhere.exists()
 
 
-def test_what_comes_after_the_last_reload_is_kept(
-    shelf: Path, tmp_path: Path, app: App, capsys: pytest.CaptureFixture[str]
+def test_a_cut_keeps_the_last_reload_and_a_snapshot_serves_no_log_of_another_history(
+    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = tmp_path / "state"
+    """The other log is an older copy that went on by itself."""
+    state, older = tmp_path / "state", tmp_path / "older"
     with local_service(shelf / "tiny", state) as service:
         put(service, "axe")
         assert service.post("/admin/reload", {"bundle": "tiny"}).status_code == 200
+    shutil.copytree(state, older)
+    with local_service(shelf / "tiny", state) as service:
         put(service, "rope")
         put(service, "saw")
         assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == 4
+    with local_service(shelf / "tiny", older) as service:
+        put(service, "lamp oil")
+        put(service, "saw")
+    with local_service(shelf / "held", older, wait=False) as service:
+        failure = wait_for(lambda: service.engine.failure)
+    assert "has another event 4 than the bundle held holds" in str(failure)
+
     assert status_of(app, "log", "--state", state, "--compact", shelf / "held") == 0
     said = capsys.readouterr().out
     assert "1 events were cut, 3 are kept\nevents 2 to 4 are in " in said
     assert "they can be cut once the snapshot has been reloaded" in said
-
-
-def test_a_snapshot_does_not_serve_with_a_log_that_went_on_from_an_older_copy(
-    shelf: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "state"
-    with local_service(shelf / "tiny", state) as service:
-        put(service, "axe")
-    shutil.copytree(state, tmp_path / "older")
-    with local_service(shelf / "tiny", state) as service:
-        put(service, "rope")
-        service.post("/admin/snapshot", {"bundle": "held"})
-    with local_service(shelf / "tiny", tmp_path / "older") as service:
-        put(service, "saw")
-        put(service, "lamp oil")
-    with local_service(shelf / "held", tmp_path / "older", wait=False) as service:
-        failure = wait_for(lambda: service.engine.failure)
-    assert "has another event 2 than the bundle held holds" in str(failure)

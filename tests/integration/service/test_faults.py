@@ -17,7 +17,7 @@ import pytest
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import LogError
 from service.core.label_log import open_log, sqlite
-from service.core.label_log.maintenance.check import verify
+from service.core.label_log.maintenance import verify
 from service.engine.engine import Engine
 from service.settings import EngineSettings
 from service.telemetry import Telemetry

@@ -30,7 +30,7 @@ from service.core.changes import (
 )
 from service.core.errors import InvalidInput, LogError
 from service.core.label_log import LabelLog
-from service.core.label_log.maintenance.recover import explained
+from service.core.label_log.maintenance import explained
 from service.core.memory.draft import Draft
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View

@@ -9,18 +9,16 @@ from service.core.files import folder_facts
 from service.core.files.folder_facts import FileFacts, file_facts, verify_files
 
 
-def test_size_and_sha256_are_those_of_the_standard(tmp_path: Path) -> None:
-    """The expected value is the SHA-256 of "abc" in FIPS 180-2."""
-    (tmp_path / "file").write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert file_facts(tmp_path) == {"file": FileFacts(bytes=3, sha256=digest)}
-
-
-def test_the_message_names_the_file_and_the_difference(tmp_path: Path) -> None:
+def test_the_message_names_the_file_and_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The expected SHA-256 of "abc" is that of FIPS 180-2."""
     (tmp_path / "inner").mkdir()
     file = tmp_path / "inner/file"
     file.write_bytes(b"abc")
     facts = file_facts(tmp_path)
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert facts == {"inner/file": FileFacts(bytes=3, sha256=digest)}
     verify_files(tmp_path, facts)
     file.write_bytes(b"abd")
     with pytest.raises(BundleAltered, match="inner/file differs from its recorded SHA-256"):
@@ -32,17 +30,10 @@ def test_the_message_names_the_file_and_the_difference(tmp_path: Path) -> None:
     with pytest.raises(BundleMissing, match="inner/file is missing"):
         verify_files(tmp_path, facts)
 
-
-def test_an_unreadable_file_counts_as_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The refusal is simulated, because root may read every file."""
-    (tmp_path / "file").write_bytes(b"abc")
-    facts = file_facts(tmp_path)
-
-    def refuse(*_: object) -> None:
+    def refuse(*_: object) -> None:  # simulated, because root may read every file
         raise PermissionError(13, "Permission denied")
 
+    file.write_bytes(b"abc")
     monkeypatch.setattr(folder_facts.hashlib, "file_digest", refuse)
     with pytest.raises(BundleMissing, match="file cannot be read: Permission denied"):
         verify_files(tmp_path, facts)

@@ -1,8 +1,6 @@
-"""The log in a folder: folder names, files that are not a log, disk errors, and locks."""
+"""The log in a folder: folder names, files that are not a log, and signals."""
 
-import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,19 +9,12 @@ import pytest
 from service.core.errors import LogError
 from service.core.label_log import LabelLog, open_log, sqlite
 from service.core.label_log.sqlite import SqliteDatabase
-from tests.support.label_logs import Place, append, event
-from tests.support.waiting import wait_for
+from tests.support.label_logs import Place, append
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "state")
-
-
-@pytest.fixture
-def log(place: Place) -> Iterator[LabelLog]:
-    with closing(place.open()) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("name", ["with space", "what?mode=memory", "50%25", "a#b", "ümlaut"])
@@ -84,19 +75,6 @@ def test_a_file_that_is_no_database_is_a_log_error(
     assert (tmp_path / "labels.sqlite").read_bytes() == content
 
 
-def test_a_damaged_page_is_a_log_error(place: Place) -> None:
-    with closing(place.open()) as log, log.exclusive() as appending:
-        appending.append([event(f"label {n}", rows=200) for n in range(40)], encoder="e")
-    assert isinstance(place.state, Path)
-    file = place.state / "labels.sqlite"
-    content = bytearray(file.read_bytes())
-    for page in range(2, len(content) // 4096):
-        content[page * 4096 : page * 4096 + 16] = b"\xff" * 16
-    file.write_bytes(content)
-    with pytest.raises(LogError):
-        place.ids()
-
-
 def test_commits_are_synced_in_wal_mode(place: Place, tmp_path: Path) -> None:
     """A log that is not in WAL mode is switched back to it."""
     place.open().close()
@@ -107,36 +85,6 @@ def test_commits_are_synced_in_wal_mode(place: Place, tmp_path: Path) -> None:
         pragma = connection.exec_driver_sql
         assert pragma("PRAGMA journal_mode").scalar() == "wal"
         assert pragma("PRAGMA synchronous").scalar() == full
-
-
-def test_an_append_that_fails_writes_nothing_and_the_next_one_succeeds(
-    log: LabelLog, place: Place
-) -> None:
-    append(log, "a")
-    place.tamper(
-        "CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.sequence = 3"
-        " BEGIN SELECT RAISE(ABORT, 'disk full'); END",
-    )
-    with pytest.raises(LogError, match=r"labels\.sqlite cannot be written: disk full"):
-        append(log, "b", "c")
-    assert log.last_sequence() == 1
-    place.tamper("DROP TRIGGER refuse")
-    assert [logged.sequence for logged in append(log, "b", "c")] == [2, 3]
-    assert [logged.body["id"] for logged in log.read()] == ["a", "b", "c"]
-
-
-def test_reading_takes_no_lock(log: LabelLog, place: Place) -> None:
-    append(log, "a", "b")
-    events = log.read()
-    next(events)
-    assert isinstance(place.state, Path)
-    with closing(sqlite3.connect(place.state / "labels.sqlite", timeout=0)) as other:
-        other.execute("BEGIN IMMEDIATE")  # would fail at once if the reader held the lock
-        assert [logged.body["id"] for logged in events] == ["b"]
-        assert log.newest("label.put") is not None
-        assert log.last_sequence() == 2
-        place.open().close()  # opening takes no lock either
-        other.execute("ROLLBACK")
 
 
 def test_the_newest_event_of_a_kind_is_found_by_an_index(place: Place, log: LabelLog) -> None:
@@ -157,33 +105,7 @@ def test_signals_come_only_for_commits(log: LabelLog, tmp_path: Path) -> None:
         assert list(signals) == []
 
 
-def test_a_file_that_cannot_be_watched_is_polled_until_it_can(
-    log: LabelLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level("INFO", logger="keymatch")
-    calls = []
-
-    def lost(_database: object, _stop: object) -> Iterator[None]:
-        raise LogError("disk I/O error")
-        yield
-
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(SqliteDatabase, "signals", lost)
-        log.watch(lambda: calls.append(None))
-        wait_for(lambda: len(calls) > 3)
-    wait_for(lambda: len(caplog.records) > 1)
-    before = len(calls)
-    append(log, "a")
-    wait_for(lambda: len(calls) > before)
-    assert [record.message for record in caplog.records] == [
-        "the label log cannot be watched; it is polled",
-        "the label log is watched again",
-    ]
-
-
 def test_a_disk_without_wal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = sqlite._engine
-    monkeypatch.setattr(sqlite, "_engine", lambda _path, mode: engine(Path(":memory:"), mode=mode))
     monkeypatch.setattr(Path, "as_uri", lambda _path: "file::memory:")
     with pytest.raises(LogError, match="its disk does not support WAL mode"):
         open_log(tmp_path)

@@ -40,11 +40,6 @@ def test_the_delimiter_is_read_from_the_header(tmp_path: Path, header: str, deli
     assert sniff_delimiter(tmp_path / "t.csv", ["q", "k"]) == delimiter
 
 
-def test_byte_order_mark_and_carriage_returns(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbfq,k\r\n"a\r\nb",c\r\n\r\nd,e\r\n'
-    assert rows(tmp_path / "t.csv", content) == [(2, ["a\nb", "c"]), (5, ["d", "e"])]
-
-
 def test_a_stray_quote_costs_one_row_alone(tmp_path: Path) -> None:
     lines = [f"query {line},keyword" for line in range(2, 40_000)]  # beyond csv's largest field
     lines[5], lines[100] = '"stray,x', 'stray "quote,x'

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from service.core.label_log import LabelLog, open_log
-from service.core.label_log.maintenance.compact import compact
+from service.core.label_log.maintenance import compact
 from service.core.label_log.newest_note import FILE_NAME as NOTE
 from service.engine.writing import log_checker
 from service.engine.writing.log_checker import LogChecker
