@@ -101,11 +101,7 @@ def test_what_queues_while_a_batch_runs_is_the_next_batch(
     use_stand_in(monkeypatch)
     with (
         local_service(
-            tiny_bundle_folder,
-            tmp_path / "state",
-            device="cuda",
-            threads=1,
-            queue_target_ms=60_000,
+            tiny_bundle_folder, tmp_path / "state", device="cuda", threads=1, queue_target_ms=60_000
         ) as service,
         ThreadPoolExecutor(24) as clients,
     ):

@@ -12,8 +12,7 @@ import httpx
 import orjson
 import uvicorn
 
-from service.server.connection import ServiceConnection
-from service.server.connection_guard import ConnectionGuard
+from service.server.connection import ConnectionGuard, ServiceConnection
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from tests.support.no_children import no_children
 from tests.support.serving import service_parts

@@ -16,8 +16,10 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keymatch.toml"
 
 
-def test_no_file_means_the_defaults() -> None:
+def test_no_file_or_an_empty_one_means_the_defaults(file: Path) -> None:
     settings = load_settings(None, {"port": None, "workers": 1})
+    file.write_text("")
+    assert load_settings(file, {"workers": 1}) == settings
     assert settings == Settings(engine=EngineSettings(threads=available_cores()))
     assert settings.limits.queries == 256
     assert settings.limits.query_characters == 2048
@@ -30,11 +32,6 @@ def test_the_command_line_stands_above_the_file_and_that_above_the_defaults(file
     assert (settings.server.port, settings.server.workers) == (9001, 3)
     assert settings.engine.queue_queries == 7
     assert settings.server.host == "127.0.0.1"
-
-
-def test_an_empty_file_changes_nothing(file: Path) -> None:
-    file.write_text("")
-    assert load_settings(file, {}) == load_settings(None, {})
 
 
 @pytest.mark.parametrize(
@@ -98,16 +95,16 @@ def test_by_default_each_core_has_a_process_if_the_memory_suffices(
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 8), (2, 4), (3, 2), (8, 1), (9, 1)])
-def test_workers_divide_the_cores(
-    monkeypatch: pytest.MonkeyPatch, workers: int, threads: int
+def test_workers_divide_the_cores_unless_threads_are_set(
+    file: Path, monkeypatch: pytest.MonkeyPatch, workers: int, threads: int
 ) -> None:
     monkeypatch.setattr(settings_module, "available_cores", lambda: 8)
     assert load_settings(None, {"workers": workers}).engine.threads == threads
-
-
-def test_threads_of_the_file_are_each_workers_own(file: Path) -> None:
+    file.write_text("[engine]\nqueue_queries = 7\n")
+    engine = load_settings(file, {"workers": workers}).engine
+    assert engine == EngineSettings(threads=threads, queue_queries=7)
     file.write_text("[engine]\nthreads = 7\n")
-    assert load_settings(file, {"workers": 2}).engine.threads == 7
+    assert load_settings(file, {"workers": workers}).engine.threads == 7
 
 
 def test_with_a_gpu_few_threads_take_large_batches(
@@ -123,12 +120,6 @@ def test_with_a_gpu_few_threads_take_large_batches(
     file.write_text('[engine]\ndevice = "gpu"\n')
     with pytest.raises(InvalidConfig, match=r"engine\.device: Input should be 'cpu' or 'cuda'"):
         load_settings(file, {})
-
-
-def test_divided_cores_change_no_other_setting(file: Path) -> None:
-    file.write_text("[engine]\nqueue_queries = 7\n[server]\nworkers = 2\n")
-    engine = load_settings(file, {}).engine
-    assert engine == EngineSettings(threads=engine.threads, queue_queries=7)
 
 
 @pytest.mark.parametrize(
