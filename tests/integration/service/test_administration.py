@@ -47,8 +47,8 @@ def counted(service: LocalService, series: str) -> float:
 # Snapshots -------------------------------------------------------------------------------
 
 
-def test_a_snapshot_holds_what_was_learned_and_can_be_reloaded(
-    served: LocalService, shelf: Path
+def test_a_snapshot_holds_what_was_learned_and_is_served_after_a_reload_and_a_restart(
+    served: LocalService, shelf: Path, tmp_path: Path
 ) -> None:
     assert served.post("/labels", AXE).json()["version"] == 1
     assert served.request("DELETE", "/labels/lamp").json() == {"version": 2}
@@ -64,19 +64,10 @@ def test_a_snapshot_holds_what_was_learned_and_can_be_reloaded(
     assert served.get("/labels/axe").json()["metadata"] == {"shop": "acme"}
     assert counted(served, OK) == 1
     assert served.post("/labels", AXE).json()["labels"][0]["status"] == "unchanged"
-
-
-def test_a_restart_goes_on_with_the_bundle_that_was_reloaded(
-    served: LocalService, shelf: Path, tmp_path: Path
-) -> None:
-    assert served.post("/labels", AXE).status_code == 200
-    assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
-    version = served.post(RELOAD, {"bundle": "next"}).json()["version"]
-    before = seen(served, version)
     served.engine.close()
     with local_service(shelf / "tiny", tmp_path / "state") as restarted:
-        assert name_of(restarted) == "next"
-        assert seen(restarted, version) == before
+        assert name_of(restarted) == "tiny-v2"
+        assert seen(restarted, answer.json()["version"]) == before
 
 
 def refusal(service: LocalService, route: str, name: str) -> str:

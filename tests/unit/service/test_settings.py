@@ -44,17 +44,13 @@ def test_the_command_line_stands_above_the_file_and_that_above_the_defaults(file
         ("[limits]\ntop_k = '3'", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = 3.0", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = true", "limits.top_k: Input should be a valid integer"),
-        ("[limits]\ntop_k = 2026-01-01", "limits.top_k: Input should be a valid integer"),
-        ("[limits]\ntop_k = nan", "limits.top_k: Input should be a valid integer"),
         ("[limits]\ntop_k = 0", "limits.top_k: Input should be greater than or equal to 1"),
         ("[server]\nport = 65536", "server.port: Input should be less than or equal to 65535"),
         ("[server]\nport = 99999999999999999999", "server.port: Input should be less than"),
         ("[server]\nhost = 1", "server.host: Input should be a valid string"),
         ("[server]\nallow_anonymous = 1", "server.allow_anonymous: Input should be a valid bool"),
         ("server = 3", "server: "),
-        ("limits = []", "limits: "),
         ("[limits", "is not TOML: "),
-        ("[limits]\n[limits]", "is not TOML: "),
     ],
 )
 def test_objections_name_file_key_and_what_is_allowed(file: Path, content: str, said: str) -> None:
