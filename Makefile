@@ -29,8 +29,9 @@ NONE_IN_PART = $(if $(PYTEST),|| test $$? -eq 5)
 .DELETE_ON_ERROR:
 
 # Each worker uses one thread, since more would compete for the same cores. It runs whole files, so
-# that a file's fixtures are set up once.
-RUN_TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+# that a file's fixtures are set up once. Compiled modules are kept even if the environment forbids it:
+# compiling takes more than half of a server's start.
+RUN_TESTS = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

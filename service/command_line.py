@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -11,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from inspect import cleandoc
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 
 from cyclopts import App
 from rich.console import Console
@@ -31,6 +33,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 OURS = ("service", "training", "export")
 SERVING = ("faiss", "onnxruntime")  # packages of the extra `cpu`; others have their own extras
 IMPORTED_BY_COMMANDS = (*SERVING, "scipy")  # packages of extras that modules with commands import
+# Several lines of a docstring with equal indentation, except the line below a section's name.
+PARAGRAPH = re.compile(r"(?m)^( *)(?!---)\S.*(?:\n\1(?!---)\S.*)+")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -98,6 +102,11 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     By default, rich treats brackets in a path as markup, and `:100:` as an emoji.
     """
     return Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+
+
+def say(*lines: str, stderr: bool = False) -> None:
+    """Print each line unchanged, whatever the terminal's width."""
+    open_console(stderr=stderr).print(*lines, sep="\n", soft_wrap=True)
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -174,13 +183,20 @@ def _by_todays_names(tokens: Sequence[str]) -> list[str]:
 
 
 def _show_whole_help(app: App, tokens: Sequence[str]) -> None:
-    """Make the named command's help show its whole docstring; lists of commands show one line."""
+    """Make the named command's help show its whole docstring; lists of commands show one line.
+
+    Each paragraph becomes one line, which the terminal's width breaks.
+    """
     for name in tokens:
         if name not in app:
             return
         app = app[name]
-        if app.default_command is not None and app.default_command.__doc__:
+        command = app.default_command
+        if isinstance(command, FunctionType) and command.__doc__:
             app.help = None
+            command.__doc__ = PARAGRAPH.sub(
+                lambda lines: lines[1] + " ".join(lines[0].split()), cleandoc(command.__doc__)
+            )
 
 
 def _missing(package: str, room: str) -> MissingExtra:
@@ -205,5 +221,5 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _failed(message: str, *, status: int) -> int:
-    open_console(stderr=True).print(f"error: {message}", soft_wrap=True)
+    say(f"error: {message}", stderr=True)
     return status

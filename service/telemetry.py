@@ -40,6 +40,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
 from time import sleep
@@ -115,56 +116,57 @@ class Telemetry:
         """Count in the folder `shared` if there are several workers, else in memory."""
         self.shared, self.registry = shared, CollectorRegistry()
         self._served: tuple[str, str] | None = None
-        add = self._add
-        self.requests = add(Counter, "requests_total", "Answered requests", "route", "status")
-        self.request_seconds = add(
-            Histogram, "request_seconds", "Whole request, seconds", "route", buckets=SECONDS_BUCKETS
+        counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
+        histogram = partial(self._add, Histogram)
+        self.requests = counter("requests_total", "Answered requests", "route", "status")
+        self.request_seconds = histogram(
+            "request_seconds", "Whole request, seconds", "route", buckets=SECONDS_BUCKETS
         )
         stage = "One stage of a request, seconds"
-        self.stage_seconds = add(
-            Histogram, "stage_seconds", stage, "stage", values=STAGES, buckets=SECONDS_BUCKETS
+        self.stage_seconds = histogram(
+            "stage_seconds", stage, "stage", values=STAGES, buckets=SECONDS_BUCKETS
         )
-        self.queue_depth = add(Gauge, "queue_depth", "Queries waiting or running", merged="sum")
-        self.version_waiters = add(
-            Gauge, "version_waiters", "Requests waiting for their min_version", merged="sum"
+        self.queue_depth = gauge("queue_depth", "Queries waiting or running", merged="sum")
+        self.version_waiters = gauge(
+            "version_waiters", "Requests waiting for their min_version", merged="sum"
         )
-        self.held_bytes = add(
-            Gauge, "held_bytes", "Bytes of large bodies, streams and unread answers", merged="sum"
+        self.held_bytes = gauge(
+            "held_bytes", "Bytes of large bodies, streams and unread answers", merged="sum"
         )
-        self.connections = add(Gauge, "connections", "Open connections of clients", merged="sum")
+        self.connections = gauge("connections", "Open connections of clients", merged="sum")
         allowed = "What a setting allows each worker"
-        self.limit = add(Gauge, "limit", allowed, "setting", values=LIMITS, merged="max")
+        self.limit = gauge("limit", allowed, "setting", values=LIMITS, merged="max")
         batch = "Queries that a thread took together, and labels written by one commit"
-        self.batch_size = add(Histogram, "batch_size", batch, "kind", buckets=BATCH_BUCKETS)
+        self.batch_size = histogram("batch_size", batch, "kind", buckets=BATCH_BUCKETS)
         segment = "Building one sealed segment, seconds"
-        self.seal_seconds = add(Histogram, "seal_seconds", segment, buckets=SEAL_SECONDS_BUCKETS)
+        self.seal_seconds = histogram("seal_seconds", segment, buckets=SEAL_SECONDS_BUCKETS)
         reloaded = "Bundles reloaded while serving"
-        self.reloads = add(Counter, "reloads_total", reloaded, "outcome", values=RELOADS)
+        self.reloads = counter("reloads_total", reloaded, "outcome", values=RELOADS)
         rows, items = "Rows of the knowledge memory", "Items of the item memory"
-        self.memory_rows = add(Gauge, "memory_rows", rows, "kind", merged="mostrecent")
-        self.items = add(Gauge, "items", items, "kind", merged="mostrecent")
+        self.memory_rows = gauge("memory_rows", rows, "kind", merged="mostrecent")
+        self.items = gauge("items", items, "kind", merged="mostrecent")
         learned = "Memory of what was learned since the bundle, bytes, estimated"
-        self.live_bytes = add(Gauge, "live_bytes", learned, merged="max")
-        self.memory_version = add(
-            Gauge, "memory_version", "Newest event that answers reflect", merged="min"
+        self.live_bytes = gauge("live_bytes", learned, merged="max")
+        self.memory_version = gauge(
+            "memory_version", "Newest event that answers reflect", merged="min"
         )
-        self.log_lag_events = add(
-            Gauge, "log_lag_events", "Logged events not yet in the memory", merged="max"
+        self.log_lag_events = gauge(
+            "log_lag_events", "Logged events not yet in the memory", merged="max"
         )
-        self.log_damaged = add(
-            Gauge, "log_damaged", "1 while a walk over the label log meets damage", merged="max"
+        self.log_damaged = gauge(
+            "log_damaged", "1 while a walk over the label log meets damage", merged="max"
         )
-        self.cache_hits = add(
-            Counter, "encode_cache_hits_total", "Queries whose vector was in the cache"
+        self.cache_hits = counter(
+            "encode_cache_hits_total", "Queries whose vector was in the cache"
         )
-        self.cache_misses = add(Counter, "encode_cache_misses_total", "Queries encoded")
+        self.cache_misses = counter("encode_cache_misses_total", "Queries encoded")
         refused = "Requests not served"
-        self.rejected = add(Counter, "rejected_total", refused, "reason", values=REJECTIONS)
-        self.dropped_log_lines = add(
-            Counter, "dropped_log_lines_total", "Log lines that nobody read in time"
+        self.rejected = counter("rejected_total", refused, "reason", values=REJECTIONS)
+        self.dropped_log_lines = counter(
+            "dropped_log_lines_total", "Log lines that nobody read in time"
         )
         served = "1 for what is served"
-        self.build_info = add(Gauge, "build_info", served, "version", "bundle", merged="max")
+        self.build_info = gauge("build_info", served, "version", "bundle", merged="max")
         # Look these up once: `labels` validates its values at each call.
         self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}

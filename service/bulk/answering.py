@@ -11,12 +11,7 @@ from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.memory.view import View
-from service.core.prediction.predictor import (
-    AttendedItems,
-    Predictor,
-    Stopwatch,
-    explained_items,
-)
+from service.core.prediction.predictor import AttendedItems, Predictor, Stopwatch, explained_items
 from service.core.prediction.ranking import Ranking
 from service.core.types import Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle

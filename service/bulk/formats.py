@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,6 +39,14 @@ class AnsweredPart:
     queries: Sequence[FileQuery]
     results: Mapping[FileQuery, ResultAnswer]  # of queries without a problem
 
+    def documents(self) -> Iterator[Any]:
+        """Yield each query's result as a document, or its problem."""
+        for query in self.queries:
+            if query.problem:
+                yield {"query": query.text, "keywords": [], "problem": query.problem}
+            else:
+                yield self.results[query]
+
 
 class JsonLines:
     """One JSON object per query, as HTTP answers it."""
@@ -47,8 +55,8 @@ class JsonLines:
 
     def part(self, answered: AnsweredPart) -> bytes:
         """Return the lines of a part."""
-        documents = (_document(query, answered.results) for query in answered.queries)
-        return b"".join(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in documents)
+        newline = orjson.OPT_APPEND_NEWLINE
+        return b"".join(orjson.dumps(each, option=newline) for each in answered.documents())
 
     def join(self, parts: Iterable[Path], target: Path) -> None:
         """Write the header and the parts, in this order, to `target`."""
@@ -75,16 +83,15 @@ class CsvLines(JsonLines):
         """Return the lines of a part."""
         lines = io.StringIO()
         writer = csv_writer(lines)
-        for row, query in enumerate(answered.queries, start=answered.first_row):
-            document = _document(query, answered.results)
-            keywords, kind = document["keywords"], document.get("score_kind", "")
+        for row, document in enumerate(answered.documents(), start=answered.first_row):
+            query, keywords = self._cell(document["query"]), document["keywords"]
+            kind = document.get("score_kind", "")
             if not keywords:
-                writer.writerow((row, self._cell(query.text), "", "", "", "", "", kind))
+                writer.writerow((row, query, "", "", "", "", "", kind))
             for rank, keyword in enumerate(keywords, start=1):
                 score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
                 texts = (self._cell(keyword["id"]), self._cell(keyword["text"]))
-                shown = (self._cell(query.text), rank, *texts, score, novel, kind)
-                writer.writerow((row, *shown))
+                writer.writerow((row, query, rank, *texts, score, novel, kind))
         return lines.getvalue().encode()
 
     def _cell(self, text: str) -> str:
@@ -117,9 +124,7 @@ class Parquet:
 
     def part(self, answered: AnsweredPart) -> bytes:
         """Return the part as a parquet file."""
-        rows = [
-            {"problem": None, **_document(query, answered.results)} for query in answered.queries
-        ]
+        rows = [{"problem": None, **document} for document in answered.documents()]
         content = self._arrow.BufferOutputStream()
         table = self._arrow.Table.from_pylist(rows, schema=self._schema)
         self._parquet.write_table(table, content)
@@ -149,10 +154,3 @@ def format_of(path: Path, *, explain: bool, escape_formulas: bool = False) -> Fo
     if explain:
         raise InvalidConfig(f"{path} has no place for evidence: name a .jsonl file for --explain")
     return CsvLines(escape_formulas=escape_formulas) if path.suffix == ".csv" else Parquet()
-
-
-def _document(query: FileQuery, results: Mapping[FileQuery, ResultAnswer]) -> Any:
-    """Return a query's result as a document, or its problem."""
-    if query.problem:
-        return {"query": query.text, "keywords": [], "problem": query.problem}
-    return results[query]

@@ -222,14 +222,14 @@ class BulkRun:
             good = [query for query in part if not query.problem]
             found = results(self.loaded, good, self.options)
             first = 1 + number * self.job.part_rows
-            folder.write(
-                number, form.part(AnsweredPart(first_row=first, queries=part, results=found))
-            )
+            answered = AnsweredPart(first_row=first, queries=part, results=found)
+            folder.write(number, form.part(answered))
             return len(part)
 
         pending: set[Future[int]] = set()
         rows = 0
-        with _short_switches(), ThreadPoolExecutor(self.threads + _SPARE_THREADS) as pool:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        with ThreadPoolExecutor(self.threads + _SPARE_THREADS) as pool:
             try:
                 for number, part in enumerate(self._parts()):
                     rows += len(part)
@@ -261,16 +261,6 @@ class BulkRun:
         queries = iter(self.queries)
         while part := list(islice(queries, self.job.part_rows)):
             yield part
-
-
-@contextmanager
-def _short_switches() -> Iterator[None]:
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def _finished(pending: set[Future[int]], progress: Report) -> set[Future[int]]:

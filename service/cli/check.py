@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.command_line import open_console
+from service.command_line import say
 
 
 def check(*, bundle: Path) -> int:
@@ -27,11 +27,10 @@ def check(*, bundle: Path) -> int:
     require_sound(opened)
     facts, answer = opened.manifest, first_answer(opened)
     first = answer.keywords[0].text if answer.keywords else None
-    open_console().print(
+    say(
         f"{bundle}: format {facts.version}, {len(facts.files)} files verified;"
         f" {facts.memory.instances:,} instances and {facts.memory.labels:,} labels of"
         f" {facts.dataset}; encoder {facts.encoder.name}, {facts.encoder.quantization},"
-        f" d={facts.encoder.dimension}; {answer.query!r} -> {first!r}",
-        soft_wrap=True,
+        f" d={facts.encoder.dimension}; {answer.query!r} -> {first!r}"
     )
     return 0

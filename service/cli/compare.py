@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from service.bulk.progress import reported
-from service.command_line import open_console
+from service.command_line import say
 from service.comparison.comparison import compare as compare_rankings
 from service.comparison.comparison import rankings_of, read_queries
 from service.comparison.page import page, summary
@@ -81,7 +81,5 @@ def compare(
         )
     comparison = compare_rankings(names, left, right, known, k=top_k)
     write_file(out, page(comparison).encode())
-    console = open_console()
-    for line in (*summary(comparison), f"{out}: the page"):
-        console.out(line, highlight=False)
+    say(*summary(comparison), f"{out}: the page")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.command_line import open_console
+from service.command_line import say
 from service.http.access import new_key
 
 
@@ -20,6 +20,6 @@ def key(*, name: str, scope: str) -> int:
         What the key allows: read, write, admin, metrics; several separated by commas.
     """
     made, line = new_key(name, [one.strip() for one in scope.split(",") if one.strip()])
-    open_console(stderr=True).out(f"the key, shown only now: {made}", highlight=False)
-    open_console().out(line, highlight=False)
+    say(f"the key, shown only now: {made}", stderr=True)
+    say(line)
     return 0

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from service.command_line import open_console
+from service.command_line import open_console, say
 from service.core.bundle.bundle import open_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
@@ -99,7 +99,7 @@ def _show(opened: LabelLog, *, after: int, last: int, limit: int, json: Path | N
         table.add_row(str(event.sequence), time, event.kind, content)
     open_console().print(table)
     more = f"; continue with --after {after + limit}" if after + limit < last else ""
-    _say(f"{opened.place}: {last:,} events{more}")
+    say(f"{opened.place}: {last:,} events{more}")
     return 0
 
 
@@ -107,23 +107,23 @@ def _check(opened: LabelLog, *, after: int, json: Path | None) -> int:
     try:
         report = maintenance.verify(opened, after=after)
     except LogCorrupt as error:
-        _say(f"corrupt: {error}", stderr=True)
+        say(f"corrupt: {error}", stderr=True)
         return 1
     if json is not None:
         facts = {"bytes" if name == "size" else name: fact for name, fact in asdict(report).items()}
         _lines(json, [{"place": opened.place, "id": opened.id, **facts}])
     else:
-        _say(f"{opened.place}: {_verdict(report)}")
+        say(f"{opened.place}: {_verdict(report)}")
     return 0
 
 
 def _recover(opened: LabelLog, folder: Path) -> int:
     with new_folder(folder) as partial, closing(open_log(partial)) as target:
         found = maintenance.recover(opened, target)
-    _say(f"{opened.place}: {found}")
-    _say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
+    say(f"{opened.place}: {found}")
+    say(f"{folder}: the whole events, numbered anew from 1; idempotency keys are not kept")
     if found.cut:
-        _say(
+        say(
             f"events 1 to {found.cut} had been cut before: serve {folder} only with the snapshot"
             " that holds them; with any other bundle their labels, clicks and items are missing"
         )
@@ -139,7 +139,7 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
         if facts.items is None and not drop_items:
             lost = maintenance.lost_items(opened, until=held.sequence)
             if lost:
-                _say(
+                say(
                     f"error: nothing was cut: {bundle} is a snapshot without an item memory, and"
                     f" {lost} are only in {opened.place}. Write a snapshot of a bundle with an item"
                     " memory (`keymatch snapshot --bundle ... --state ... --out ...`), which holds"
@@ -150,9 +150,9 @@ def _compact(state: str, bundle: Path, *, drop_items: bool) -> int:
                 return 1
         cut = maintenance.compact(opened, held)
         kept = opened.last_sequence() - cut
-    _say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
+    say(f"{opened.place}: {cut - before:,} events were cut, {kept:,} are kept")
     if cut < held.sequence:
-        _say(
+        say(
             f"events {cut + 1} to {held.sequence} are in {bundle}, too, but a start reads there"
             " which bundle to serve: they can be cut once the snapshot has been reloaded"
         )
@@ -202,9 +202,4 @@ def _lines(place: Path, objects: Iterable[Mapping[str, Any]]) -> None:
         return
     console = open_console()  # it also ends quietly when `head` closes the pipe
     for line in lines:
-        console.out(line.decode(), highlight=False)
-
-
-def _say(sentence: str, *, stderr: bool = False) -> None:
-    """Print one line, whatever the terminal's width."""
-    open_console(stderr=stderr).print(sentence, soft_wrap=True)
+        console.out(line.decode())

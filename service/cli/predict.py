@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +14,15 @@ from service.bulk.memory import find_log, open_memory
 from service.bulk.progress import reported
 from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
 from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
-from service.command_line import STATE_VARIABLE, Interrupted, open_console
+from service.command_line import STATE_VARIABLE, Interrupted, say
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
 from service.core.tables.separated import DelimiterOption
 from service.core.types import PredictOptions
 from service.http.request_models import RequestModels
 from service.settings import EngineSettings, Limits, load_settings
+
+_say = partial(say, stderr=True)
 
 
 def predict(
@@ -96,24 +99,12 @@ def predict(
                 f"--items-column {items_column}: the bundle {facts.name} has no item memory"
             )
         items = ItemsColumn(name=items_column, limits=settings.limits, delimiter=items_delimiter)
+    limits, engine = settings.limits, settings.engine
     queries = QueryFile(
-        input,
-        query,
-        limits=settings.limits,
-        on_bad_row=on_bad_row,
-        delimiter=delimiter,
-        items=items,
+        input, query, limits=limits, on_bad_row=on_bad_row, delimiter=delimiter, items=items
     )
     with (folder := WorkFolder(out)).opened():
-        run = _opened(
-            folder,
-            queries,
-            options,
-            bundle,
-            state,
-            settings.engine,
-            escape_formulas=escape_formulas,
-        )
+        run = _opened(folder, queries, options, bundle, state, engine, escaped=escape_formulas)
         return _answer(run, folder, form)
 
 
@@ -125,7 +116,7 @@ def _opened(
     state: str | None,
     settings: EngineSettings,
     *,
-    escape_formulas: bool,
+    escaped: bool,
 ) -> BulkRun:
     """Open a new or an interrupted run. Raises any error before queries are answered."""
     log = None if state is None else find_log(state, bundle)
@@ -146,7 +137,7 @@ def _opened(
             explain=options.explain,
             candidates=options.candidates,
             part_rows=rows_of_part(options.top_k, explain=options.explain),
-            escape_formulas=escape_formulas,
+            escape_formulas=escaped,
             version=0 if log is None else log.newest,
         )
     )
@@ -198,8 +189,3 @@ def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
     scores = "probabilities" if run.options.candidates else "sums of votes"
     _say(f"{out}: {rows:,} queries{left}; bundle {bundle}, version {version}; scores are {scores}")
     return 0
-
-
-def _say(sentence: str) -> None:
-    """Print one line on stderr, whatever the terminal's width."""
-    open_console(stderr=True).print(sentence, soft_wrap=True)

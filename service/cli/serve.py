@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from service.command_line import STATE_VARIABLE
-
-if TYPE_CHECKING:
-    from service.http.access import Access
-    from service.settings import Settings
 
 
 def serve(
@@ -58,11 +54,13 @@ def serve(
     other_data
         Accept a label log that was begun for other data than the bundle's; default no.
     """
+    # The server, which --help does not need.
     from service.core.bundle import manifest
     from service.engine.device import require_device
-    from service.server.launcher import launch  # the server, which --help does not need
+    from service.http import access as api_keys
+    from service.server.launcher import launch
     from service.server.worker import ServeConfig
-    from service.settings import load_settings
+    from service.settings import API_KEYS_VARIABLE, load_settings
 
     options = {
         "host": host,
@@ -72,7 +70,9 @@ def serve(
         "access_log": access_log,
     }
     settings = load_settings(config, options, engine={"other_data": other_data})
-    access = _required_access(settings)
+    keys = os.environ.get(API_KEYS_VARIABLE)
+    access = api_keys.read_keys(Path(keys)) if keys else api_keys.Access()
+    api_keys.require_keys(settings.server, access)
     require_device(settings.engine.device)
     manifest.read(bundle)  # raises before a port is opened
     return launch(
@@ -84,14 +84,3 @@ def serve(
             access=access,
         )
     )
-
-
-def _required_access(settings: Settings) -> Access:
-    """Read the API keys. Raises `InvalidConfig` if the settings need keys that are missing."""
-    from service.http.access import Access, read_keys, require_keys
-    from service.settings import API_KEYS_VARIABLE
-
-    keys = os.environ.get(API_KEYS_VARIABLE)
-    access = read_keys(Path(keys)) if keys else Access()
-    require_keys(settings.server, access)
-    return access

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from service.command_line import STATE_VARIABLE, open_console
+from service.command_line import STATE_VARIABLE, open_console, say
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unusable
 from service.core.processes.low_priority import lower_priority, wake_when_orphaned
@@ -86,8 +86,7 @@ def snapshot(
                 view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
             )
     index = manifest.read(out).index
-    said = f"{out}: version {view.version}, {len(view.labels):,} labels; {index}"
-    open_console().print(said, soft_wrap=True)
+    say(f"{out}: version {view.version}, {len(view.labels):,} labels; {index}")
     return 0
 
 

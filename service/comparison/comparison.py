@@ -80,12 +80,7 @@ def _labels_of(cell: Any) -> Iterator[Any]:
 
 
 def rankings_of(
-    bundle: Path,
-    queries: Sequence[str],
-    *,
-    k: int,
-    settings: EngineSettings,
-    progress: Report,
+    bundle: Path, queries: Sequence[str], *, k: int, settings: EngineSettings, progress: Report
 ) -> dict[str, Keywords]:
     """Return the k best keywords of each query, with the bundle's own depth and memorization.
 
@@ -265,21 +260,39 @@ def compare(
     """Compare each query's two rankings of at most k keywords, in the queries' order."""
     ours, theirs = metrics_of(left, known, k), metrics_of(right, known, k)
     judged = sum(1 for labels in known.values() if labels)
+    shares = {query: overlaps(ranking, right[query], k) for query, ranking in left.items()}
+    changed = [query for query in left if ids(left[query]) != ids(right[query])]
+    agreements = {query: fmean(shares[query]) for query in changed}
     return Comparison(
         names=names,
         k=k,
-        agreement=_agreement(left, right, k=k),
+        agreement=_agreement(left, right, list(shares.values()), k=k),
         judged=judged,
         quality={name: paired_test(ours[name], theirs[name]) for name in ours} if judged else {},
-        changed=_most_changed(left, right, known, k=k),
+        changed=[
+            ChangedQuery(
+                query=query,
+                left=left[query],
+                right=right[query],
+                known=frozenset(known[query]),
+                agreement=agreements[query],
+            )
+            # Ties keep the file's order.
+            for query in sorted(changed, key=agreements.__getitem__)[:SHOWN]
+        ],
     )
 
 
-def _agreement(left: Mapping[str, Keywords], right: Mapping[str, Keywords], *, k: int) -> Agreement:
+def _agreement(
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    shares: Sequence[Sequence[float]],
+    *,
+    k: int,
+) -> Agreement:
+    """Average over all queries, whose overlaps at depths 1 to k are `shares`."""
     pairs = [(ranking, right[query]) for query, ranking in left.items()]
-    moves = [rank_changes(*pair) for pair in pairs]
-    shares = [overlaps(*pair, k) for pair in pairs]
-    steps = [step for of_query in moves for step in of_query.values()]
+    steps = [step for pair in pairs for step in rank_changes(*pair).values()]
     return Agreement(
         queries=len(pairs),
         unchanged=sum(ids(ours) == ids(theirs) for ours, theirs in pairs),
@@ -295,25 +308,3 @@ def _agreement(left: Mapping[str, Keywords], right: Mapping[str, Keywords], *, k
 def ids(ranking: Keywords) -> list[str]:
     """Return the label ids of a ranking, the best first."""
     return [keyword["id"] for keyword in ranking]
-
-
-def _most_changed(
-    left: Mapping[str, Keywords],
-    right: Mapping[str, Keywords],
-    known: KnownLabels,
-    *,
-    k: int,
-) -> list[ChangedQuery]:
-    """Return the `SHOWN` queries whose rankings agree least; ties keep the file's order."""
-    agreements = {query: fmean(overlaps(left[query], right[query], k)) for query in left}
-    changed = [query for query in left if ids(left[query]) != ids(right[query])]
-    return [
-        ChangedQuery(
-            query=query,
-            left=left[query],
-            right=right[query],
-            known=frozenset(known[query]),
-            agreement=agreements[query],
-        )
-        for query in sorted(changed, key=agreements.__getitem__)[:SHOWN]
-    ]

@@ -47,7 +47,7 @@ BACKLOG = 256
 log = logging.getLogger("keymatch")
 
 
-def supervise(config: ServeConfig, uvicorn_config: uvicorn.Config, listening: socket.socket) -> int:
+def supervise(config: ServeConfig) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; returns the exit status.
 
     Raises `BundleError` or `LogError` if it cannot serve, before any worker is started.
@@ -59,12 +59,11 @@ def supervise(config: ServeConfig, uvicorn_config: uvicorn.Config, listening: so
             f"several workers share a temporary folder, which cannot be created: {error.strerror}"
         ) from error
     with temporary as folder:
-        uvicorn_config.app = Worker(config, metrics=Path(folder))
-        uvicorn_config.factory = True
-        uvicorn_config.timeout_worker_healthcheck = SILENT_SECONDS
         # Workers read this on importing prometheus_client, which this process has already done.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        supervisor = Supervisor(uvicorn_config, listening, metrics=Path(folder))
+        server, metrics = config.settings.server, Path(folder)
+        uvicorn_config = _uvicorn_config(server, Worker(config, metrics=metrics))
+        supervisor = Supervisor(uvicorn_config, _listen(server), metrics=metrics)
         _verify(config)
         supervisor.run()
     return int(supervisor.failed)
@@ -166,7 +165,7 @@ def launch(config: ServeConfig) -> int:
         settings = within_budget(config.settings, manifest.read(config.bundle))
         config = replace(config, settings=settings)
         if server.workers > 1:
-            return supervise(config, _uvicorn_config(server), _listen(server))
+            return supervise(config)
         return _run_in_this_process(config)
     finally:
         write_logs_at_once()  # before the caller prints the error to stderr, too
@@ -174,9 +173,7 @@ def launch(config: ServeConfig) -> int:
 
 def _run_in_this_process(config: ServeConfig) -> int:
     server, worker = config.settings.server, Worker(config)
-    uvicorn_config = _uvicorn_config(server)
-    uvicorn_config.app, uvicorn_config.factory = worker, True
-    uvicorn_server = uvicorn.Server(uvicorn_config)
+    uvicorn_server = uvicorn.Server(_uvicorn_config(server, worker))
 
     def stop(*_: object) -> None:
         uvicorn_server.should_exit = True
@@ -206,10 +203,12 @@ def _listen(server: ServerSettings) -> socket.socket:
     return listening
 
 
-def _uvicorn_config(server: ServerSettings) -> uvicorn.Config:
+def _uvicorn_config(server: ServerSettings, worker: Worker) -> uvicorn.Config:
     return uvicorn.Config(
-        app="",  # set by the caller that runs it
+        worker,
+        factory=True,
         workers=server.workers,
+        timeout_worker_healthcheck=SILENT_SECONDS,
         loop="uvloop",
         http=ServiceConnection,
         backlog=BACKLOG,

@@ -27,7 +27,7 @@ from service.core.processes.resources import share_heaps
 from service.engine.engine import Engine
 from service.http.access import Access
 from service.http.app import build_app
-from service.server.connection_guard import ConnectionGuard
+from service.server.connection import ConnectionGuard
 from service.settings import LEAST_CONNECTIONS_A_WAITER, Settings
 from service.telemetry import Telemetry, configure_logs, write_logs_at_once
 

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "service"
 # Threads that do periodic work, independent of requests.
 PERIODIC = ("log-checker", "log-watcher")
-SWEPT = {"server/connection_guard.py"}  # called by a timer of the event loop
 # The writer's own commit tells it to read the log, before or after the answer is sent.
 FOLLOWED = {"engine/loaded_bundle.py"}
 MOST = {"A query": 30, "A label": 45}
@@ -62,7 +61,7 @@ def walks(
                 walked.files, walked.on = set(), True
                 service.client.post(path, json=document).raise_for_status()
                 walked.on = False
-                files[name] = walked.files - SWEPT
+                files[name] = walked.files
     finally:
         threading.setprofile(before)
     yield files

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadtests import load, versions
-from loadtests.clients.connection import (
-    RequestFailed,
-    get,
-    one_by_one,
-    predict,
-)
+from loadtests.attacks import __main__ as attacks
+from loadtests.clients.connection import RequestFailed, get, one_by_one, predict
 from loadtests.clients.flood import saturate
 from loadtests.clients.open_loop import Stream, drive_in_this_process
 from loadtests.queries import distinct
@@ -212,3 +208,49 @@ def test_versions_refuses_a_folder_that_is_no_checkout(
     new = ("--bundle", tiny_bundle_folder, "--out", tmp_path / "out")
     status = commands.status_of(versions.app, *old, *new)
     assert "it is no checkout" in commands.one_line(status, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_a_short_soak_loses_and_refuses_nothing(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    done = run("loadtests.soak", "--bundle", tiny_bundle_folder, "--out", tmp_path,
+               "--minutes", "0.5")  # fmt: skip
+    lost, answers, memory, *_ = json.loads((tmp_path / "soak.json").read_bytes())["rows"]
+    assert lost["met"], done.stdout
+    assert answers["met"], done.stdout
+    assert lost["figures"]["acknowledged"] > 100
+    assert len(memory["figures"]["samples"]) > 10
+
+
+def test_an_attack_is_measured_beside_a_normal_client(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    run("loadtests.attacks", "--bundle", tiny_bundle_folder, "--out", tmp_path,
+        "--seconds", "1", "--only", "blank lines")  # fmt: skip
+    rows = json.loads((tmp_path / "attacks.json").read_bytes())["rows"]
+    assert [row["what"].split(":")[0] for row in rows] == ["blank lines"] * 4
+    assert all(row["figures"] for row in rows)
+
+
+def test_an_unknown_attack_is_a_sentence(
+    tiny_bundle_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--bundle", tiny_bundle_folder, "--out", tmp_path, "--only", "storm")
+    said = commands.one_line(commands.status_of(attacks.app, *options), capsys.readouterr().err)
+    assert "no attack is named storm; there are: costly queries" in said
+
+
+@pytest.mark.slow
+def test_bulk_is_measured_against_http(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    ended = run(
+        "loadtests.bulk",
+        *("--bundle", tiny_bundle_folder, "--out", tmp_path, "--queries", 40),
+        *("--rounds", 1, "--seconds", 0.3, "--requests-of", 1, "--requests-of", 4),
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "bulk.json").read_bytes())["rows"]
+    assert [row["what"] for row in rows] == [
+        "HTTP, 1 queries a request",
+        "HTTP, 4 queries a request",
+        "in bulk, its start included",
+        "in bulk",
+    ]

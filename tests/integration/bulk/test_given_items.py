@@ -44,13 +44,15 @@ def test_answers_are_those_of_a_server(
         service.post("/items", {"items": [{"id": "axe", "text": "a good axe"}]})
         service.request("DELETE", "/items/light")
         for query, cell in ROWS:
-            asked = {"queries": [query], "items": cell.split("|") if cell else None}
+            given = cell.split("|") if cell else None
+            asked = {"queries": [query], "items": given, "explain": True}
             expected += service.post("/predict", asked).json()["results"]
-    options = ("--state", tmp_path / "state", "--items-column", "tags")
+    options = ("--state", tmp_path / "state", "--items-column", "tags", "--explain")
     assert status_of(app, *predict(ROWS, *options)) == 0
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
     assert [orjson.loads(line) for line in lines] == expected
     assert expected[0] != expected[1] != expected[3]
+    assert all("items" in result for result in expected)
 
 
 def test_an_unknown_item_stops_it_before_anything_is_answered(

@@ -136,11 +136,7 @@ def test_an_interrupted_run_goes_on(
 
 
 def test_bad_rows_stop_it_or_are_skipped(
-    app_status: Callable[..., int],
-    refused: Refused,
-    predict: Command,
-    table: Path,
-    tmp_path: Path,
+    app_status: Callable[..., int], refused: Refused, predict: Command, table: Path, tmp_path: Path
 ) -> None:
     with table.open("a", newline="") as file:
         csv.writer(file).writerows([("a", "  "), ("b", "x" * 3_000)])

@@ -77,7 +77,7 @@ def sealed(service: LocalService) -> bool:
 
 
 def test_the_device_answers_as_the_processor_within_the_tolerance(
-    on_device: LocalService, on_processor: LocalService
+    on_device: LocalService, on_processor: LocalService, tmp_path: Path
 ) -> None:
     assert_equal_answers(on_device, on_processor)
     for service in (on_device, on_processor):
@@ -86,6 +86,7 @@ def test_the_device_answers_as_the_processor_within_the_tolerance(
     for service in (on_device, on_processor):
         wait_for(lambda service=service: sealed(service))
     assert_equal_answers(on_device, on_processor)
+    assert not (tmp_path / "device/segments").exists()
 
 
 def test_info_shows_the_device_and_a_reload_stays_on_it(on_device: LocalService) -> None:
@@ -101,11 +102,7 @@ def test_what_queues_while_a_batch_runs_is_the_next_batch(
     use_stand_in(monkeypatch)
     with (
         local_service(
-            tiny_bundle_folder,
-            tmp_path / "state",
-            device="cuda",
-            threads=1,
-            queue_target_ms=60_000,
+            tiny_bundle_folder, tmp_path / "state", device="cuda", threads=1, queue_target_ms=60_000
         ) as service,
         ThreadPoolExecutor(24) as clients,
     ):
@@ -133,12 +130,6 @@ def test_what_queues_while_a_batch_runs_is_the_next_batch(
             proceed.set()
         assert [status.result() for status in (first, *others)] == [200] * 21
     assert sizes == [1, 20]
-
-
-def test_nothing_is_built_on_disk(on_device: LocalService, tmp_path: Path) -> None:
-    write(on_device)
-    wait_for(lambda: sealed(on_device))
-    assert not (tmp_path / "device/segments").exists()
 
 
 def test_a_bundle_in_int8_is_not_served_on_a_device(

@@ -35,15 +35,16 @@ def label(number: int) -> dict[str, Any]:
     return {"labels": [{"id": f"n{number}", "text": f"label {number}", "queries": ["a", "b"]}]}
 
 
-def post(service: LocalService | ServerProcess, number: int) -> httpx.Response:
-    client = service if isinstance(service, LocalService) else service.client
-    return client.request("POST", "/labels", json=label(number))
+Served = LocalService | httpx.Client  # a service, or a client of a server process
 
 
-def assert_writes_fail(service: LocalService | ServerProcess, number: int, version: int) -> None:
+def post(service: Served, number: int) -> httpx.Response:
+    return service.request("POST", "/labels", json=label(number))
+
+
+def assert_writes_fail(client: Served, number: int, version: int) -> None:
     """A write gets a 503 that names the label log, reads go on, and the readiness probe fails."""
-    client = service if isinstance(service, LocalService) else service.client
-    answer = post(service, number)
+    answer = post(client, number)
     problem = assert_problem(answer, 503)
     assert problem["title"] == "The label log cannot be written"
     assert_no_internals(answer)
@@ -55,9 +56,8 @@ def assert_writes_fail(service: LocalService | ServerProcess, number: int, versi
     assert client.get("/health/live").status_code == 200
 
 
-def assert_writes_succeed(service: LocalService | ServerProcess, number: int, version: int) -> None:
-    client = service if isinstance(service, LocalService) else service.client
-    assert post(service, number).json()["version"] == version
+def assert_writes_succeed(client: Served, number: int, version: int) -> None:
+    assert post(client, number).json()["version"] == version
     assert client.get("/health/ready").json()["writes"] == "accepted"
 
 
@@ -115,12 +115,12 @@ def test_a_disk_too_full_for_segments(
 def test_a_disk_that_fails_for_a_while(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
     """Every write to a file fails with SQLite's "disk I/O error", as if the device were gone."""
     server = start()
-    assert_writes_succeed(server, 0, 1)
+    assert_writes_succeed(server.client, 0, 1)
     unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
-    assert_writes_fail(server, 1, 1)
+    assert_writes_fail(server.client, 1, 1)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
-    assert_writes_succeed(server, 1, 2)
+    assert_writes_succeed(server.client, 1, 2)
     server.kill()
     assert_log_holds(tmp_path / "state", 0, 1)
 

@@ -1,17 +1,32 @@
-"""Start and stop: probes while the bundle opens, and requests in flight at SIGTERM."""
+"""Start and stop: probes while the bundle opens, requests in flight at a signal, an unread log."""
 
+import os
+import re
+import signal
 import socket
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 
+import httpx
 import pytest
 
+from service.child_server import Server, free_port
 from service.engine import loaded_bundle
 from tests.support.http.problems import assert_problem
 from tests.support.http.server import TENT, post, read_answer
 from tests.support.serving import LocalService, ServerProcess, wait_for
+from tests.support.waiting import READY_WITHIN
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %b\r\n\r\n" % (b"a" * 128)
+PIPELINED = 50  # number of requests that are sent at once
+BOTH = [
+    pytest.param((), id="one"),
+    pytest.param(("--workers", "2"), id="supervised", marks=pytest.mark.slow),
+]
 
 
 def test_the_probes_follow_the_opening(
@@ -105,3 +120,79 @@ def test_sigterm_answers_what_was_accepted(
 
 def test_sigterm_while_opening_ends_orderly(start: Callable[..., ServerProcess]) -> None:
     assert start(wait=False).stop() == 0
+
+
+@contextmanager
+def inherited(handling: signal.Handlers) -> Iterator[None]:
+    """Processes started in the block get this handling of SIGHUP, even if tests run under nohup."""
+    usual = signal.signal(signal.SIGHUP, handling)
+    yield
+    signal.signal(signal.SIGHUP, usual)
+
+
+def hang_up(server: ServerProcess) -> None:
+    """Send SIGHUP to all processes, like a closed terminal."""
+    for process in {server.process.pid, *server.workers}:
+        os.kill(process, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("options", BOTH)
+def test_a_hangup_answers_what_was_accepted(
+    start: Callable[..., ServerProcess], options: tuple[str, ...]
+) -> None:
+    with inherited(signal.SIG_DFL):
+        server = start(*options)
+    with closing(server.connect()) as accepted:
+        accepted.sendall(post("/predict", {**TENT, "min_version": 1, "deadline_ms": 1_500}))
+        wait_for(lambda: "keymatch_version_waiters 1.0" in server.client.get("/metrics").text)
+        hang_up(server)
+        assert accepted.recv(100).startswith(b"HTTP/1.1 504 ")
+    assert server.process.wait(READY_WITHIN) == 0
+    assert not server.logged("defect")
+
+
+@pytest.mark.parametrize("options", BOTH)
+def test_a_hangup_is_ignored_under_nohup(
+    start: Callable[..., ServerProcess], options: tuple[str, ...]
+) -> None:
+    with inherited(signal.SIG_IGN):
+        server = start(*options)
+    hang_up(server)
+    sleep(1)  # longer than the supervisor's interval between checks for signals
+    assert server.client.post("/predict", json=TENT).status_code == 200
+    assert server.process.poll() is None
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("options", BOTH)
+def test_a_log_that_nobody_reads_stops_nobody(
+    tiny_bundle_folder: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log, port = tmp_path / "log", free_port()
+    os.mkfifo(log)
+    unread = os.open(log, os.O_RDWR)
+    places = ("--bundle", str(tiny_bundle_folder), "--state", str(tmp_path / "state"))
+    workers = options or ("--workers", "1")
+    command = [sys.executable, "-m", "service", "serve", *places, "--port", str(port), *workers]
+    server = Server(command, log=log, port=port)
+    try:
+        server.wait_ready()
+        with closing(httpx.Client(base_url=server.url, timeout=10)) as client:
+            while not re.search(r"dropped_log_lines_total [1-9]", client.get("/metrics").text):
+                ask_with_long_log_lines(port)
+            assert client.post("/predict", json=TENT).status_code == 200
+        start = monotonic()
+        assert server.stop() == 0
+        assert monotonic() - start < 10
+    finally:
+        server.kill()
+        os.close(unread)
+
+
+def ask_with_long_log_lines(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        for _ in range(10):
+            connection.sendall(LIVE * PIPELINED)
+            received = b""
+            while received.count(b'{"status":"live"}') < PIPELINED:
+                received += connection.recv(65_536)

@@ -1,6 +1,5 @@
 """A bundle's combiner enriches posted labels, before and after a restart or a reload."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def expected(bundle: Path) -> Halves:
     return open_representer(encoder, opened).encode([ITEM])[0].rows[0]
 
 
-def test_a_posted_label_names_the_neighbours_that_enriched_it(
+def test_labels_and_lines_of_a_stream_name_the_neighbours_that_enriched_them(
     served: LocalService, shelf: Path
 ) -> None:
     [label] = post(served, AXE)
@@ -66,42 +65,25 @@ def test_a_posted_label_names_the_neighbours_that_enriched_it(
         assert -1.0 <= near["similarity"] <= 1.0
     assert np.array_equal(key_of(served), expected(shelf / "one"))
     assert post(served, AXE) == [{"id": "axe", "status": "unchanged", "neighbours": []}]
-
-
-def test_lines_of_a_stream_name_them_too(served: LocalService) -> None:
-    lines = b"".join(orjson.dumps(one) + b"\n" for one in (AXE, {"text": "zzz"}))
+    lines = b"".join(orjson.dumps(one) + b"\n" for one in ({"text": "hiking saw"}, {"text": "zzz"}))
     answer = served.post("/labels", content=lines, headers={"content-type": "application/x-ndjson"})
     first, second = (orjson.loads(line) for line in answer.content.splitlines())
     assert first["neighbours"]
     assert second["status"] == "created"
 
 
-def test_a_repeated_request_gets_the_neighbours_of_its_first_answer(served: LocalService) -> None:
-    headers = {"Idempotency-Key": "k-1"}
-    first = served.post("/labels", {"labels": [AXE]}, headers=headers).json()
-    for near in first["labels"][0]["neighbours"]:
-        assert served.request("DELETE", f"/labels/{near['id']}").status_code == 200
-    assert served.post("/labels", {"labels": [AXE]}, headers=headers).json() == first
-
-
 def test_deleted_neighbours_go_on_to_enrich_and_are_not_named(
     served: LocalService, shelf: Path
 ) -> None:
-    named = [
-        near["id"] for near in post(served, {"id": "x", "text": "hiking axe"})[0]["neighbours"]
-    ]
-    served.request("DELETE", f"/labels/{named[0]}")
+    once = {"Idempotency-Key": "k-1"}
+    named = post(served, {"id": "x", "text": "hiking axe"}, **once)
+    deleted = named[0]["neighbours"][0]["id"]
+    assert served.request("DELETE", f"/labels/{deleted}").status_code == 200
+    # A repeated request gets its first answer.
+    assert post(served, {"id": "x", "text": "hiking axe"}, **once) == named
     [label] = post(served, AXE)
-    assert named[0] not in [near["id"] for near in label["neighbours"]]
+    assert deleted not in [near["id"] for near in label["neighbours"]]
     assert np.array_equal(key_of(served), expected(shelf / "one"))
-
-
-def test_a_restart_keeps_the_key(shelf: Path, tmp_path: Path) -> None:
-    with local_service(shelf / "one", tmp_path / "state") as service:
-        post(service, AXE)
-        before = key_of(service)
-    with local_service(shelf / "one", tmp_path / "state") as service:
-        assert np.array_equal(key_of(service), before)
 
 
 @pytest.mark.parametrize("other", ["two", "none"])
@@ -126,15 +108,18 @@ def test_a_snapshot_goes_on_enriching(served: LocalService, shelf: Path) -> None
     assert "axe" not in [near["id"] for near in label["neighbours"]], "it has no classifier"
 
 
-def test_info_says_how_novel_labels_are_represented(shelf: Path, tmp_path: Path) -> None:
-    for name, said in (("one", "irene"), ("none", "text")):
-        with local_service(shelf / name, tmp_path / name) as service:
-            info = service.get("/info").json()
-            assert info["novel_labels"] == said
-            assert ("novel" in info["bundle"]) is (name == "one")
+def test_a_restart_keeps_the_key(shelf: Path, tmp_path: Path) -> None:
+    with local_service(shelf / "one", tmp_path / "state") as service:
+        assert service.get("/info").json()["novel_labels"] == "irene"
+        assert "novel" in service.get("/info").json()["bundle"]
+        post(service, AXE)
+        before = key_of(service)
+    with local_service(shelf / "one", tmp_path / "state") as service:
+        assert np.array_equal(key_of(service), before)
 
 
 def test_a_bundle_without_a_combiner_names_no_neighbours(shelf: Path, tmp_path: Path) -> None:
-    shutil.rmtree(shelf / "one")
     with local_service(shelf / "none", tmp_path / "state") as service:
+        assert service.get("/info").json()["novel_labels"] == "text"
+        assert "novel" not in service.get("/info").json()["bundle"]
         assert post(service, AXE) == [{"id": "axe", "status": "created", "neighbours": []}]

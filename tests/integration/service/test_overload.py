@@ -26,11 +26,14 @@ def serve(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Ht
         )
 
 
-@pytest.fixture
-def refusing(serve: Callable[..., HttpService]) -> HttpService:
-    service = serve()
-    service.overload()
-    return service
+@pytest.fixture(scope="module")
+def refusing(
+    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HttpService]:
+    """A service that refuses every prediction."""
+    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state")) as service:
+        service.overload()
+        yield service
 
 
 @pytest.fixture
@@ -47,9 +50,7 @@ def test_a_refusal_is_the_documented_problem(refusing: HttpService) -> None:
     assert answer.headers["x-request-id"] == "my-id"
     other = refusing.client.post("/predict", json=TENT)
     assert other.headers["x-request-id"] != "my-id"
-
-
-def test_the_connection_refuses_as_the_application_does(refusing: HttpService) -> None:
+    # The connection refuses as the application does.
     early = refusing.client.post("/predict", json=TENT)
     late = refusing.client.post("/predict?early=no", json=TENT)  # with a query string, refused late
     for answer in (early, late):
@@ -91,12 +92,14 @@ def test_a_connection_that_cannot_go_on_is_closed(connection: socket.socket, hea
     assert connection.recv(1) == b""
 
 
-def test_everything_else_answers_meanwhile(refusing: HttpService) -> None:
-    assert_problem(refusing.client.post("/predict", json=TENT), 429)
+def test_everything_else_answers_meanwhile(serve) -> None:
+    service = serve()
+    service.overload()
+    assert_problem(service.client.post("/predict", json=TENT), 429)
     for path in ("/health/ready", "/health/live", "/info", "/labels"):
-        assert refusing.client.get(path).status_code == 200
-    wait_for(lambda: refusing.metric('keymatch_rejected_total{reason="overloaded"} 1.0'))
-    assert refusing.metric('keymatch_requests_total{route="/predict",status="429"} 1.0')
+        assert service.client.get(path).status_code == 200
+    wait_for(lambda: service.metric('keymatch_rejected_total{reason="overloaded"} 1.0'))
+    assert service.metric('keymatch_requests_total{route="/predict",status="429"} 1.0')
 
 
 def test_who_asks_again_at_once_is_not_read_for_a_while(connection: socket.socket) -> None:

@@ -14,8 +14,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 
 from service.http.middleware import STRICT
-from service.server.connection import ServiceConnection
-from service.server.connection_guard import ConnectionGuard
+from service.server.connection import ConnectionGuard, ServiceConnection
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from tests.support.no_children import no_children
 from tests.support.serving import service_parts

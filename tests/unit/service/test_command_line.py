@@ -12,7 +12,7 @@ import pytest
 from cyclopts import App
 from rich.table import Table
 
-from service.command_line import open_console, run
+from service.command_line import open_console, run, say
 from service.core.errors import InvalidData
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
@@ -40,15 +40,32 @@ def failing(error: Exception) -> App:
     return app
 
 
-def test_an_error_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    error = InvalidData("bad100.csv", "is empty", line=100, field="[q]")
-    assert run(failing(error), []) == 2
-    assert capsys.readouterr().err == "error: bad100.csv:100: [q]: is empty\n"
-
-
-def test_an_error_of_the_system_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(failing(PermissionError(13, "Permission denied", "/some/file")), []) == 1
-    assert capsys.readouterr().err == "error: /some/file: Permission denied\n"
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (
+            InvalidData("bad100.csv", "is empty", line=100, field="[q]"),
+            2,
+            "bad100.csv:100: [q]: is empty",
+        ),
+        (
+            PermissionError(13, "Permission denied", "/some/file"),
+            1,
+            "/some/file: Permission denied",
+        ),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
+            2,
+            "torch is not installed: pip install 'keymatch[failing]'",
+        ),
+    ],
+    ids=["ours", "the system's", "a missing package"],
+)
+def test_an_error_is_one_line(
+    capsys: pytest.CaptureFixture[str], error: Exception, status: int, said: str
+) -> None:
+    assert run(failing(error), []) == status
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_a_full_standard_output_is_one_line() -> None:
@@ -77,7 +94,8 @@ def test_a_full_temporary_folder_is_named(
 
 def test_a_mistake_in_the_program_keeps_its_traceback() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
-    for error in (ZeroDivisionError(), OSError("no file and no number"), refused):
+    ours = ModuleNotFoundError("No module named 'service.x'", name="service.x")
+    for error in (ZeroDivisionError(), OSError("no file and no number"), refused, ours):
         with pytest.raises(type(error)):
             run(failing(error), [])
 
@@ -87,15 +105,11 @@ def test_a_console_prints_texts_as_they_are(capsys: pytest.CaptureFixture[str]) 
     table.add_row(PLACE)
     open_console().print(PLACE)
     open_console().print(table)
-    open_console(stderr=True).print(PLACE)
+    open_console(quiet=True).print(PLACE)
+    say(PLACE, 9 * PLACE, stderr=True)
     printed = capsys.readouterr()
     assert printed.out.count(PLACE) == 2
-    assert printed.err == f"{PLACE}\n"
-
-
-def test_a_quiet_console_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    open_console(quiet=True).print(PLACE)
-    assert capsys.readouterr().out == ""
+    assert printed.err == f"{PLACE}\n{9 * PLACE}\n"
 
 
 def test_all_commands_use_that_console() -> None:
@@ -125,11 +139,3 @@ def test_a_signal_ends_a_command_in_order(
     assert cleaned and signal.getsignal(number) is before
     said = "the command was stopped before its output was complete; call it again"
     assert capsys.readouterr().err == f"error: {number.name}: {said}\n"
-
-
-def test_a_package_that_is_not_installed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(failing(ModuleNotFoundError("No module named 'torch'", name="torch.nn")), []) == 2
-    said = "torch is not installed: pip install 'keymatch[failing]'"
-    assert capsys.readouterr().err == f"error: {said}\n"
-    with pytest.raises(ModuleNotFoundError):  # a bug in the program
-        run(failing(ModuleNotFoundError("No module named 'service.x'", name="service.x")), [])

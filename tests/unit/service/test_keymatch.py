@@ -56,12 +56,17 @@ def test_each_command_has_one_line_in_a_list(capsys: pytest.CaptureFixture[str])
         lines = capsys.readouterr().out.splitlines()
         for name, (_, summary) in commands.items():
             [row] = [line for line in lines if line.startswith(f"│ {name} ")]
-            assert summary.replace("`", "") in row
+            assert summary in row
 
 
-def test_help_of_a_command_is_its_whole_docstring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command_is_its_whole_docstring(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     assert status_of(keymatch(), "key", "--help") == 0
-    assert "The key is shown once and stored nowhere" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    # The terminal's width breaks the lines, not the docstring.
+    assert "names; the service reads it at its start. The key is shown once and stored" in said
 
 
 def test_every_package_has_its_commands() -> None:

@@ -127,9 +127,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     return folder, [int(worker(folder, COUNT, version)) for version in (10, 7)]
 
 
-def test_counts_add_up_and_gauges_say_what_is_true_of_all(
-    counted: tuple[Path, list[int]],
-) -> None:
+def test_counts_add_up_and_gauges_say_what_is_true_of_all(counted: tuple[Path, list[int]]) -> None:
     # The process that renders the metrics has measured nothing, so its own gauges must not count.
     found = samples(worker(counted[0], RENDER))
     assert found["keymatch_requests_total", "/predict", "200"] == 2
@@ -195,23 +193,17 @@ def line(message: str = "hello", exc_info: object = None, **extra: object) -> di
     return orjson.loads(text)
 
 
-def test_a_line_holds_time_level_message_and_extras() -> None:
+def test_a_line_holds_time_level_message_extras_and_traceback() -> None:
     found = line(version=3, rows=[1, 2])
     assert found.pop("time")
     assert found == {"level": "info", "message": "hello", "version": 3, "rows": [1, 2]}
-
-
-def test_a_traceback_is_one_field() -> None:
+    assert line(path=object)["path"] == str(object)
+    assert line("a\nb\u2028c")["message"] == "a\nb\u2028c"
     try:
         raise RuntimeError("broken\nin two")
     except RuntimeError:
         found = line(exc_info=sys.exc_info())
     assert "RuntimeError: broken\nin two" in str(found["trace"])
-
-
-def test_odd_values_are_written_as_text() -> None:
-    assert line(path=object)["path"] == str(object)
-    assert line("a\nb\u2028c")["message"] == "a\nb\u2028c"
 
 
 # Lines that wait -------------------------------------------------------------------------

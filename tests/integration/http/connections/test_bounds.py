@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.server.connection import MOST_FIELDS, MOST_PIPELINED
-from service.server.connection_guard import ConnectionGuard
+from service.server.connection import MOST_FIELDS, MOST_PIPELINED, ConnectionGuard
 from service.settings import ServerSettings, load_settings
 from tests.support.http.server import (
     TENT,
@@ -248,7 +247,7 @@ def test_fewer_connections_are_taken_than_files_can_be_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = {"now": (256, 512)}
-    module = "service.server.connection_guard.resource"
+    module = "service.server.connection.resource"
     monkeypatch.setattr(f"{module}.getrlimit", lambda _what: limits["now"])
     monkeypatch.setattr(f"{module}.setrlimit", lambda _what, new: limits.update(now=new))
     assert ConnectionGuard(ServerSettings(connections=100)).most == 100

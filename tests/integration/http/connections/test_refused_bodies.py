@@ -10,8 +10,7 @@ import pytest
 
 from service.http import label_stream
 from service.server import connection
-from service.server.connection import SKIPPED_BYTES
-from service.server.connection_guard import SWEEP_SECONDS
+from service.server.connection import SKIPPED_BYTES, SWEEP_SECONDS
 from service.settings import Limits
 from tests.support.http.server import TENT, HttpService, post, read_answer
 from tests.support.waiting import wait_for

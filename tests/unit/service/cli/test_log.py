@@ -12,14 +12,7 @@ import pytest
 from cyclopts import App
 
 from service.cli.log import log
-from service.core.changes import (
-    DeleteItem,
-    DeleteLabel,
-    PutInstance,
-    PutItem,
-    PutLabel,
-    UseBundle,
-)
+from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel, UseBundle
 from tests.support.commands import one_line, status_of
 from tests.support.label_logs import Place, StoredChange, append
 
@@ -111,10 +104,7 @@ def test_the_table_has_a_line_per_event_on_a_narrow_terminal(
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        (("--json", "--check"), "--json takes a file"),
-        (("--limit", 0), "limit must be at least 1"),
-    ],
+    [(("--json", "--check"), "--json takes a file"), (("--limit", 0), "limit must be at least 1")],
 )
 def test_wrong_options_are_named(
     run_log: Log, place: Place, options: tuple[object, ...], said: str

@@ -83,13 +83,10 @@ def test_a_phone_shows_every_column_whole(tmp_path: Path) -> None:
     assert "lists" not in shown.scrolled
 
 
-def test_without_labels_nothing_is_said_about_quality() -> None:
+def test_unknown_quality_and_equal_answers_are_said() -> None:
     comparison = compared(labels=False)
     assert "nothing is said about quality" in page(comparison)
     assert list(summary(comparison))[-1].startswith("quality: no labels are known")
-
-
-def test_equal_answers_are_said() -> None:
     same = {"rope": keywords("a")}
     comparison = compare(("A", "B"), same, same, {"rope": ("a",)}, k=5)
     assert "Every query has the same keywords" in page(comparison)

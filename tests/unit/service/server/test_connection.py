@@ -18,8 +18,7 @@ from uvicorn.server import ServerState
 
 from service.engine.reading.task_queue import Arrivals, TaskQueue
 from service.http.middleware import Refusals
-from service.server.connection import LivingTransport, ServiceConnection
-from service.server.connection_guard import ConnectionGuard
+from service.server.connection import ConnectionGuard, LivingTransport, ServiceConnection
 from service.settings import EngineSettings, ServerSettings
 from service.telemetry import Telemetry
 

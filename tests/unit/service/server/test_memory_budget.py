@@ -45,18 +45,22 @@ def test_the_live_memory_takes_what_others_leave(
     assert memory - 10 < total(decided, bundle) <= memory
 
 
-def test_much_memory_is_not_taken_without_being_asked_for(bundle: Manifest) -> None:
-    decided = within_budget(settings(memory_bytes=100 * GIB), bundle)
-    assert decided.engine.live_bytes == MOST_LIVE_BYTES
-
-
-def test_what_is_not_set_is_what_the_machine_allows(
-    bundle: Manifest, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("machine", "live", "told"),
+    [(100 * GIB, MOST_LIVE_BYTES, False), (GIB, LEAST_LIVE_BYTES, True)],
+)
+def test_what_is_not_set_is_what_the_machine_allows_within_bounds(
+    bundle: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    machine: int,
+    live: int,
+    told: bool,
 ) -> None:
-    monkeypatch.setattr(memory_budget, "memory_limit", lambda: 5 * GIB)
+    monkeypatch.setattr(memory_budget, "memory_limit", lambda: machine)
     decided = within_budget(settings(), bundle)
-    assert decided.server.memory_bytes == 5 * GIB
-    assert total(decided, bundle) <= 5 * GIB
+    assert (decided.server.memory_bytes, decided.engine.live_bytes) == (machine, live)
+    assert ("server.memory_bytes" in caplog.text) is told  # a small machine is not refused
 
 
 def test_too_much_live_memory_is_refused_and_told_how_much_fits(bundle: Manifest) -> None:
@@ -88,15 +92,6 @@ def test_where_no_live_memory_would_help_the_largest_share_is_named(
     wanted = replace(settings(memory_bytes=3 * GIB), **changed)
     with pytest.raises(InvalidConfig, match=rf"lower {setting}, whose share is \d+, or raise"):
         within_budget(wanted, bundle)
-
-
-def test_a_start_with_defaults_on_a_small_machine_is_told_and_not_refused(
-    bundle: Manifest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(memory_budget, "memory_limit", lambda: GIB)
-    decided = within_budget(settings(), bundle)
-    assert decided.engine.live_bytes == LEAST_LIVE_BYTES
-    assert "server.memory_bytes" in caplog.text
 
 
 def test_every_setting_that_a_share_names_exists(bundle: Manifest) -> None:

@@ -1,4 +1,7 @@
-"""Stopped child processes (SIGSTOP) are replaced in time and do not delay the service's end."""
+"""Child processes return the service's own vectors, are replaced if they die or stop, and end.
+
+A child is stopped by SIGSTOP.
+"""
 
 import fcntl
 import os
@@ -7,9 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -18,22 +22,31 @@ import numpy as np
 import orjson
 import pytest
 
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.representer import EncodedItem, Representer
 from service.core.errors import NotReady, SealError
 from service.core.index.libraries import IndexParameters
 from service.core.memory.segment_store import SegmentStore
-from service.core.types import NewLabel
-from service.engine.encoder_pool import EncoderPool
+from service.core.replay import texts_of
+from service.core.types import NewInstance, NewLabel
+from service.engine.encoder_pool import MOST_DEATHS, EncoderPool
 from service.server.worker import MARGIN_SECONDS
 from tests.support.children import child_processes
 from tests.support.http.problems import assert_problem
 from tests.support.serving import ServerProcess, local_service, wait_for
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.encoder import DIMENSION
+from tests.support.waiting import READY_WITHIN
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 CHILD = "service.core.encoding.child"
-LABELS = [NewLabel(id=str(number), text=f"label {number}") for number in range(4)]
+ITEMS = [
+    NewLabel(id="axe", text="ice axe", queries=("climbing", "größere Axt ☕")),
+    NewInstance(query="grainger", labels=("axe",)),
+    NewLabel(id="rope", text="rope"),
+]
 # With this many texts, the service uses a child process.
 MANY = {"labels": [{"text": f"rope of {metres} metres"} for metres in range(20)]}
 
@@ -43,15 +56,37 @@ def bundle(tmp_path: Path) -> Path:
     return make_bundle(tmp_path / "bundle")
 
 
+@pytest.fixture
+def pool(bundle: Path) -> Iterator[EncoderPool]:
+    two = EncoderPool(bundle, most=2, niceness=5, patience=30)
+    two.wait_until_warm()
+    yield two
+    two.close()
+
+
+def submit(pool: EncoderPool, *items: NewLabel | NewInstance) -> Future[list[EncodedItem]]:
+    future = pool.submit(items, dimension=DIMENSION)
+    assert future is not None
+    return future
+
+
 def children(parent: int | None = None) -> list[int]:
     return child_processes(parent or os.getpid(), CHILD)
 
 
-def stop_children(parent: int | None = None) -> list[int]:
-    stopped = children(parent)
-    for child in stopped:
-        os.kill(child, signal.SIGSTOP)
-    return stopped
+def assert_same(first: list[EncodedItem], second: list[EncodedItem]) -> None:
+    assert all(np.array_equal(one.rows, two.rows) for one, two in zip(first, second, strict=True))
+
+
+def signal_children(number: signal.Signals, parent: int | None = None) -> list[int]:
+    found = children(parent)
+    for child in found:
+        os.kill(child, number)
+    return found
+
+
+kill_children = partial(signal_children, signal.SIGKILL)
+stop_children = partial(signal_children, signal.SIGSTOP)
 
 
 @contextmanager
@@ -85,19 +120,117 @@ def warm_pool(bundle: Path, *, patience: float, most: int = 1) -> Iterator[Encod
         pool.close()
 
 
-def encode(pool: EncoderPool) -> list[int]:
-    future = pool.submit(LABELS, dimension=DIMENSION)
-    assert future is not None
-    return [len(item.rows) for item in future.result(30)]
+def _named(word: str) -> dict[str, list[dict[str, str]]]:
+    return {"labels": [{"text": f"{word} {number}"} for number in range(20)]}
+
+
+def _refused(*_arguments: object, **_options: object) -> None:
+    raise NotReady("the writer has stopped")
 
 
 # The pool --------------------------------------------------------------------------------
 
 
+def test_a_child_encodes_as_the_service_does_with_the_niceness_that_was_asked_for(
+    bundle: Path, pool: EncoderPool
+) -> None:
+    encoder = OnnxEncoder(bundle, open_bundle(bundle).manifest.encoder)
+
+    encoded = submit(pool, *ITEMS).result(30)
+
+    assert [len(item.rows) for item in encoded] == [3, 1, 1]
+    assert_same(encoded, Representer(encoder).encode([texts_of(item) for item in ITEMS]))
+    [child] = children()
+    assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, 0) + 5
+    assert os.sched_getscheduler(child) == os.SCHED_OTHER  # with SCHED_IDLE it would starve
+
+
+def test_further_children_start_when_all_are_busy(pool: EncoderPool) -> None:
+    labels = [NewLabel(id=str(number), text=f"label {number}") for number in range(40)]
+    alone = [submit(pool, label).result(30) for label in labels]
+    assert len(children()) == 1
+
+    together = [submit(pool, label) for label in labels]
+
+    wait_for(lambda: len(children()) == 2)
+    for encoded, future in zip(alone, together, strict=True):
+        assert_same(encoded, future.result(30))
+
+
+def test_chunks_do_not_wait_for_a_replacement(pool: EncoderPool, bundle: Path) -> None:
+    wait([submit(pool, *ITEMS) for _ in range(40)])
+    first, second = wait_for(lambda: len(children()) == 2 and pool._warm == 2 and children())
+    # Without the encoder file no child can start.
+    (bundle / "encoder.onnx").rename(bundle / "gone")
+    os.kill(first, signal.SIGKILL)
+
+    for _ in range(20):
+        assert len(submit(pool, *ITEMS).result(30)) == 3
+
+    assert second in children()
+
+
+def test_what_is_cancelled_before_it_is_begun_is_skipped(pool: EncoderPool) -> None:
+    futures = [submit(pool, *ITEMS) for _ in range(40)]
+    cancelled = [future for future in futures if future.cancel()]
+    assert cancelled
+    for future in futures:
+        if future not in cancelled:
+            assert len(future.result(30)) == 3
+    assert len(submit(pool, *ITEMS).result(30)) == 3
+
+
+def test_items_over_which_children_keep_dying_are_refused(pool: EncoderPool, monkeypatch) -> None:
+    def deadly(*_arguments: object, **_options: object) -> None:
+        raise BrokenPipeError("the encoding child ended with -11")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("service.engine.encoder_pool.EncoderProcess.encode", deadly)
+        with pytest.raises(NotReady, match="cannot be encoded at the moment"):
+            submit(pool, *ITEMS).result(60)
+    assert MOST_DEATHS == 2
+    assert len(submit(pool, *ITEMS).result(30)) == 3
+
+
+def test_a_pool_whose_first_child_cannot_be_started_says_so(bundle: Path) -> None:
+    (bundle / "encoder.onnx").unlink()
+    pool = EncoderPool(bundle, most=2, niceness=5, patience=30)
+    with pytest.raises(NotReady, match="texts cannot be encoded: the encoding child ended with 1"):
+        pool.wait_until_warm()
+    pool.close()
+
+
+def test_a_start_that_fails_refuses_only_what_it_was_begun_for(
+    bundle: Path, pool: EncoderPool
+) -> None:
+    (bundle / "encoder.onnx").rename(bundle / "gone")
+    begun = monotonic()
+    with pool._changed:  # as if all children had died
+        pool._warm = 0
+        late = pool.submit(ITEMS, dimension=DIMENSION)
+        pool._note_failure("the child ended", begun)
+        pool._warm = 1
+    (bundle / "gone").rename(bundle / "encoder.onnx")
+
+    assert late is not None
+    assert len(late.result(30)) == 3
+
+
+def test_closing_encodes_what_was_taken_and_ends_the_children(bundle: Path) -> None:
+    pool = EncoderPool(bundle, most=2, niceness=5, patience=30)
+    taken = submit(pool, *ITEMS)
+
+    pool.close(seconds=READY_WITHIN)
+
+    assert len(taken.result(0)) == 3
+    assert not children()
+    assert pool.submit(ITEMS, dimension=DIMENSION) is None
+
+
 def test_a_stopped_child_is_replaced_and_its_work_done_again(bundle: Path) -> None:
     with warm_pool(bundle, patience=6) as pool:
         [stopped] = stop_children()
-        assert encode(pool) == [1] * 4
+        assert len(submit(pool, *ITEMS).result(30)) == 3
         assert stopped not in children()
         assert pool.warm
 
@@ -106,7 +239,7 @@ def test_work_over_which_children_keep_stopping_is_refused(bundle: Path) -> None
     with warm_pool(bundle, patience=1) as pool:
         stop_children()
         with all_stopped(), pytest.raises(NotReady, match="cannot be encoded at the moment"):
-            encode(pool)
+            submit(pool, *ITEMS).result(30)
 
 
 def test_a_child_that_stops_while_it_starts_is_given_up(bundle: Path) -> None:
@@ -120,19 +253,61 @@ def test_a_child_that_stops_while_it_starts_is_given_up(bundle: Path) -> None:
 def test_closing_ends_a_stopped_child_and_refuses_its_work(bundle: Path) -> None:
     with warm_pool(bundle, patience=600) as pool:
         stop_children()
-        waiting = [pool.submit(LABELS, dimension=DIMENSION) for _ in range(3)]
+        waiting = [submit(pool, *ITEMS) for _ in range(3)]
         sleep(0.1)
         start = monotonic()
         pool.close(seconds=0.5)
         assert monotonic() - start < 3
         assert not children()
         for future in waiting:
-            assert future is not None
             with pytest.raises(NotReady):
                 future.result(5)
 
 
 # The service -----------------------------------------------------------------------------
+
+
+def test_the_service_goes_on_when_its_children_are_killed(bundle: Path, tmp_path: Path) -> None:
+    with local_service(
+        bundle, tmp_path / "state", children=True, write_deadline_ms=60_000
+    ) as service:
+        assert len(children()) == 1
+        assert service.engine._encoding.warm
+        assert service.post("/labels", MANY).status_code == 200
+        kill_children()
+        assert service.post("/labels", _named("axe")).status_code == 200
+
+        (bundle / "encoder.onnx").rename(bundle / "gone")
+        kill_children()
+        assert_problem(service.post("/labels", _named("saw")), 503)
+        assert service.post("/predict", {"queries": ["rope"]}).status_code == 200
+        assert service.get("/labels/saw 3").status_code == 404
+        # The service encodes few texts without a child.
+        assert service.post("/labels", {"labels": [{"text": "ice axe"}]}).status_code == 200
+
+        (bundle / "gone").rename(bundle / "encoder.onnx")
+        assert service.post("/labels", _named("saw")).status_code == 200
+
+
+def test_a_reload_starts_new_children_unless_it_fails(tmp_path: Path, monkeypatch) -> None:
+    first, second = (make_bundle(tmp_path / "shelf" / name) for name in ("first", "second"))
+    with local_service(first, tmp_path / "state", children=True) as service:
+        former, before = service.engine.loaded, children()
+        with monkeypatch.context() as broken:
+            broken.setattr(service.engine._writer, "switch_to", _refused)
+            assert_problem(service.post("/admin/reload", {"bundle": "second"}), 503)
+        wait_for(lambda: children() == before)
+        assert service.post("/labels", _named("axe")).status_code == 200
+
+        assert service.post("/admin/reload", {"bundle": "second"}).status_code == 200
+        assert service.engine._encoding._pool.folder == second
+        wait_for(lambda: before[0] not in children())
+        assert len(children()) == 1
+        assert service.post("/labels", _named("saw")).status_code == 200
+
+        service.engine._writes._loaded = lambda: former  # as for a request begun earlier
+        assert service.post("/labels", MANY).status_code == 200
+        assert service.get("/labels/rope of 7 metres").status_code == 200
 
 
 def test_labels_are_written_though_a_child_stops(bundle: Path, tmp_path: Path) -> None:
