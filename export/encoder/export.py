@@ -44,7 +44,7 @@ from service.core.types import Role
 from training.checkpoints import reranker_folder
 from training.checkpoints.choices import UNCHOSEN
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
-from training.checkpoints.weights_digest import weights_digest
+from training.checkpoints.reranker_folder import weights_digest
 from training.datasets.dataset import Dataset
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from service.core.errors import InvalidConfig, InvalidData
 from training.checkpoints import trained_texts
-from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
+from training.checkpoints.run_json import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_texts import with_metadata
 from training.loop import state

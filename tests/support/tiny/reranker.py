@@ -1,5 +1,6 @@
 """A reranker for tiny bundles: trees that learned an invented rule, so that orders change."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.prediction.reranking.features import FEATURES
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Doubles, Floats
+from training.checkpoints import reranker_folder
 from training.reranking.trees import LearnedTrees, as_onnx, learn_trees
 
 TREES = 12
@@ -67,3 +69,14 @@ def tiny_reranker(
             rarity=rarity.rarity,
         )
     )
+
+
+def write_reranker(
+    folder: Path, labels: Sequence[str], predictor: PredictorFacts, *, candidates: int, weights: str
+) -> Path:
+    """Write a folder as `rerank` does for the checkpoint with the digest `weights`."""
+    folder.mkdir()
+    files = tiny_reranker(folder, list(labels), predictor, candidates=candidates)
+    reranker_files.write(files, folder)
+    reranker_folder.write(files, folder, weights=weights)
+    return folder

@@ -32,10 +32,10 @@ from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
 from training.models.sharding import TABLE, ClassifierTable, Sharding
 from training.selection.refinement import PAPERS, RefinementChoice, choose_refinement
-from training.systems.finished import label_fold_data
+from training.systems.finished import FinishedTraining, label_fold_data
 from training.systems.irene.combiner import Combiner, Kind, make_combiner
 from training.systems.losses import one_versus_all
-from training.systems.system import EncodedBatch, FinishedTraining, System, Task
+from training.systems.system import EncodedBatch, System, Task
 
 _CHUNK = 8_192  # labels combined at once
 

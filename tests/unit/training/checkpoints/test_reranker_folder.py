@@ -1,27 +1,24 @@
-"""A reranker's folder is read as it was written; mismatches and damage are named."""
+"""A reranker's folder is read as it was written; another checkpoint and damage are named."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from service.core.bundle import reranker_files
 from service.core.bundle.manifest import PredictorFacts
 from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported, InvalidInput
-from tests.support.tiny.reranker import tiny_reranker
+from tests.support.tiny.reranker import write_reranker
 from training.checkpoints import reranker_folder
-from training.checkpoints.reranker_folder import FILE
+from training.checkpoints.reranker_folder import FILE, weights_digest
 
 PREDICTOR = PredictorFacts(tau=0.1, depth=50, memorization=0.4)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    files = tiny_reranker(tmp_path, ["red tent", "lamp"], PREDICTOR, candidates=7)
-    target = tmp_path / "second"
-    target.mkdir()
-    reranker_files.write(files, target)
-    reranker_folder.write(files, target, weights="those of rae")
-    return target
+    options = {"candidates": 7, "weights": "those of rae"}
+    return write_reranker(tmp_path / "second", ["red tent", "lamp"], PREDICTOR, **options)
 
 
 def test_what_is_written_is_read_and_copied(folder: Path, tmp_path: Path) -> None:
@@ -61,3 +58,31 @@ def test_other_descriptions_are_refused(
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(error, match=message):
         reranker_folder.read(folder)
+
+
+def checkpoint(folder: Path, *, weight: float = 1.0) -> Path:
+    (folder / "0_Transformer").mkdir(parents=True)
+    save_file({"w": np.full(3, weight)}, folder / "0_Transformer" / "model.safetensors")
+    np.save(folder / "label_keys.npy", np.zeros((2, 3), np.float16))
+    (folder / "keymatch.json").write_text('{"memorization": 0.2}')
+    return folder
+
+
+def test_settings_and_a_reranker_do_not_count(tmp_path: Path) -> None:
+    first = checkpoint(tmp_path / "first")
+    second = checkpoint(tmp_path / "second")
+    (second / "keymatch.json").write_text('{"memorization": 0.4}')
+    (second / "reranker").mkdir()
+    np.save(second / "reranker" / "words.npy", np.zeros(3))
+    assert weights_digest(first) == weights_digest(second)
+
+
+def test_every_weight_counts(tmp_path: Path) -> None:
+    first = checkpoint(tmp_path / "first")
+    learned_more = checkpoint(tmp_path / "learned more", weight=1.5)
+    other_keys = checkpoint(tmp_path / "other keys")
+    np.save(other_keys / "label_keys.npy", np.ones((2, 3), np.float16))
+    without_keys = checkpoint(tmp_path / "without keys")
+    (without_keys / "label_keys.npy").unlink()
+    folders = (first, learned_more, other_keys, without_keys)
+    assert len({weights_digest(folder) for folder in folders}) == 4

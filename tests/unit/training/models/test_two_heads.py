@@ -1,4 +1,4 @@
-"""UniDEC's two heads make one unit vector of two halves, whose shares can be changed later."""
+"""UniDEC's two heads make one unit vector of two halves; its classifiers start as class means."""
 
 from pathlib import Path
 
@@ -6,11 +6,13 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from export.encoder.onnx import trace
 from service.core.errors import InvalidConfig
 from service.core.types import Role
 from tests.support.tiny.training import DIMENSION, open_tiny_run, write_recipe
+from training.models.class_means import class_means
 from training.models.settings import HeadSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads, with_share
@@ -131,3 +133,20 @@ def test_heads_of_other_dimensions_are_refused(model: Path, tmp_path: Path) -> N
         open_tiny_run(recipe, tmp_path / "run", "heads.encoder=64", "heads.classifier=8")
     with pytest.raises(InvalidConfig, match=r"needs the table \[heads\]"):
         open_tiny_run(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("text_weight", "expected"),
+    [
+        (0.0, [[0.5**0.5, 0.5**0.5], [0, 1], [0.6, 0.8]]),
+        (1.0, [[1, 0], [0.5**0.5, 0.5**0.5], [0.6, 0.8]]),
+    ],
+)
+def test_in_class_means_a_text_counts_as_queries_do(
+    text_weight: float, expected: list[list[float]]
+) -> None:
+    labels_of = csr_matrix(np.array([[2.0, 0, 0], [1, 1, 0]], np.float32))
+    instances = np.array([[1, 0], [0, 1]], np.float32)
+    texts = np.array([[0, -1], [1, 0], [0.6, 0.8]], np.float32)
+    means = class_means(labels_of, instances, texts, text_weight=text_weight)
+    assert means == pytest.approx(np.array(expected))

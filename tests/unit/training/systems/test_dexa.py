@@ -1,16 +1,11 @@
-"""DEXA: augmented labels by hand, clusters that share a vector, and keys in the memory."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""DEXA and SiameseXML: augmented labels by hand, clusters that share a vector, and label keys."""
 
 import numpy as np
 import pytest
 import torch
 
-from tests.support.tiny.training import open_tiny_run, write_recipe
 from tests.unit.training.systems.conftest import LABELS_OF, POSITIVES, batch_of
-from training.checkpoints.label_keys import read_label_keys
-from training.loop.finish import choose_for_inference
+from training.systems import siamese_xml
 from training.systems.dexa import Dexa, Settings, augmented, build, clusters_of
 from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, Task
@@ -20,19 +15,17 @@ TEXTS = np.array([[1.0, 0.0], [0.98, 0.199], [0.0, 1.0], [0.199, 0.98]], np.floa
 QUERIES = torch.tensor([[0.6, 0.8], [0.8, 0.6]])
 
 
-@pytest.fixture
-def make() -> Callable[..., Dexa]:
-    def made(**settings: object) -> Dexa:
-        task = Task(
-            labels=4,
-            dimension=2,
-            label_vectors=lambda: TEXTS,
-            instance_vectors=lambda: QUERIES.numpy(),
-            labels_of=LABELS_OF,
-        )
-        return build(Settings(**settings), task)
+TASK = Task(
+    labels=4,
+    dimension=2,
+    label_vectors=lambda: TEXTS,
+    instance_vectors=QUERIES.numpy,
+    labels_of=LABELS_OF,
+)
 
-    return made
+
+def make(**settings: object) -> Dexa:
+    return build(Settings(**settings), TASK)
 
 
 def batch(texts: torch.Tensor) -> EncodedBatch:
@@ -55,7 +48,7 @@ def test_close_labels_share_a_cluster() -> None:
     assert clusters_of(TEXTS, size=1).tolist() == [0, 1, 2, 3]
 
 
-def test_before_training_the_loss_is_ngames(make: Callable[..., Dexa]) -> None:
+def test_before_training_the_loss_is_ngames() -> None:
     texts = torch.from_numpy(TEXTS)
     ours = batch(texts)
     expected = triplet(
@@ -68,7 +61,7 @@ def test_before_training_the_loss_is_ngames(make: Callable[..., Dexa]) -> None:
     assert float(make().loss(ours).detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_labels_of_a_cluster_move_their_vector_together(make: Callable[..., Dexa]) -> None:
+def test_the_labels_of_a_cluster_move_their_vector_together() -> None:
     system, texts = make(), torch.from_numpy(TEXTS).requires_grad_()
     system.loss(batch(texts)).backward()
 
@@ -79,7 +72,7 @@ def test_the_labels_of_a_cluster_move_their_vector_together(make: Callable[..., 
     np.testing.assert_allclose(gradient[clusters[0]], texts.grad[:2].sum(0), rtol=1e-4)
 
 
-def test_a_label_without_clicks_takes_the_vector_of_its_cluster(make: Callable[..., Dexa]) -> None:
+def test_a_label_without_clicks_takes_the_vector_of_its_cluster() -> None:
     system = make(gamma=2.0)
     np.testing.assert_allclose(system.label_keys(TEXTS), TEXTS, atol=1e-3)
     moved = int(system.head.clusters[2])
@@ -94,20 +87,12 @@ def test_a_label_without_clicks_takes_the_vector_of_its_cluster(make: Callable[.
     np.testing.assert_allclose(np.linalg.norm(keys, axis=1), 1.0, atol=1e-5)
 
 
-def test_its_keys_or_the_texts_are_kept_at_the_end(model: Path, tmp_path: Path) -> None:
-    from rich.console import Console
+def test_in_siamesexml_each_label_has_a_residual_of_its_own() -> None:
+    system = siamese_xml.build(siamese_xml.Settings(), TASK)
+    np.testing.assert_allclose(system.label_keys(TEXTS), TEXTS, atol=1e-3)
+    with torch.no_grad():
+        system.head.weight.copy_(torch.eye(4, 2))
 
-    run = tmp_path / "run"
-    steps = ("optimizer.steps=20", "validation.every=20", "optimizer.head_learning_rate=0.02")
-    trainer = open_tiny_run(write_recipe(tmp_path, model=model, system="dexa"), run, *steps)
-    trainer.train()
-    choices, finished = choose_for_inference(trainer, console=Console(quiet=True))
-
-    assert choices.system == "dexa" and finished is not None
-    keys = read_label_keys(run / "best", labels=16)
-    if finished.keys is finished.labels:
-        assert keys is None
-        return
-    assert keys is not None
-    np.testing.assert_allclose(keys, finished.keys, atol=1e-3)
-    assert np.abs(keys - finished.labels).max() > 0.01
+    moved = TEXTS + np.eye(4, 2)
+    expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    np.testing.assert_allclose(system.label_keys(TEXTS), expected, atol=1e-6)
