@@ -8,7 +8,7 @@ import pytest
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
-from tests.support.commands import Refused, run, status_of
+from tests.support.commands import Refused, status_of
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from training.__main__ import app as training
 
@@ -39,13 +39,6 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def bundle(tiny_bundle_folder: Path) -> tuple[object, ...]:
     return ("--bundle", tiny_bundle_folder)
-
-
-@pytest.mark.parametrize("command", [("export", "bundle"), ("training", "score")])
-def test_help_is_there(command: tuple[str, ...]) -> None:
-    ended = run(*command, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "--data" in ended.stdout
 
 
 def test_export_names_what_is_missing_or_unknown(refused: Refused, tmp_path: Path) -> None:
@@ -98,18 +91,6 @@ def test_a_bundle_votes_with_the_relevance_of_its_encoder(
     places = ("--encoder", encoder, "--data", data, "--out", tmp_path / "damaged")
     assert status_of(export, "bundle", *places) == 2
     assert "encoder.json: predictor.relevance" in capsys.readouterr().err
-
-
-def test_evaluate_measures_the_bundle(
-    bundle: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    figures = tmp_path / "figures.json"
-    options = ("--memorization", "0", "0.5", "--json", figures)
-    assert status_of(training, "score", *bundle, "--data", data, *options) == 0
-    document = orjson.loads(figures.read_bytes())
-    assert (document["bundle"], document["exact"]) == ("tiny", False)
-    assert [row["memorization"] for row in document["rows"]] == [0, 0.5]
-    assert all(0 <= row["metrics"]["P@1"] <= 100 for row in document["rows"])
 
 
 def test_evaluate_refuses_data_of_another_bundle(
