@@ -257,17 +257,16 @@ def _encoded(
     train, test = dataset.train, dataset.test
     heads = None if head_share is None else require_heads(encoder.model, encoder.name)
     encode = partial(encode_texts, encoder, precision=precision)
-    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
+    total = len(train) + len(test) + len(dataset.labels)
+
+    def shown(before: int) -> Callable[[int], None]:
+        return lambda done: report("encode", before + done, total)
+
     instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
     queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
-    before = len(train) + len(test)
-    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
+    encode_labels = partial(encode, progress=shown(len(train) + len(test)))
+    labels = label_keys(encode_labels, dataset, folder=folder)
     if heads is None or head_share is None:
         return instances, queries, labels
     reweighted = partial(with_share, share=head_share, encoder=heads.encoder)
     return reweighted(instances), reweighted(queries), reweighted(labels)
-
-
-def _shown(report: Report, before: int, *, total: int) -> Callable[[int], None]:
-    """Return a callback for one of several calls; `before` texts were encoded in earlier ones."""
-    return lambda done: report("encode", before + done, total)

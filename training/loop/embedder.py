@@ -121,10 +121,6 @@ class Embedder:
         vectors: Floats = self._gather(torch.cat(pieces), order).cpu().numpy()
         return vectors
 
-    def tokens(self, texts: Rows) -> int:
-        """Return the number of tokens of the texts, without padding."""
-        return int(self.table.lengths[texts].sum())
-
     def _split(self, texts: Rows) -> tuple[Rows, Rows]:
         """Return the order of `texts` by length, and this process's share, with all lengths."""
         order = by_length(self.table, texts)

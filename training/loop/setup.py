@@ -48,13 +48,8 @@ def open_run(
     plain, dataset = dataset, with_metadata(dataset, recipe.metadata)
     first = trained_texts.of_encoder(recipe.encoder.name)
     texts = plain.train.instances.texts
-    data = split_training_data(
-        dataset,
-        recipe.validation,
-        seed=recipe.seed,
-        source=source,
-        unseen=first.unseen(texts),
-    )
+    seed, unseen = recipe.seed, first.unseen(texts)
+    data = split_training_data(dataset, recipe.validation, seed=seed, source=source, unseen=unseen)
     length = length_of(recipe, rows=len(data.rows))
     if not console.quiet:
         sizes = f"{len(data.rows):,} rows, {len(dataset.labels):,} labels, {length.steps:,} steps"

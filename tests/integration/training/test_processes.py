@@ -56,8 +56,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 @pytest.fixture(scope="module")
 def by_two(command: Command) -> Callable[[str], tuple[Path, Path]]:
     """Return a run's folders by one process and by two; the latter are all trained in one start."""
-    names = [name for name in RUNS if name != "plain"]
-    run_on_two_ranks([command(name, f"{name}-two") for name in names])
+    run_on_two_ranks([command(name, f"{name}-two") for name in RUNS])
 
     def folders(name: str) -> tuple[Path, Path]:
         assert run(app, command(name, f"{name}-one")) == 0
@@ -70,18 +69,11 @@ def out_of(command: list[str]) -> Path:
     return Path(command[command.index("--out") + 1])
 
 
-def test_two_ranks_have_the_losses_of_one(command: Command) -> None:
-    one, two = command("plain", "plain-one"), command("plain", "plain-two")
-    assert run(app, one) == 0
-    run_on_two_ranks([two])
-
-    assert losses(out_of(one)) == pytest.approx(losses(out_of(two)), rel=1e-4)
-
-
-def test_two_ranks_have_the_losses_of_one_with_a_gradient_cache(
-    by_two: Callable[[str], tuple[Path, Path]],
+@pytest.mark.parametrize("name", ["plain", "cached"])
+def test_two_ranks_have_the_losses_of_one(
+    name: str, by_two: Callable[[str], tuple[Path, Path]]
 ) -> None:
-    one, two = by_two("cached")
+    one, two = by_two(name)
 
     assert losses(one) == pytest.approx(losses(two), rel=1e-4)
 
@@ -187,12 +179,6 @@ def endless(tmp_path: Path) -> list[str]:
     return [*map(str, ("train", recipe, *places)), "--set", *ENDLESS]
 
 
-def interrupted(arguments: Sequence[str], run: Path, number: int) -> tuple[int, str]:
-    """Run the command, send the signal after a new step, and return exit status and last line."""
-    status, lines = ended([sys.executable, "-m", "training", *arguments], run, number)
-    return status, lines[-1]
-
-
 def ended(
     command: Sequence[str], run: Path, number: int, *, to_all: bool = False
 ) -> tuple[int, list[str]]:
@@ -227,7 +213,8 @@ def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
     endless: list[str], tmp_path: Path
 ) -> None:
     run = tmp_path / "my run"
-    status, said = interrupted(endless, run, signal.SIGINT)
+    keymatch = [sys.executable, "-m", "training"]
+    status, [*_, said] = ended([*keymatch, *endless], run, signal.SIGINT)
     assert status == 130
     first = saved_step(run)
     assert f"SIGINT: {run}/last has the state of step {first}. Go on with: " in said
@@ -235,7 +222,7 @@ def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
 
     program, *arguments = shlex.split(said.partition("Go on with: ")[2])
     assert (program, arguments[:2]) == ("keymatch", ["lab", "train"])
-    status, said = interrupted(arguments[1:], run, signal.SIGTERM)
+    status, [*_, said] = ended([*keymatch, *arguments[1:]], run, signal.SIGTERM)
     assert status == 143
     assert saved_step(run) > first
     assert said.startswith("SIGTERM: ") and said.endswith(" --resume")

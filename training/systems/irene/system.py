@@ -187,12 +187,8 @@ class Irene(System):
         chosen = RefinementChoice(refinement=PAPERS)
         if finished is not None:
             self.head.eval()
-            weight = finished.head_weights["weight"]
-            data = label_fold_data(
-                finished,
-                classifiers=normalize(weight, dim=-1).cpu().numpy(),
-                combine=self._combine,
-            )
+            classifiers = normalize(finished.head_weights["weight"], dim=-1).cpu().numpy()
+            data = label_fold_data(finished, classifiers=classifiers, combine=self._combine)
             chosen = choose_refinement(data, pooled=settings.pooled, seed=0)
         novel = NovelChoices(
             combiner=settings.combiner,

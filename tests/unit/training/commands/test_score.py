@@ -237,6 +237,14 @@ ONE_OF_THREE = "give one of --bundle, --run, or --encoder and --out"
         ("--bundle x --untrained", "--bundle and --untrained exclude each other"),
         ("--run {tmp} --exact", "--exact goes with --bundle"),
         ("--run {tmp}", "run.json: is missing: the run has not finished"),
+        ("--bundle {bundle} --memorization 1.1", "0..1"),
+        ("--bundle {bundle} --depth 0", "1..2000"),
+        ("--bundle {tmp}/nowhere", "{tmp}/nowhere"),
+        ("--bundle {bundle} --data {tmp}/nowhere", "{tmp}/nowhere"),
+        (
+            "--bundle {bundle}",
+            "bundle tiny was made from 'outdoor goods'; its labels are not those of 'colours'",
+        ),
         ("--run {run} --out {tmp}/x --head-share 1.5", "--head-share must lie in 0..1, not 1.5"),
         ("--run {run} --out {tmp}/x --head-share nan", "--head-share must lie in 0..1, not nan"),
         ("--run {run} --head-share 1", "--head-share goes with --run and --out"),
@@ -248,9 +256,17 @@ ONE_OF_THREE = "give one of --bundle, --run, or --encoder and --out"
     ],
 )
 def test_wrong_arguments_are_one_line(
-    arguments: str, message: str, two_runs: Path, data: Path, tmp_path: Path, capsys: Said
+    arguments: str,
+    message: str,
+    two_runs: Path,
+    tiny_bundle_folder: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: Said,
 ) -> None:
-    given = arguments.format(tmp=tmp_path, run=two_runs / "rae").split()
-    assert status_of(app, "score", "--data", data, *given) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    places = {"tmp": tmp_path, "run": two_runs / "rae", "bundle": tiny_bundle_folder}
+    given = arguments.format(**places).split()
+    given += [] if "--data" in given else ["--data", str(data)]
+    assert status_of(app, "score", *given) == 2
+    assert message.format(**places) in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "x").exists()

@@ -32,6 +32,7 @@ from tests.support.tiny.training import (
 from training import progress as progress_lines
 from training.checkpoints.run_json import BEST, saved_step, write_run
 from training.datasets import lf_xmc
+from training.loop.batch_source import BatchSource, Neighbourhoods
 from training.loop.build_model import make_embedder, token_table, trainable_encoder
 from training.loop.interruption import Interruption
 from training.loop.model import TrainedModel
@@ -45,6 +46,9 @@ HEADS = ("heads.encoder=16", "heads.classifier=16", "heads.learning_rate=5e-3")
 NEEDED = {"unidec": HEADS, "ngame-classifiers": HEADS}  # settings that a system requires
 FORTY = ("optimizer.steps=40", "validation.every=40")
 ONE_CHECK = ("optimizer.steps=20", "validation.every=20", "validation.untrained=false")
+CLUSTERED = "batch.order=clustered"
+MINED = "batch.hard_negatives=1"
+TEN_A_STEP = "batch.instances=10"  # an epoch of a hundred rows has ten steps
 TOO_FAST = ("optimizer.learning_rate=1e30", "optimizer.warmup=0.0")
 VARIANTS = {
     "mined": ("batch.hard_negatives=2", "refresh.every=5", "refresh.first=3", "refresh.top=4"),
@@ -196,6 +200,28 @@ def test_in_a_large_memory_a_sample_decides_how_weights_are_mixed(
 )
 def test_steps_of_a_run_on_a_hundred_rows(settings: list[str], steps: int) -> None:
     assert length_of(recipes.load("rae", settings), rows=100) == Length(steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "due"),
+    [
+        ([CLUSTERED], [0]),
+        ([CLUSTERED, "refresh.every=8"], [0, 8, 16, 24]),
+        ([CLUSTERED, "refresh.every_epochs=1"], [0, 10, 20]),
+        ([CLUSTERED, "refresh.every_epochs=0.75"], [0, 8, 16, 24]),
+        ([CLUSTERED, "refresh.every_epochs=1", "optimizer.accumulation=2"], [0, 5, 10, 15, 20, 25]),
+        ([CLUSTERED, "refresh.every_epochs=1", "refresh.first=4"], [0, 4, 14, 24]),
+        ([MINED, "refresh.every_epochs=1", "refresh.first=4"], [4, 14, 24]),
+        (["refresh.every_epochs=1"], []),  # nothing needs the vectors
+    ],
+)
+def test_the_steps_of_a_refresh_on_a_hundred_rows(settings: list[str], due: list[int]) -> None:
+    source = BatchSource(
+        recipe=recipes.load("rae", [TEN_A_STEP, *settings]),
+        data=SimpleNamespace(rows=np.arange(100)),
+        neighbourhoods=Neighbourhoods(),
+    )
+    assert [step for step in range(30) if source.refresh_is_due(step)] == due
 
 
 def test_a_run_is_as_far_as_its_steps_or_its_time() -> None:

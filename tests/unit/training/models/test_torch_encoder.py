@@ -1,6 +1,10 @@
-"""A loaded encoder acts as in sentence-transformers, or is refused by the setting that differs."""
+"""An encoder is found, and acts as in sentence-transformers, or is refused by what differs."""
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from tests.support.tiny.training import write_tiny_language_model
 from training.checkpoints.model_folder import write_model
 from training.evaluation.encode_texts import encode_texts
 from training.models import checkpoint_settings
+from training.models.encoder_location import Location, find_encoder
 from training.models.torch_encoder import load_encoder, set_pooling
 
 THREE = ["a", "a lamp", "a red tent for two"]
@@ -184,3 +189,70 @@ def test_an_encoder_that_does_not_pool_is_refused(tmp_path: Path) -> None:
     del encoder.model[1]
     with pytest.raises(InvalidInput, match="this encoder has no pooling module"):
         set_pooling(encoder.model, "mean")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
+    """A fake Hugging Face hub that has no models."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+
+        def log_message(self, *message: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address(server))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def address(server: HTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def refusal(name: str) -> str:
+    begun = monotonic()
+    with pytest.raises(InvalidInput) as refused:
+        find_encoder(name)
+    assert monotonic() - begun < 10
+    return str(refused.value)
+
+
+def test_a_folder_with_a_model_is_found(model: Path) -> None:
+    assert find_encoder(str(model)) == Location(name=str(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (".", "has neither modules.json nor config.json"),
+        ("package:no-such-package", "pip install no-such-package"),
+        *(
+            (name, "has not the form of a hub name")
+            for name in ("./nowhere", "a/b/c", "two words", "/nowhere", "a//b")
+        ),
+    ],
+)
+def test_what_has_no_model_is_refused(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refusal(name)
+
+
+def test_a_model_that_the_hub_does_not_have_is_refused(hub: HTTPServer) -> None:
+    said = refusal("nobody/nothing")
+    assert f"there is no such folder, and {address(hub)} shows you no such model" in said
+
+
+def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert "http://127.0.0.1:9 cannot be reached: give a folder" in refusal("nobody/nothing")

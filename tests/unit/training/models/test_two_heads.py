@@ -14,7 +14,7 @@ from service.core.types import Role
 from tests.support.tiny.training import DIMENSION, open_tiny_run, write_recipe
 from training.models.class_means import class_means
 from training.models.settings import HeadSettings
-from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.torch_encoder import load_encoder
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads, with_share
 
 TEXTS = ["red tent", "small boots", "lamp", "a cheap blue jacket"]
@@ -98,21 +98,17 @@ def test_training_starts_from_what_the_encoder_knows() -> None:
     np.testing.assert_allclose(similarities, vectors @ vectors.T, atol=1e-4)
 
 
-@pytest.fixture
-def with_heads(model: Path, tmp_path: Path) -> TorchEncoder:
-    encoder = load_encoder(str(model))
-    vectors = encoder.encode(TEXTS, role=Role.QUERY)
+def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
+    model: Path, tmp_path: Path
+) -> None:
+    with_heads = load_encoder(str(model))
+    vectors = with_heads.encode(TEXTS, role=Role.QUERY)
     module = untrained_heads(vectors, HeadSettings(encoder=20, classifier=12))
     with torch.no_grad():
         module.share.fill_(0.7)
-    encoder.model.append(module)
-    encoder.model.save(str(tmp_path / "saved"), create_model_card=False)
-    return encoder
+    with_heads.model.append(module)
+    with_heads.model.save(str(tmp_path / "saved"), create_model_card=False)
 
-
-def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
-    with_heads: TorchEncoder, tmp_path: Path
-) -> None:
     expected = with_heads.encode(TEXTS, role=Role.QUERY)
     loaded = load_encoder(str(tmp_path / "saved"))
     assert loaded.dimension == 32

@@ -1,11 +1,11 @@
-"""DEXA and SiameseXML: augmented labels by hand, clusters that share a vector, and label keys."""
+"""DEXA, SiameseXML and one-versus-all: augmented labels by hand, label keys, half precision."""
 
 import numpy as np
 import pytest
 import torch
 
-from tests.unit.training.systems.conftest import LABELS_OF, POSITIVES, batch_of
-from training.systems import siamese_xml
+from tests.unit.training.systems.conftest import LABELS_OF, POSITIVES, batch_of, unit
+from training.systems import one_versus_all, siamese_xml
 from training.systems.dexa import Dexa, Settings, augmented, build, clusters_of
 from training.systems.losses import triplet
 from training.systems.system import EncodedBatch, Task
@@ -13,8 +13,6 @@ from training.systems.system import EncodedBatch, Task
 # Labels 0 and 1 are close, and so are 2 and 3; no query has label 3.
 TEXTS = np.array([[1.0, 0.0], [0.98, 0.199], [0.0, 1.0], [0.199, 0.98]], np.float32)
 QUERIES = torch.tensor([[0.6, 0.8], [0.8, 0.6]])
-
-
 TASK = Task(
     labels=4,
     dimension=2,
@@ -96,3 +94,37 @@ def test_in_siamesexml_each_label_has_a_residual_of_its_own() -> None:
     moved = TEXTS + np.eye(4, 2)
     expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
     np.testing.assert_allclose(system.label_keys(TEXTS), expected, atol=1e-6)
+
+
+def test_products_in_half_precision_have_the_gradients_of_full_precision() -> None:
+    vectors, products, gradients = unit(7, 64, seed=3), [], []
+    for precision in (torch.float32, torch.bfloat16):
+        leaf = vectors.clone().requires_grad_()
+        parts = {"instances": leaf[:3], "classifiers": leaf[3:]}
+        made = one_versus_all.similarities(**parts, precision=precision)
+        (made * torch.arange(12.0).reshape(3, 4)).sum().backward()
+        assert made.dtype == torch.float32 and leaf.grad is not None
+        products.append(made.detach())
+        gradients.append(leaf.grad)
+
+    np.testing.assert_allclose(products[0], vectors[:3] @ vectors[3:].T, atol=1e-6)
+    np.testing.assert_allclose(products[1], products[0], atol=0.01)
+    np.testing.assert_allclose(gradients[1], gradients[0], atol=0.2)
+    assert not torch.equal(products[0], products[1])
+
+
+@pytest.mark.parametrize("hardware", ["bf16", "fp16", "fp32"])
+def test_renee_multiplies_in_half_precision_only_where_the_hardware_has_bf16(
+    hardware: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_versus_all, "supported_precision", lambda precision: hardware)
+    losses = []
+    for hybrid in (False, True):
+        settings = one_versus_all.Settings(initial="labels", hybrid_precision=hybrid)
+        system = one_versus_all.build(settings, TASK)
+        loss = system.loss(batch_of(QUERIES, torch.from_numpy(TEXTS)))
+        loss.backward()
+        assert system.head.weight.dtype == system.head.weight.grad.dtype == torch.float32
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert (losses[0] == losses[1]) is (hardware != "bf16")
