@@ -126,5 +126,5 @@ def test_renee_multiplies_in_half_precision_only_where_the_hardware_has_bf16(
         loss.backward()
         assert system.head.weight.dtype == system.head.weight.grad.dtype == torch.float32
         losses.append(loss.item())
-    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
     assert (losses[0] == losses[1]) is (hardware != "bf16")
