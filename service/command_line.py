@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -68,7 +68,7 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
     """
     tokens = _by_todays_names(sys.argv[1:] if arguments is None else arguments)
     try:
-        with signals_raised():
+        with signals_handled(_raise):
             result = _called(app, tokens)
     except Interrupted as end:
         said = "the command was stopped before its output was complete; call it again"
@@ -83,12 +83,12 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def signals_raised() -> Iterator[None]:
-    """Raise `Interrupted` at a signal during the block. Outside the main thread, do nothing."""
+def signals_handled(receive: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `receive` at a signal during the block. Outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
-    before = {number: signal.signal(number, _raise) for number in SIGNALS}
+    before = {number: signal.signal(number, receive) for number in SIGNALS}
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ USERS: Commands = {
     "log": ("service.cli.log:log", "Show, verify, save or cut the label log."),
     "check": ("service.cli.check:check", "Verify a bundle."),
     "key": ("service.cli.key:key", "Make an API key."),
-    "data": ("training.commands.data.app:app", "Write data sets, and describe them."),
+    "data": ("training.commands.data:app", "Write data sets, and describe them."),
     "fit": ("training.commands.fit:fit", "Train on any data within some minutes."),
     "score": ("training.commands.score:score", "Measure a bundle, a run or an encoder."),
 }

@@ -56,6 +56,10 @@ class PlainLines:
         self._write(f"{line}, {note}" if note else line)
 
 
+def say_nothing(stage: str, done: int, total: int, note: str = "") -> None:
+    """A `Report` that shows nothing, as on a quiet console."""
+
+
 def say(line: str) -> None:
     """Write a plain line to stderr."""
     open_console(stderr=True).print(line, soft_wrap=True)
@@ -65,7 +69,7 @@ def say(line: str) -> None:
 def stages(console: Console) -> Iterator[Report]:
     """Yield a callback that shows a bar with share and time left for each stage."""
     if not console.is_terminal:
-        yield PlainLines() if not console.quiet else _nothing
+        yield PlainLines() if not console.quiet else say_nothing
         return
     columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description:<9}"), *columns, console=console) as progress:
@@ -94,10 +98,6 @@ def reported(progress: Progress) -> Report:
         progress.update(bars[stage], completed=done, total=total)
 
     return report
-
-
-def _nothing(stage: str, done: int, total: int) -> None:
-    """The `Report` of a quiet console, which shows nothing."""
 
 
 def _duration(seconds: float) -> str:

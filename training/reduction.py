@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from service.core.index.exact import exact_search
-from service.core.index.protocol import RowFilter
+from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Rows
 
 REPRESENTATIVE = "representative"  # the one method; others are in lab/measured/not-adopted.md
@@ -133,13 +132,11 @@ def neighbours(vectors: Floats, *, count: int) -> tuple[Floats, Rows]:
 def label_similarities(memory: WholeMemory, y: csr_matrix) -> Floats:
     """Return the similarity s(x_i, z_l) for each vote of a row i for a label l, [E]."""
     rows = np.repeat(np.arange(y.shape[0]), np.diff(y.indptr))
-    parts: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
-    for start in range(0, y.nnz, _CHUNK):
-        cut = slice(start, start + _CHUNK)
-        parts.append(
-            np.einsum("ed,ed->e", memory.instances[rows[cut]], memory.labels[y.indices[cut]])
-        )
-    return np.concatenate(parts)
+    similarities = np.empty(y.nnz, np.float32)
+    for cut in batches(y.nnz, _CHUNK):
+        instances, labels = memory.instances[rows[cut]], memory.labels[y.indices[cut]]
+        similarities[cut] = np.einsum("ed,ed->e", instances, labels)
+    return similarities
 
 
 def facility_order(carriers: Carriers, *, rng: np.random.Generator) -> Rows:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from service.core.errors import InvalidInput
 from service.core.types import Floats, Role, Rows
 from training.checkpoints.choices import Choices, read_choices
-from training.checkpoints.item_memory import has_item_memory
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import all_linked, require_metadata
 from training.datasets.pair_weights import Relevance, with_relevance
@@ -28,7 +27,6 @@ from training.evaluation.prediction import (
     OfflineMemory,
     Ranked,
     RetrievedKeys,
-    predict,
     predict_separately,
     retrieve,
 )
@@ -36,13 +34,10 @@ from training.evaluation.results import Result, measured
 from training.models.precision import Precision
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.two_heads import require_heads, with_share
-from training.progress import Report
+from training.progress import Report, say_nothing
 from training.selection.memory_choices import choices_for
-from training.selection.validation import (
-    Slices,
-    default_slices,
-)
-from training.systems.oak.memory import ItemVectors, read_item_memory
+from training.selection.validation import Slices, default_slices
+from training.systems.oak.memory import ItemVectors, has_item_memory, read_item_memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,17 +72,6 @@ def query_items(
     return QueryItems(vectors=queries, memory=read_item_memory(folder, keys))
 
 
-def linked_to_test_rows(items: QueryItems | None, dataset: Dataset) -> Rows:
-    """Return the places [n, m] of the items that the data set links each test row to.
-
-    Raises `InvalidInput` if the system reads no items.
-    """
-    if items is None:
-        raise InvalidInput("--items linked is for a run of OAK; this one looks up no items")
-    assert dataset.test.metadata_of is not None
-    return all_linked(dataset.test.metadata_of, dataset)
-
-
 MEMORIZATIONS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Table 8
 DEPTHS = (10, 25, 50, 100, 200, 400)  # Figure 3
 SEPARATE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # Table 4; at 0 and 1 Eq. 11 equals Eq. 7
@@ -95,10 +79,6 @@ SEPARATE = "separate"
 ONE_BLOCK = {0.0: "labels only", 1.0: "instances only"}
 
 Measured = tuple[Result, NDArray[np.float64]]  # a result and the metrics of each row, [n, 3]
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """A `Report` that shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +91,6 @@ class Way:
     chosen: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderScores:
-    """An encoder's choices and its results; the first result is the one of the choices."""
-
-    choices: Choices
-    results: list[Measured]
-    held_out_rows: int  # on which the choices were made
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scoring:
     """An encoder's vectors of a data set and its choices, before the test rows are ranked."""
@@ -130,7 +101,7 @@ class Scoring:
     memory: OfflineMemory
     queries: Floats  # [n, d], all test rows
     items: QueryItems | None = None  # None if the system reads no metadata items
-    report: Report = _silent
+    report: Report = say_nothing
     weighted: bool = False  # add the metrics in which a more relevant label counts more
 
     @cached_property
@@ -150,7 +121,10 @@ class Scoring:
         """
         if items == "predicted":
             return self
-        return self.with_items(linked_to_test_rows(self.items, self.dataset))
+        if self.items is None:
+            raise InvalidInput("--items linked is for a run of OAK; this one looks up no items")
+        assert self.dataset.test.metadata_of is not None
+        return self.with_items(all_linked(self.dataset.test.metadata_of, self.dataset))
 
     def with_items(self, places: Rows) -> Scoring:
         """Return this scoring with test rows that attend to the items at `places` [n, m]."""
@@ -159,14 +133,13 @@ class Scoring:
 
     def answers(self, rows: Rows, *, encoder: str) -> Answers:
         """Return the best labels of the given test rows, predicted in the chosen way."""
-        choices = self.choices
-        similarities, keys = self.retrieved.voting(choices.memorization, choices.depth)
+        similarities, keys = self.retrieved.of_choices(self.choices)
         return best_answers(
             self.memory,
             (similarities[rows], keys[rows]),
             self.dataset.test,
             rows,
-            choices=choices,
+            choices=self.choices,
             encoder=encoder,
         )
 
@@ -184,32 +157,19 @@ class Scoring:
         return self._measured(sweep_ways(self.choices)[0], retrieved)
 
     def _measured(self, way: Way, retrieved: RetrievedKeys) -> Measured:
-        return measured(
-            self.dataset,
-            self._ranked(way, retrieved),
-            method=way.method,
-            memorization=way.memorization,
-            depth=way.depth,
-            tau=self.choices.tau,
-            chosen=way.chosen,
-            weighted=self.weighted,
-        )
+        ranked = self._ranked(way, retrieved)
+        tau, weighted = self.choices.tau, self.weighted
+        return measured(self.dataset, ranked, tau=tau, weighted=weighted, **vars(way))
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
         top_k = labels_to_rank(self.dataset.test.filtered)
-        if way.method == SEPARATE:
-            return predict_separately(
-                self.memory,
-                retrieved.voting(1.0, way.depth),
-                retrieved.voting(0.0, way.depth),
-                tau=self.choices.tau,
-                memorization=way.memorization,
-                top_k=top_k,
-                order=self.memory.label_order,
-            ).labels
-        return predict(
+        if way.method != SEPARATE:
+            choices = replace(self.choices, memorization=way.memorization, depth=way.depth)
+            return self.memory.ranked(retrieved.of_choices(choices), choices, top_k=top_k).labels
+        return predict_separately(
             self.memory,
-            retrieved.voting(way.memorization, way.depth),
+            retrieved.voting(1.0, way.depth),
+            retrieved.voting(0.0, way.depth),
             tau=self.choices.tau,
             memorization=way.memorization,
             top_k=top_k,
@@ -235,23 +195,6 @@ def sweep_ways(choices: Choices) -> list[Way]:
     ]
 
 
-def score_encoder(
-    name: str,
-    dataset: Dataset,
-    *,
-    folder: Path | None,
-    slices: Slices | None = None,
-    precision: Precision = "fp32",
-) -> EncoderScores:
-    """Measure an encoder by all ways of prediction; parameters as in `open_scoring`."""
-    scoring = open_scoring(name, dataset, folder=folder, slices=slices, precision=precision)
-    return EncoderScores(
-        choices=scoring.choices,
-        results=list(scoring.results()),
-        held_out_rows=scoring.held_out_rows,
-    )
-
-
 def open_scoring(
     name: str,
     dataset: Dataset,
@@ -261,7 +204,7 @@ def open_scoring(
     precision: Precision = "fp32",
     relevance: Relevance | None = None,
     head_share: float | None = None,
-    report: Report = _silent,
+    report: Report = say_nothing,
     encoder: TorchEncoder | None = None,
 ) -> Scoring:
     """Encode a data set, and take tau, lambda and b from a run's `folder`, or choose them.
@@ -314,17 +257,16 @@ def _encoded(
     train, test = dataset.train, dataset.test
     heads = None if head_share is None else require_heads(encoder.model, encoder.name)
     encode = partial(encode_texts, encoder, precision=precision)
-    shown = partial(_shown, report, total=len(train) + len(test) + len(dataset.labels))
+    total = len(train) + len(test) + len(dataset.labels)
+
+    def shown(before: int) -> Callable[[int], None]:
+        return lambda done: report("encode", before + done, total)
+
     instances = encode(train.instances.texts, role=Role.QUERY, progress=shown(0))
     queries = encode(test.instances.texts, role=Role.QUERY, progress=shown(len(train)))
-    before = len(train) + len(test)
-    labels = label_keys(partial(encode, progress=shown(before)), dataset, folder=folder)
+    encode_labels = partial(encode, progress=shown(len(train) + len(test)))
+    labels = label_keys(encode_labels, dataset, folder=folder)
     if heads is None or head_share is None:
         return instances, queries, labels
     reweighted = partial(with_share, share=head_share, encoder=heads.encoder)
     return reweighted(instances), reweighted(queries), reweighted(labels)
-
-
-def _shown(report: Report, before: int, *, total: int) -> Callable[[int], None]:
-    """Return a callback for one of several calls; `before` texts were encoded in earlier ones."""
-    return lambda done: report("encode", before + done, total)

@@ -99,7 +99,7 @@ def _reranker(
     Raises `InvalidInput` if it was learned from another checkpoint's answers.
     """
     from training.checkpoints import reranker_folder
-    from training.checkpoints.weights_digest import weights_digest
+    from training.checkpoints.reranker_folder import weights_digest
 
     if given == NO_RERANKER or (given is None and not reranker_folder.is_reranker(encoder)):
         return None

@@ -42,7 +42,7 @@ from service.core.files.folder_facts import file_facts
 from service.core.types import Role
 from training.checkpoints import reranker_folder
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
-from training.checkpoints.weights_digest import weights_digest
+from training.checkpoints.reranker_folder import weights_digest
 from training.datasets.dataset import Dataset
 from training.hardware import versions
 from training.models.torch_encoder import TorchEncoder

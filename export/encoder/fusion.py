@@ -20,10 +20,9 @@ from service.core.bundle.item_files import FUSE, PROJECT
 from service.core.errors import ParityError
 from service.core.items.fusion import OnnxFusion
 from service.core.types import Floats, Halves
-from training.checkpoints.item_memory import has_item_memory, read_residuals
 from training.datasets.dataset import Dataset
 from training.systems.oak.fusion import Fusion
-from training.systems.oak.memory import read_fusion
+from training.systems.oak.memory import has_item_memory, read_fusion, read_residuals
 
 TOLERANCE = 1e-4  # per component of a vector; graph and torch both compute in fp32
 _ITEM_TOLERANCE = 1e-3  # relative; projected items are rounded to fp16

@@ -6,7 +6,7 @@
 | `keymatch.json` and others   | inference settings, see `training.checkpoints.choices`          |
 | `trained_texts.npz`          | hashes of the queries that it has trained on                    |
 | `own.safetensors`            | the head's parameters, such as one-versus-all classifiers       |
-| `fusion.json` and others     | OAK's item memory, see `training.checkpoints.item_memory`       |
+| `fusion.json` and others     | OAK's item memory, see `training.systems.oak.memory`            |
 | `label_keys.npy`             | Z, fp16 [L, d], if a system replaces the label vectors          |
 """
 

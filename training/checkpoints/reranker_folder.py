@@ -1,5 +1,7 @@
 """A learned reranker on disk, as `rerank` writes it and `export bundle` reads it.
 
+It belongs to one checkpoint, which it names by the digest of the weights.
+
 | file            | content                                                              |
 |-----------------|----------------------------------------------------------------------|
 | `reranker.json` | format, version, digest of the checkpoint, facts of the reranker     |
@@ -8,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -21,11 +24,13 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, InvalidInput
 from service.core.files.atomic import write_file
-from service.core.files.folder_facts import checked, read_document
+from service.core.files.folder_facts import checked, file_facts, read_document
 
 FORMAT = "keymatch-reranker"
 VERSION = 1
 FILE = "reranker.json"
+WEIGHTS = (".safetensors", ".npy", ".bin")  # the suffixes of weight files
+_TREES_FOLDER = Path(reranker_files.TREES).parts[0]
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -86,3 +91,16 @@ def read(folder: Path, *, weights: str | None = None) -> RerankerFiles:
     if reranker_files.with_fingerprint(files).facts != files.facts:
         raise BundleAltered(f"{folder}: trees or words are not those of {FILE}")
     return files
+
+
+def weights_digest(checkpoint: Path) -> str:
+    """Return the SHA-256 over the names and contents of a checkpoint's weight files.
+
+    Choices made later, such as lambda, and the reranker that `fit` adds do not change it.
+    """
+    lines = [
+        f"{name} {facts.sha256}"
+        for name, facts in file_facts(checkpoint, suffixes=WEIGHTS).items()
+        if Path(name).parts[0] != _TREES_FOLDER
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

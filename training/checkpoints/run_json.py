@@ -1,6 +1,6 @@
-"""`run.json`, the facts of a finished run: recipe, data set, choices, hardware.
+"""`run.json`, the facts of a finished run, and the saved state of one that goes on.
 
-`export` reads it too, without torch.
+The facts are recipe, data set, choices and hardware. `export` reads them too, without torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from training.datasets.metadata_texts import MetadataSettings
 
 RUN = "run.json"
 BEST = "best"  # the folder of the best checkpoint, in the run's folder
+LAST = "last"  # the folder of the state that --resume reads, in the run's folder
+STATE = "state.json"
+NOTHING_TO_RESUME = "there is nothing to resume; check --out, or leave --resume out to start anew"
 DATA_DIGEST = "data_digest"  # SHA-256 of the texts; it tells data sets of the same name apart
 
 
@@ -52,3 +55,20 @@ def metadata_of_run(facts: dict[str, Any], run: Path) -> MetadataSettings:
     """
     table = facts.get("settings", {}).get("metadata", {})
     return parse(MetadataSettings, table, source=str(run / RUN))
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the folder of the newest complete state, None if there is none.
+
+    If `state.save` stops between its two renames, it leaves the state under another name.
+    """
+    names = (folder.name, f".{folder.name}.new", f".{folder.name}.old")
+    folders = map(folder.with_name, names)
+    return next((place for place in folders if (place / STATE).is_file()), None)
+
+
+def saved_step(run: Path) -> int | None:
+    """Return the step of a run's newest state, None if there is none."""
+    if (saved := newest(run / LAST)) is None:
+        return None
+    return int(orjson.loads((saved / STATE).read_bytes())["progress"]["step"])

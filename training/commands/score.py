@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,12 +27,7 @@ from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
-from training.evaluation.answers import (
-    Answers,
-    drawn_rows,
-    read_untrained,
-    write_untrained,
-)
+from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
 from training.evaluation.evaluation import EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
@@ -42,7 +37,7 @@ from training.models.precision import Precision
 from training.progress import Report, say, stages
 
 if TYPE_CHECKING:
-    from training.scoring import EncoderScores
+    from training.scoring import Measured, Scoring
 
 _HELP = (
     "For OAK: the metadata items that a test row attends to, those that it is predicted, as when"
@@ -76,11 +71,12 @@ class OfBundle:
     rerank: Annotated[bool | None, Parameter(negative="--no-rerank")] = None
     json: Path | None = None
 
-    def refuse_given(self) -> None:
-        """Raise `InvalidInput` for an option that is given without a bundle."""
-        for name, value in vars(self).items():
-            if value is not None and value is not False:
-                raise InvalidInput(f"--{name} goes with --bundle")
+
+def _refuse_given(options: Mapping[str, object], message: str) -> None:
+    """Raise `InvalidInput` for the first option that is given; `message` has a place for it."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise InvalidInput(message.format(name))
 
 
 def _target(run: Path | None, encoder: str | None, out: Path | None, options: _Options) -> Path:
@@ -165,14 +161,12 @@ def score(
         chosen one. 1 is this head alone, 0 the classifiers alone. Needs `--out`.
     """
     if bundle is not None:
-        own: dict[str, object] = {"--run": run, "--encoder": encoder, "--out": out, "--name": name}
-        own |= {"--relevance": relevance, "--head-share": head_share, "--untrained": untrained}
-        for option, value in own.items():
-            if value is not None and value is not False:
-                raise InvalidInput(f"--bundle and {option} exclude each other")
+        own: dict[str, object] = {"run": run, "encoder": encoder, "out": out, "name": name}
+        own |= {"relevance": relevance, "head-share": head_share, "untrained": untrained}
+        _refuse_given(own, "--bundle and --{} exclude each other")
         _score_bundle(bundle, data, of_bundle, weighted=weighted, items=items)
         return
-    of_bundle.refuse_given()
+    _refuse_given(vars(of_bundle), "--{} goes with --bundle")
     options = _Options(
         untrained=untrained,
         precision=precision,
@@ -189,16 +183,16 @@ def score(
         dataset = with_metadata(dataset, metadata_of_run(facts, run))
         options = replace(options, settings=facts.get("settings", {}))
     console = open_console()
-    scores, examples = _scores(run, encoder, dataset, options, console)
+    scoring, results_and_rows, examples = _scores(run, encoder, dataset, options, console)
     measured = Results(
         name=name or f"{facts.get('recipe') or encoder}{options.in_name}",
-        system=scores.choices.system,
+        system=scoring.choices.system,
         dataset=dataset.name,
         propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
-        results=tuple(result for result, _ in scores.results),
-        rows=rows_of_chosen(scores.results),
+        results=tuple(result for result, _ in results_and_rows),
+        rows=rows_of_chosen(results_and_rows),
         precision=precision,
-        **{"held_out_rows": scores.held_out_rows, **_of_run(run, facts, options)},
+        **{"held_out_rows": scoring.held_out_rows, **_of_run(run, facts, options)},
     )
     results.write(measured, target)
     write_examples(examples, target)
@@ -240,11 +234,11 @@ class _Options:
 
 def _scores(
     run: Path | None, encoder: str | None, dataset: Dataset, options: _Options, console: Console
-) -> tuple[EncoderScores, Examples]:
+) -> tuple[Scoring, list[Measured], Examples]:
     """Encode, print the choices, then rank; each stage shows its progress and the time left."""
     say(f"opening the encoder {encoder or run}")
     from training.reranking.measuring import with_reranker
-    from training.scoring import EncoderScores, open_scoring
+    from training.scoring import open_scoring
 
     folder = run / BEST if run is not None else None
     with stages(console) as report:
@@ -262,13 +256,11 @@ def _scores(
         measured = list(scoring.results())
         if folder is not None and options.as_trained:
             measured = with_reranker(measured, scoring, folder)
-        scores = EncoderScores(
-            choices=scoring.choices, results=measured, held_out_rows=scoring.held_out_rows
-        )
         untrained = _untrained(run, dataset, options, report)
         rows = drawn_rows(dataset.test, seed=options.seed) if untrained is None else untrained.rows
         answers = scoring.answers(rows, encoder=str(folder or encoder))
-        return scores, examples_of(answers, untrained, dataset, seed=options.seed)
+        examples = examples_of(answers, untrained, dataset, seed=options.seed)
+        return scoring, measured, examples
 
 
 def _untrained(

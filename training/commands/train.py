@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,14 @@ from service.command_line import Interrupted, open_console
 from service.core.errors import InvalidData
 from service.core.files.atomic import refuse_unwritable
 from training.checkpoints.choices import Choices
-from training.checkpoints.run_json import BEST, RUN, read_run_on
-from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, saved_step
+from training.checkpoints.run_json import (
+    BEST,
+    LAST,
+    NOTHING_TO_RESUME,
+    RUN,
+    read_run_on,
+    saved_step,
+)
 from training.commands.options import MANY
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
@@ -85,23 +92,31 @@ def train(
         Train even if texts of the test split occur among the training rows.
     """
     refuse_unwritable(out)
-    command = _Command(
-        recipe=recipe,
-        data=data,
-        out=out,
-        set=set,
-        encoder=encoder,
-        allow_test_rows=allow_test_rows,
-    )
     interruption = Interruption()
     try:
         with interruption.handled():
-            command.run(interruption, resume=resume)
+            chosen = recipes.load(recipe, set)
+            if resume and not can_resume(out):
+                raise InvalidData(out, f"holds no saved state ({LAST}): {NOTHING_TO_RESUME}")
+            if encoder is not None or chosen.encoder.stage_one is None:
+                find_encoder(encoder or chosen.encoder.name)
+            say(f"reading {data}")
+            dataset = lf_xmc.read(data)
+            if not allow_test_rows:
+                refuse_overlap(dataset, data)
+            first = encoder or _first_stage(chosen, dataset, out, interruption, resume=resume)
+            chosen = replace(chosen, encoder=replace(chosen.encoder, name=first))
+            resume = resume and saved_step(out) is not None  # False if only a first stage had begun
+            _train(chosen, dataset, out, interruption, source=recipe, resume=resume)
     except Interrupted as end:
         place, processes = process_of_run()
         if not place:
-            line = command.how_to_go_on(end, processes=processes)
-            open_console(stderr=True).print(line, soft_wrap=True)
+            words = ["train", recipe, "--data", str(data), "--out", str(out)]
+            words += ["--set", *set] if set else []
+            words += [] if encoder is None else ["--encoder", encoder]
+            words += ["--allow-test-rows"] if allow_test_rows else []
+            said = _how_to_go_on(end, words, out, processes=processes)
+            open_console(stderr=True).print(said, soft_wrap=True)
         return end.status
     return 0
 
@@ -112,62 +127,30 @@ def can_resume(out: Path) -> bool:
     return saved_step(out) is not None or saved_step(first) is not None or (first / RUN).exists()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Command:
-    """The arguments of `train`."""
-
-    recipe: str
-    data: Path
-    out: Path
-    set: tuple[str, ...]
-    encoder: str | None
-    allow_test_rows: bool
-
-    def run(self, interruption: Interruption, *, resume: bool) -> None:
-        """Train the first stage if the recipe has one that is not given, then the run itself."""
-        chosen, out = recipes.load(self.recipe, self.set), self.out
-        if resume and not can_resume(out):
-            raise InvalidData(out, f"holds no saved state ({LAST}): {NOTHING_TO_RESUME}")
-        if self.encoder is not None or chosen.encoder.stage_one is None:
-            find_encoder(self.encoder or chosen.encoder.name)
-        say(f"reading {self.data}")
-        dataset = lf_xmc.read(self.data)
-        if not self.allow_test_rows:
-            refuse_overlap(dataset, self.data)
-        encoder = self.encoder
-        if encoder is None and chosen.encoder.stage_one is not None:
-            encoder = _first_stage(chosen, dataset, out / FIRST_STAGE, interruption, resume=resume)
-        if encoder is not None:
-            chosen = replace(chosen, encoder=replace(chosen.encoder, name=encoder))
-        resume = resume and saved_step(out) is not None  # False if only the first stage had begun
-        _train(chosen, dataset, out, interruption, source=self.recipe, resume=resume)
-
-    def how_to_go_on(self, end: Interrupted, *, processes: int) -> str:
-        """Say what was saved, and which command continues with `processes` processes."""
-        start = ["keymatch", "lab"]
-        if processes > 1:
-            start = ["torchrun", "--nproc-per-node", str(processes), "-m", "training"]
-        words = [*start, "train", self.recipe, "--data", str(self.data)]
-        words += ["--out", str(self.out), *(["--set", *self.set] if self.set else [])]
-        words += [] if self.encoder is None else ["--encoder", self.encoder]
-        words += ["--allow-test-rows"] if self.allow_test_rows else []
-        if not can_resume(self.out):
-            return f"{end} before the first step: nothing is kept. Begin again: {shlex.join(words)}"
-        folder = self.out if saved_step(self.out) is not None else self.out / FIRST_STAGE
-        return (
-            f"{end}: {folder / LAST} has the state of step {saved_step(folder)}. Go on with:"
-            f" {shlex.join([*words, '--resume'])}"
-        )
+def _how_to_go_on(end: Interrupted, words: Sequence[str], out: Path, *, processes: int) -> str:
+    """Say what was saved, and which command continues with `processes` processes."""
+    start = ["keymatch", "lab"]
+    if processes > 1:
+        start = ["torchrun", "--nproc-per-node", str(processes), "-m", "training"]
+    command = shlex.join([*start, *words])
+    if not can_resume(out):
+        return f"{end} before the first step: nothing is kept. Begin again: {command}"
+    folder = out if saved_step(out) is not None else out / FIRST_STAGE
+    state = f"{folder / LAST} has the state of step {saved_step(folder)}"
+    return f"{end}: {state}. Go on with: {command} --resume"
 
 
 def _first_stage(
-    second: Recipe, dataset: Dataset, out: Path, interruption: Interruption, *, resume: bool
+    second: Recipe, dataset: Dataset, run: Path, interruption: Interruption, *, resume: bool
 ) -> str:
-    """The best encoder of the first stage, which is trained or resumed unless it is finished.
+    """Return the encoder that the recipe starts from, the best of its first stage if it has one.
 
-    Both stages hold out the same rows and labels.
+    The first stage is trained or resumed unless it is finished. Both stages hold out the same rows
+    and labels.
     """
-    recipe, held_out = str(second.encoder.stage_one), second.validation
+    recipe, held_out, out = second.encoder.stage_one, second.validation, run / FIRST_STAGE
+    if recipe is None:
+        return second.encoder.name
     same = (
         f"seed={second.seed}",
         f"validation.rows={held_out.rows}",

@@ -20,11 +20,9 @@ from training.checkpoints.choices import (
     read_choices,
     write_choices,
 )
-from training.checkpoints.item_memory import FUSION
 from training.checkpoints.label_keys import LABEL_KEYS
-from training.checkpoints.reranker_folder import copy, is_reranker, read
+from training.checkpoints.reranker_folder import copy, is_reranker, read, weights_digest
 from training.checkpoints.run_json import BEST, read_run, write_run
-from training.checkpoints.weights_digest import weights_digest
 from training.datasets.dataset import Dataset
 from training.fitting.facts import DataFacts
 from training.fitting.time_left import Cost
@@ -39,6 +37,7 @@ from training.reranking.learning import (
     learn_reranker,
 )
 from training.reranking.written import remove, write
+from training.systems.oak.memory import FUSION
 
 LARGEST_SHARE = 0.2  # of the total time
 LARGEST_SHARE_OF_PARENT = 0.5  # of the total time, if the parent has a reranker

@@ -21,8 +21,7 @@ from service.core.types import Role
 from training.checkpoints import trained_texts
 from training.checkpoints.choices import UNCHOSEN, write_choices
 from training.checkpoints.model_folder import write_model
-from training.checkpoints.run_json import BEST, read_run, write_run
-from training.checkpoints.saved_state import LAST
+from training.checkpoints.run_json import BEST, LAST, read_run, write_run
 from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance

@@ -64,7 +64,10 @@ class BatchSource:
             return True
         if not refresh.recurs or step < refresh.first:
             return False
-        return (step - refresh.first) % self._steps_between == 0
+        epochs, distance = refresh.every_epochs, refresh.every
+        if epochs is not None:
+            distance = self.recipe.steps_of(epochs, rows=len(self.data.rows))
+        return (step - refresh.first) % distance == 0
 
     def refresh(self, step: int, instances: Floats, labels: Floats) -> None:
         """Mine and cluster with current vectors [N, d] and [L, d]; all processes get the same."""
@@ -92,14 +95,6 @@ class BatchSource:
             library=refresh.library,
         )
         return hard_negatives
-
-    @property
-    def _steps_between(self) -> int:
-        """The number of steps between two refreshes."""
-        epochs = self.recipe.refresh.every_epochs
-        if epochs is None:
-            return self.recipe.refresh.every
-        return self.recipe.steps_of(epochs, rows=len(self.data.rows))
 
     @property
     def _needs_hard_negatives(self) -> bool:

@@ -27,7 +27,7 @@ from training.models.lora import add_adapters
 from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
 from training.models.precision import supported_precision
-from training.models.sharding import Sharding, sharding_of
+from training.models.sharding import Sharding
 from training.models.tokens import TokenTable, concatenate, tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder, set_pooling
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads
@@ -36,7 +36,7 @@ from training.models.wise_ft import Mixture
 from training.progress import status
 from training.ranks import leave_run
 from training.recipes.recipe import Recipe
-from training.systems.mogic.guidance import open_guidance
+from training.systems.guidance import open_guidance
 from training.systems.registry import build_system
 from training.systems.system import ItemsOfTask, Task
 
@@ -70,7 +70,7 @@ def build_model(
     items = items_to_read(recipe, dataset, source=source)
     table = token_table(encoder, dataset, recipe, items=items.texts)
     embedder = make_embedder(encoder, table, recipe, accelerator)
-    sharding = sharding_of(accelerator)
+    sharding = Sharding(processes=accelerator.num_processes, process=accelerator.process_index)
     task = _task(dataset, encoder, embedder, data, sharding, items=len(items))
     system = build_system(recipe.system, task, source=source)
     if not embedder.learns and system.head is None:
@@ -82,12 +82,7 @@ def build_model(
         with status(console, f"encoding {len(table):,} texts, once"):
             _ = embedder.transformer_vectors
     guidance = open_guidance(
-        recipe.guidance,
-        system,
-        plain,
-        dimension=encoder.dimension,
-        source=source,
-        console=console,
+        recipe.guidance, system, plain, dimension=encoder.dimension, source=source, console=console
     )
     projection = None if guidance is None else guidance.projection
     others = {HEAD: system.head, TRAINING_ONLY: projection}
@@ -191,11 +186,7 @@ def learned_modules(encoder: TorchEncoder, recipe: Recipe) -> list[nn.Module]:
 
 
 def token_table(
-    encoder: TorchEncoder,
-    dataset: Dataset,
-    recipe: Recipe,
-    *,
-    items: Sequence[str] = (),
+    encoder: TorchEncoder, dataset: Dataset, recipe: Recipe, *, items: Sequence[str] = ()
 ) -> TokenTable:
     """Return the tokens of all training instances, all labels, and metadata `items`."""
     return concatenate(

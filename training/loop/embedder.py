@@ -10,8 +10,9 @@ Shapes: n texts, k of them encoded by this process, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from copy import copy
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -94,7 +95,8 @@ class Embedder:
         for number, (bucket, state) in enumerate(zip(inputs, states, strict=True)):
             _restore(state)
             stop = start + len(bucket["input_ids"])
-            with self._without_sync_unless(last=number == len(inputs) - 1):
+            is_last = number == len(inputs) - 1  # only then are gradients summed over processes
+            with nullcontext() if is_last else self._accelerator.no_sync(self.module):
                 with self._accelerator.autocast():
                     again = self.module([bucket])
                 (again * leaf.grad[start:stop]).sum().backward()
@@ -118,10 +120,6 @@ class Embedder:
         self.module.train(training)
         vectors: Floats = self._gather(torch.cat(pieces), order).cpu().numpy()
         return vectors
-
-    def tokens(self, texts: Rows) -> int:
-        """Return the number of tokens of the texts, without padding."""
-        return int(self.table.lengths[texts].sum())
 
     def _split(self, texts: Rows) -> tuple[Rows, Rows]:
         """Return the order of `texts` by length, and this process's share, with all lengths."""
@@ -153,12 +151,6 @@ class Embedder:
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
         return by_length_order[torch.from_numpy(places).to(local.device)]
-
-    def _without_sync_unless(self, *, last: bool) -> Any:
-        """Return a context that sums gradients over processes only in the last bucket."""
-        if last:
-            return torch.enable_grad()
-        return self._accelerator.no_sync(self.module)
 
 
 def _random_state() -> tuple[Tensor, list[Tensor]]:

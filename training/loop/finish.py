@@ -29,7 +29,7 @@ from training.models.two_heads import TwoHeads, with_share
 from training.progress import status
 from training.selection.memory_choices import DEPTHS, choose_on
 from training.selection.validation import Validation, criterion
-from training.systems.system import FinishedTraining
+from training.systems.finished import FinishedTraining
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of D; 0 and 1 as ablations
 
@@ -74,7 +74,9 @@ def _choose(
         share = _choose_share(trainer, validation, model.system.heads, instances, label_keys)
         reweighted = partial(with_share, share=share, encoder=model.system.heads.encoder)
         instances, texts, label_keys = map(reweighted, (instances, texts, label_keys))
-        _keep_share(trainer, model.system.heads, share, label_keys)
+        with torch.no_grad():
+            model.system.heads.share.fill_(share)
+        trainer.write_best(mixing=1.0, label_keys=label_keys)
     candidates = [label_keys]
     if label_keys is not texts and model.system.encodes_labels:
         candidates.append(texts)
@@ -105,13 +107,6 @@ def _choose_share(
             scores[share] = criterion(measured, trainer.recipe.validation.metrics)
             trainer.journal.shared(share, measured)
     return max(SHARES[1:-1], key=scores.__getitem__)
-
-
-def _keep_share(trainer: Trainer, heads: TwoHeads, share: float, label_keys: Floats) -> None:
-    """Write the share, and label keys that were scaled by it, into the best checkpoint."""
-    with torch.no_grad():
-        heads.share.fill_(share)
-    trainer.write_best(mixing=1.0, label_keys=label_keys)
 
 
 def _choose_with(

@@ -7,14 +7,12 @@ the signal from the terminal and again from `torchrun`.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from types import FrameType
 
-from service.command_line import SIGNALS, Interrupted
+from service.command_line import Interrupted, signals_handled
 
 TOGETHER = 1.0  # seconds in which signals count as one
 _NOTICE = b"interrupted: what was reached is saved first; once more to stop at once\n"
@@ -28,18 +26,9 @@ class Interruption:
         self._is_noted = False
         self._received = 0.0
 
-    @contextmanager
-    def handled(self) -> Iterator[None]:
+    def handled(self) -> AbstractContextManager[None]:
         """Raise `Interrupted` at a signal within the block; outside the main thread, do nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may handle signals
-            return
-        before = {number: signal.signal(number, self._receive) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return signals_handled(self._receive)
 
     @contextmanager
     def noted(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from service.core.files.atomic import disk_refusal, write_file, writing
 from training.checkpoints.choices import Choices
-from training.progress import PlainLines
+from training.progress import PlainLines, say_nothing
 
 LINES = "metrics.jsonl"
 TRIED, SHARED = "tried", "shared"  # kinds of lines: choices and head shares tried at the end
@@ -37,7 +37,8 @@ class Journal:
         )
         self._steps = steps
         shown = console.is_terminal or console.quiet or silent
-        self._plain = None if shown else PlainLines()
+        # Without a terminal for bars, a line on stderr now and then.
+        self._say: Callable[..., None] = say_nothing if shown else PlainLines()
         self._training = self._progress.add_task("train", total=steps, completed=step, note="")
         self._encoding = self._progress.add_task("encode", total=1, note="", visible=False)
         if not silent:
@@ -108,14 +109,8 @@ class Journal:
 
     def tried(self, choices: Choices, metrics: Mapping[str, float]) -> None:
         """Record the metrics of the held-out rows with the best checkpoint and these choices."""
-        self._append(
-            0,
-            TRIED,
-            tau=choices.tau,
-            depth=choices.depth,
-            memorization=choices.memorization,
-            **metrics,
-        )
+        tried = {name: getattr(choices, name) for name in ("tau", "depth", "memorization")}
+        self._append(0, TRIED, **tried, **metrics)
 
     def shared(self, share: float, scores: Mapping[float, Mapping[str, float]]) -> None:
         """Record the metrics of the held-out rows by lambda, with this share of the head D."""
@@ -126,11 +121,6 @@ class Journal:
         """Print a line above the progress bar."""
         if not self._silent:
             self._progress.console.print(message)
-
-    def _say(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Write a line to stderr now and then if there is no terminal for bars."""
-        if self._plain is not None:
-            self._plain(stage, done, total, note)
 
     def _write(self, step: int, kind: str, values: Mapping[str, float], **more: float) -> None:
         self._append(step, kind, **more, **values)

@@ -22,12 +22,12 @@ from service.core.types import Floats, Role, Rows
 from training.batches.batch import Batch
 from training.checkpoints.model_folder import HEAD_WEIGHTS, write_model
 from training.loop.embedder import Embedder
-from training.loop.optimizers import Optimizers
+from training.loop.optimizers import Moments, Optimizers
 from training.models.lora import remove_adapters
 from training.models.tokens import tokenize
 from training.models.torch_encoder import TorchEncoder, load_encoder
 from training.models.wise_ft import Mixture
-from training.systems.mogic.guidance import Guidance
+from training.systems.guidance import Guidance
 from training.systems.system import EncodedBatch, System
 
 
@@ -36,7 +36,7 @@ class TrainedState:
     """Weights and optimizers' moments by name, on the CPU."""
 
     weights: dict[str, Tensor]
-    moments: dict[str, dict[str, Tensor]]
+    moments: Moments
 
 
 @dataclass(kw_only=True, eq=False)
@@ -201,13 +201,7 @@ class TrainedModel:
                 for name, module in self._modules().items()
                 for key, value in _learned(module).items()
             },
-            moments={
-                name: {
-                    key: torch.as_tensor(value).detach().cpu().contiguous()
-                    for key, value in entries.items()
-                }
-                for name, entries in self.optimizers.moments().items()
-            },
+            moments=self.optimizers.moments(),
         )
 
     def load_state(self, state: TrainedState) -> None:

@@ -6,7 +6,7 @@ gradients. Gradients stay sparse, so a step's time and memory do not grow with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from training.recipes.recipe import Recipe
 ENCODER = "encoder"
 HEAD = "own"
 TRAINING_ONLY = "training-only"  # not part of a checkpoint
-Moments = dict[str, dict[str, Any]]  # parameter's name -> moment's name -> value
+Moments = dict[str, Tensor]  # by the names of parameter and moment: "encoder/weight/exp_avg"
 Groups = dict[tuple[str, bool], list[tuple[str, nn.Parameter]]]  # key: part, has weight decay
 
 
@@ -77,7 +77,7 @@ class Optimizers:
         return torch.stack(norms)
 
     def moments(self) -> Moments:
-        """Return the moments of each parameter that ever had a gradient, by its name.
+        """Return the moments of each parameter that ever had a gradient, on the CPU.
 
         All processes must call it at the same time.
         """
@@ -87,15 +87,23 @@ class Optimizers:
             for place, entries in optimizer.state_dict()["state"].items():
                 if isinstance(optimizer, SparseAdam):
                     entries = _map_tables(self.sharding.gather, entries)
-                moments[names[place]] = entries
+                for key, value in entries.items():
+                    value = torch.as_tensor(value).detach().cpu().contiguous()
+                    moments[f"{names[place]}/{key}"] = value
         return moments
 
-    def load_moments(self, moments: Mapping[str, Mapping[str, Any]]) -> None:
+    def load_moments(self, moments: Moments) -> None:
         """Load what `moments` returned."""
+        by_parameter: dict[str, dict[str, Any]] = {}
+        for path, value in moments.items():
+            name, _, key = path.rpartition("/")
+            by_parameter.setdefault(name, {})[key] = value
         for optimizer in self.each:
             document, names = optimizer.state_dict(), _names(optimizer)
             state = {
-                place: dict(moments[name]) for place, name in enumerate(names) if name in moments
+                place: by_parameter[name]
+                for place, name in enumerate(names)
+                if name in by_parameter
             }
             if isinstance(optimizer, SparseAdam):
                 for entries in state.values():
@@ -103,11 +111,6 @@ class Optimizers:
                     entries["step"] = int(entries["step"])  # SparseAdam counts in integers
             document["state"] = state
             optimizer.load_state_dict(document)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all parameters, optimizer after optimizer."""
-        return [name for optimizer in self.each for name in _names(optimizer)]
 
 
 def make_optimizers(
@@ -122,16 +125,20 @@ def make_optimizers(
     The modules are named `ENCODER`, `HEAD` and `TRAINING_ONLY`. Biases, norms and sharded tables
     have no weight decay. Gradients are clipped by group: each module, n-grams and UniDEC's heads.
     """
-    groups = _groups(modules, sharded)
-    dense = {key: group for key, group in groups.items() if key[0] != "sparse"}
-    sparse = {key: group for key, group in groups.items() if key[0] == "sparse"}
     rates = _learning_rates(recipe)
+    dense, sparse = [], []
+    for (part, decays), parameters in _groups(modules, sharded).items():
+        group = {"params": parameters, "base_learning_rate": rates[part], "lr": rates[part]}
+        if part == "sparse":  # SparseAdam has no weight decay
+            sparse.append(group)
+        else:
+            weight_decay = recipe.optimizer.weight_decay if decays else 0.0
+            dense.append({**group, "weight_decay": weight_decay})
     each: list[Optimizer] = []
     if dense:
-        options = _parameter_groups(dense, rates, recipe.optimizer.weight_decay)
-        each.append(AdamW(options, fused=True))
+        each.append(AdamW(dense, fused=True))
     if sparse:
-        each.append(SparseAdam(_parameter_groups(sparse, rates)))
+        each.append(SparseAdam(sparse))
     return Optimizers(each=each, sharding=sharding or Sharding())
 
 
@@ -165,23 +172,6 @@ def _groups(modules: Mapping[str, nn.Module], sharded: Collection[str]) -> Group
                 group = groups.setdefault((part, parameter.ndim > 1), [])
                 group.append((f"{label}/{name}", parameter))
     return groups
-
-
-def _parameter_groups(
-    groups: Mapping[tuple[str, bool], Sequence[tuple[str, nn.Parameter]]],
-    rates: Mapping[str, float],
-    weight_decay: float | None = None,
-) -> list[dict[str, Any]]:
-    """Return the groups in torch's form; `weight_decay` is None for SparseAdam, which has none."""
-    return [
-        {
-            "params": list(group),
-            "base_learning_rate": rates[part],
-            "lr": rates[part],
-            **({} if weight_decay is None else {"weight_decay": weight_decay if decays else 0.0}),
-        }
-        for (part, decays), group in groups.items()
-    ]
 
 
 def _clip_sparse(parameters: list[Tensor], *, largest_norm: float, sharding: Sharding) -> Tensor:

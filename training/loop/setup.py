@@ -12,7 +12,7 @@ from rich.console import Console
 
 from service.core.errors import InvalidConfig, InvalidData
 from training.checkpoints import trained_texts
-from training.checkpoints.saved_state import LAST, NOTHING_TO_RESUME, newest
+from training.checkpoints.run_json import LAST, NOTHING_TO_RESUME, newest
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_texts import with_metadata
 from training.loop import state
@@ -48,13 +48,8 @@ def open_run(
     plain, dataset = dataset, with_metadata(dataset, recipe.metadata)
     first = trained_texts.of_encoder(recipe.encoder.name)
     texts = plain.train.instances.texts
-    data = split_training_data(
-        dataset,
-        recipe.validation,
-        seed=recipe.seed,
-        source=source,
-        unseen=first.unseen(texts),
-    )
+    seed, unseen = recipe.seed, first.unseen(texts)
+    data = split_training_data(dataset, recipe.validation, seed=seed, source=source, unseen=unseen)
     length = length_of(recipe, rows=len(data.rows))
     if not console.quiet:
         sizes = f"{len(data.rows):,} rows, {len(dataset.labels):,} labels, {length.steps:,} steps"

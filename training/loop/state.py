@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from service.core.errors import InvalidData
 from service.core.files.atomic import new_folder, writing
-from training.checkpoints.saved_state import STATE
+from training.checkpoints.run_json import STATE
 from training.loop.batch_source import Neighbourhoods
 from training.loop.model import TrainedModel, TrainedState
 
@@ -60,7 +59,7 @@ def save(
     shutil.rmtree(new, ignore_errors=True)
     with writing(folder, new), new_folder(new) as partial:
         save_file(trained.weights, partial / WEIGHTS)
-        save_file(_flattened(trained.moments), partial / MOMENTS)
+        save_file(trained.moments, partial / MOMENTS)
         _write_neighbourhoods(partial, neighbourhoods)
         (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
     old = folder.with_name(f".{folder.name}.old")
@@ -78,12 +77,8 @@ def load(folder: Path, *, run: str, model: TrainedModel) -> tuple[Progress, Neig
         raise InvalidData(
             folder / STATE, "belongs to a run with another recipe or other data; change --out"
         )
-    model.load_state(
-        TrainedState(
-            weights=load_file(folder / WEIGHTS),
-            moments=_nested(load_file(folder / MOMENTS)),
-        )
-    )
+    weights, moments = load_file(folder / WEIGHTS), load_file(folder / MOMENTS)
+    model.load_state(TrainedState(weights=weights, moments=moments))
     return Progress(**state["progress"]), _read_neighbourhoods(folder)
 
 
@@ -104,19 +99,3 @@ def _read_neighbourhoods(folder: Path) -> Neighbourhoods:
         if clusters.exists()
         else None,
     )
-
-
-def _flattened(moments: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": value
-        for name, entries in moments.items()
-        for key, value in entries.items()
-    }
-
-
-def _nested(moments: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    nested: dict[str, dict[str, Tensor]] = {}
-    for path, value in moments.items():
-        name, key = path.rsplit("/", 1)
-        nested.setdefault(name, {})[key] = value
-    return nested

@@ -21,8 +21,7 @@ from service.core.errors import Diverged
 from service.core.types import Floats
 from training.batches.order import dropout_seed
 from training.checkpoints import trained_texts
-from training.checkpoints.run_json import BEST
-from training.checkpoints.saved_state import LAST
+from training.checkpoints.run_json import BEST, LAST
 from training.checkpoints.trained_texts import TrainedTexts
 from training.evaluation.answers import encoded_rows, keep_untrained
 from training.loop import state
@@ -122,26 +121,19 @@ class Trainer:
 
     def _stop_if_interrupted(self) -> None:
         """Save the state and raise `Interrupted` if any process has received a signal."""
-        number = self._signal()
+        number, accelerator = self.interruption.number, self.model.accelerator
+        if accelerator.num_processes > 1:
+            received = torch.tensor([number], device=accelerator.device)
+            number = int(accelerator.gather(received).max())
         if not number:
             return
         if self._saved_step != self.progress.step:
             self._save()
         raise Interrupted(number)
 
-    def _signal(self) -> int:
-        """Return the signal that any process has received, 0 for none; alike in all processes."""
-        number, accelerator = self.interruption.number, self.model.accelerator
-        if accelerator.num_processes == 1:
-            return number
-        received = torch.tensor([number], device=accelerator.device)
-        return int(accelerator.gather(received).max())
-
     def _is_finished(self) -> bool:
-        patience = self.recipe.validation.patience
-        if patience and self.progress.checks_since_best >= patience:
-            return True
-        return self.length.is_over(self.progress)
+        patience = self.recipe.validation.patience or math.inf
+        return self.progress.checks_since_best >= patience or self.length.is_over(self.progress)
 
     def take_step(self, step: int) -> None:
         """Update the parameters by the gradient of step `step`, counted from 0.
@@ -156,7 +148,8 @@ class Trainer:
         losses, tokens = [], 0
         for turn in range(settings.accumulation):
             batch = self.batches.batch(step * settings.accumulation + turn)
-            tokens += self.model.embedder.tokens(self.model.texts_of(batch))
+            lengths = self.model.embedder.table.lengths  # without padding
+            tokens += int(lengths[self.model.texts_of(batch)].sum())
             losses.append(
                 self.model.backward(
                     batch,
@@ -199,16 +192,16 @@ class Trainer:
         return self.progress.step % settings.every == 0
 
     def _validate_untrained(self) -> None:
-        """Score the untrained encoder as the first checkpoint, unless the system has a head."""
-        is_rival = self.recipe.validation.untrained and self.model.system.head is None
-        if self.validation is None or not is_rival:
-            return
-        instances, labels = self._compare(self.validation, (1.0,))
-        self._answer_untrained(self.validation, instances, labels)
+        """Score the untrained encoder as the first checkpoint, unless the system has a head.
 
-    def _answer_untrained(self, validation: Validation, instances: Floats, labels: Floats) -> None:
-        """Store the answers of the untrained memory, keys [N, d] and [L, d], to test rows."""
-        dataset, settings = validation.dataset, self.recipe.encoder
+        Also store the answers of its memory to test rows.
+        """
+        validation, settings = self.validation, self.recipe.encoder
+        is_rival = self.recipe.validation.untrained and self.model.system.head is None
+        if validation is None or not is_rival:
+            return
+        instances, labels = self._compare(validation, (1.0,))
+        dataset = validation.dataset
         encode = partial(self.model.query_vectors, max_tokens=settings.query_tokens)
         queries = encoded_rows(dataset, seed=self.recipe.seed, encode=encode)
         if queries is None or not self.is_main_process:

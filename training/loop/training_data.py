@@ -66,12 +66,8 @@ def split_training_data(
             f"{source}: {left} labelled training rows are left besides those held out;"
             f" at least two are needed"
         )
-    return TrainingData(
-        pairs=pairs,
-        slices=slices,
-        hidden=hidden,
-        rows=np.intersect1d(slices.kept, trainable),
-    )
+    rows = np.intersect1d(slices.kept, trainable)
+    return TrainingData(pairs=pairs, slices=slices, hidden=hidden, rows=rows)
 
 
 def training_pairs(dataset: Dataset, hidden: Rows) -> TrainingPairs:

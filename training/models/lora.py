@@ -35,9 +35,10 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
     `settings.modules` name no layer of the transformer.
     """
     from peft import LoraConfig, inject_adapter_in_model
+    from transformers import PreTrainedModel
     from transformers.pytorch_utils import Conv1D
 
-    transformer = _transformer(model)
+    transformer = next(part for part in model.modules() if isinstance(part, PreTrainedModel))
     layers = {
         name.rpartition(".")[2]: isinstance(layer, Conv1D)
         for name, layer in transformer.named_modules()
@@ -82,12 +83,6 @@ def merged(model: nn.Module) -> Iterator[None]:
     finally:
         for parent, name, layer in adapted:
             setattr(parent, name, layer)
-
-
-def _transformer(model: nn.Module) -> nn.Module:
-    from transformers import PreTrainedModel
-
-    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[nn.Module, str, LoraLayer]]:

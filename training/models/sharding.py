@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn.functional import embedding, normalize, pad
 
@@ -64,11 +63,6 @@ class Sharding:
         summed = number.clone()
         torch.distributed.all_reduce(summed)
         return summed
-
-
-def sharding_of(accelerator: Accelerator) -> Sharding:
-    """Return the `Sharding` of this process in a run."""
-    return Sharding(processes=accelerator.num_processes, process=accelerator.process_index)
 
 
 class ClassifierTable(nn.Module):  # type: ignore[misc]

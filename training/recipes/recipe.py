@@ -34,10 +34,15 @@ from service.core.errors import InvalidConfig
 from training.batches.batch import BatchSettings, RefreshSettings
 from training.datasets.metadata_texts import MetadataSettings
 from training.models.precision import Precision
-from training.models.settings import EncoderSettings, HeadSettings, LoraSettings, NgramSettings
+from training.models.settings import (
+    EncoderSettings,
+    GuidanceSettings,
+    HeadSettings,
+    LoraSettings,
+    NgramSettings,
+)
 from training.recipes import shipped
 from training.selection.validation import ValidationSettings
-from training.systems.mogic.settings import GuidanceSettings
 
 GENERAL, MEASURED = "training.recipes", "training.lab.recipes"
 PACKAGES = (GENERAL, MEASURED)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from service.core.errors import InvalidInput
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Bools, Doubles, Rows
-from training.checkpoints.weights_digest import weights_digest
+from training.checkpoints.reranker_folder import weights_digest
 from training.datasets.metadata_links import require_metadata
 from training.evaluation.prediction import Ranked
 from training.models.precision import Precision

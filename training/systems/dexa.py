@@ -19,7 +19,7 @@ Shapes: B instances, P labels of the pool, L labels, K clusters, d dimensions.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,25 +31,21 @@ from service.core.config import STRICT, Count, Positive
 from service.core.types import Floats, Rows
 from training.batches.clusters import balanced_clusters
 from training.models.sharding import TABLE, ClassifierTable, Sharding
-from training.systems.finished import choose_novel_by_keys
-from training.systems.system import EncodedBatch, FinishedTraining, System, Task
+from training.systems.system import EncodedBatch, KeySettings, System, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(KeySettings):
     """`gamma` weighs the auxiliary vector against the text, which is a unit vector.
 
     At most `cluster_size` labels share a vector; two is the authors' number for
-    LF-AmazonTitles-131K. `margin` and `hardest` are NGAME's. `choose_novel` chooses, in minutes at
-    the end, how similar labels' keys change a novel label's key. Otherwise that key is the vector
-    of the label's text.
+    LF-AmazonTitles-131K. `margin` and `hardest` are NGAME's.
     """
 
     gamma: Positive = 1.0
     cluster_size: Count = 2
     margin: Positive = 0.3
     hardest: Count = 10
-    choose_novel: bool = True
 
 
 class AuxiliaryVectors(ClassifierTable):
@@ -64,11 +60,6 @@ class AuxiliaryVectors(ClassifierTable):
         """Return e_c(l) [P, d] of the given labels [P]."""
         return self.rows(self.clusters[labels])
 
-    def of_all(self) -> Tensor:
-        """Return e_c(l) of all labels [L, d], on the CPU and without gradients."""
-        table = self.sharding.gather(self.weight.detach())
-        return table[self.clusters].cpu()
-
 
 class AugmentedLabels(System):
     """A system that adds auxiliary vectors to the labels' text vectors."""
@@ -76,8 +67,9 @@ class AugmentedLabels(System):
     head: AuxiliaryVectors
     sharded_parameters = (TABLE,)
 
-    def __init__(self, head: AuxiliaryVectors, *, gamma: float, choose_novel: bool) -> None:
-        self.head, self._gamma, self._choose_novel = head, gamma, choose_novel
+    def __init__(self, settings: Any, head: AuxiliaryVectors, *, gamma: float) -> None:
+        self._settings, self.head, self._gamma = settings, head, gamma
+        self.choose_novel = settings.choose_novel
 
     def text_vectors(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Return E(x) [B, d], and z^_l [P, d] instead of the labels' text vectors."""
@@ -93,24 +85,15 @@ class AugmentedLabels(System):
 
     def label_keys(self, vectors: Floats) -> Floats:
         """Return z^ of all labels, [L, d]."""
-        keys: Floats = augmented(
-            texts=torch.from_numpy(vectors),
-            auxiliary=self.head.of_all(),
-            gamma=self._gamma,
-        ).numpy()
+        table = self.head.sharding.gather(self.head.weight.detach())  # [K, d]
+        auxiliary = table[self.head.clusters].cpu()  # [L, d]
+        texts = torch.from_numpy(vectors)
+        keys: Floats = augmented(texts=texts, auxiliary=auxiliary, gamma=self._gamma).numpy()
         return keys
-
-    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose how far similar labels' keys, and posted queries, move a novel label's key."""
-        return choose_novel_by_keys(finished, folder) if self._choose_novel else ""
 
 
 class Dexa(AugmentedLabels):
     """Trains the encoder and the auxiliary vectors."""
-
-    def __init__(self, settings: Settings, head: AuxiliaryVectors) -> None:
-        super().__init__(head, gamma=settings.gamma, choose_novel=settings.choose_novel)
-        self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """Return the triplet loss over the pool's augmented labels."""
@@ -142,4 +125,4 @@ def build(settings: Settings, task: Task) -> Dexa:
     """Return the system: clusters of the untrained label vectors, auxiliary vectors of zeros."""
     clusters = clusters_of(task.label_vectors(), size=settings.cluster_size)
     head = AuxiliaryVectors(clusters, dimension=task.dimension, sharding=task.sharding)
-    return Dexa(settings, head)
+    return Dexa(settings, head, gamma=settings.gamma)

@@ -26,8 +26,8 @@ class Settings:
 class DualEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by the softmax over the pool's labels."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, task: Task) -> None:
+        super().__init__(settings, task)
         self.memory_tau = settings.tau
 
     def loss(self, batch: EncodedBatch) -> Tensor:
@@ -35,6 +35,4 @@ class DualEncoder(EncoderOnly[Settings]):
         return batch.decoupled_softmax(batch.label_scores, tau=self._settings.tau)
 
 
-def build(settings: Settings, task: Task) -> DualEncoder:
-    """Return the system; `task` is not used."""
-    return DualEncoder(settings)
+build = DualEncoder

@@ -1,24 +1,39 @@
-"""Chooses, at the end of a run, how novel labels are represented.
+"""What a finished run chooses from: how novel labels are represented.
 
 Shapes: N training rows, L labels, d dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from service.core.encoding.irene import ASSOCIATED, Combine
 from service.core.types import Bools, Floats
-from training.checkpoints.choices import NovelChoices, write_novel
+from training.checkpoints.choices import Choices, NovelChoices, write_novel
 from training.selection.hidden_label_folds import LabelFoldData, row_of_each_label
 from training.selection.refinement import choose_refinement
+from training.selection.validation import Validation
 from training.systems.irene.combiner import SumCombiner
-from training.systems.system import FinishedTraining
 
 COMBINER = "sum"  # a combiner without parameters to train
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinishedTraining:
+    """The best checkpoint's vectors and choices, from which a system chooses its settings."""
+
+    validation: Validation
+    instances: Floats  # [N, d]
+    labels: Floats  # [L, d], the encoder's vectors of the labels' texts
+    keys: Floats  # [L, d], the label keys that were chosen for the memory
+    choices: Choices  # the memory's temperature, lambda and b
+    head_weights: Mapping[str, Tensor]  # the head's parameters; all rows of sharded tables
 
 
 def label_fold_data(
@@ -61,11 +76,7 @@ def choose_novel_by_keys(finished: FinishedTraining | None, folder: Path) -> str
     if chosen.text is None:
         return str(chosen)
     novel = NovelChoices(
-        combiner=COMBINER,
-        heads=1,
-        residual=False,
-        refinement=chosen.refinement,
-        classifiers="keys",
+        combiner=COMBINER, heads=1, residual=False, refinement=chosen.refinement, classifiers="keys"
     )
     write_novel(folder, novel)
     return str(chosen)

@@ -14,6 +14,7 @@ its denominator is zero.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,11 +24,7 @@ _NEVER = -1e9  # its exp is 0; with -inf a row without negatives would give nan
 
 
 def decoupled_softmax(
-    *,
-    label_scores: Tensor,
-    sampled: Tensor,
-    negatives: Tensor,
-    tau: float,
+    *, label_scores: Tensor, sampled: Tensor, negatives: Tensor, tau: float
 ) -> Tensor:
     """RAE-XMC Eq. 9 over the pool: other positives are in neither numerator nor denominator.
 
@@ -99,12 +96,7 @@ def probabilistic_contrast(
 
 
 def pick_some_labels(
-    *,
-    scores: Tensor,
-    targets: Tensor,
-    candidates: Tensor,
-    tau: float,
-    normalized: bool = True,
+    *, scores: Tensor, targets: Tensor, candidates: Tensor, tau: float, normalized: bool = True
 ) -> Tensor:
     """UniDEC's PAL-N over the pool: the mean negative log softmax of each row's targets.
 
@@ -131,15 +123,9 @@ def pick_some_both_ways(
     normalized: bool = True,
 ) -> Tensor:
     """UniDEC Eq. 6, q L_q2l + (1 - q) L_l2q, of scores and masks [B, P]; q is `queries`."""
-    to_labels, to_instances = (
-        pick_some_labels(
-            scores=scores, targets=targets, candidates=candidates, tau=tau, normalized=normalized
-        )
-        for scores, targets, candidates in (
-            (scores, targets, candidates),
-            (scores.T, targets.T, candidates.T),
-        )
-    )
+    loss = partial(pick_some_labels, tau=tau, normalized=normalized)
+    to_labels = loss(scores=scores, targets=targets, candidates=candidates)
+    to_instances = loss(scores=scores.T, targets=targets.T, candidates=candidates.T)
     return queries * to_labels + (1.0 - queries) * to_instances
 
 

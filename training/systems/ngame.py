@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from service.core.config import STRICT, Count, Positive
-from training.systems.system import EncodedBatch, EncoderOnly, Task
+from training.systems.system import EncodedBatch, EncoderOnly
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -31,6 +31,4 @@ class NgameEncoder(EncoderOnly[Settings]):
         )
 
 
-def build(settings: Settings, task: Task) -> NgameEncoder:
-    """Return the system; `task` is not used."""
-    return NgameEncoder(settings)
+build = NgameEncoder

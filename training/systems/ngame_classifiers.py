@@ -24,37 +24,25 @@ from torch.nn.functional import normalize
 
 from service.core.config import STRICT, Count, Positive, Share
 from training.systems.system import EncodedBatch, Task
-from training.systems.two_headed import Initial, TwoHeaded
+from training.systems.two_headed import TwoHeaded, TwoHeadedSettings
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
-    """`encoder_weight` is w; margins and hardest negatives are those of the authors' code.
-
-    Psi starts as C of the label's text (`initial = "texts"`), as the mean of that and C of the
-    label's queries (`"queries"`), or at random. `choose_novel` chooses, in minutes at the end, how
-    similar labels' keys change a novel label's key. Otherwise that is the key of the label's text.
-    """
+class Settings(TwoHeadedSettings):
+    """`encoder_weight` is w; margins and hardest negatives are those of the authors' code."""
 
     encoder_weight: Share = 0.0
     margin: Positive = 0.3
     hardest: Count = 10
     classifier_margin: Positive = 0.2
     classifier_hardest: Count = 3
-    initial: Initial = "texts"
-    choose_novel: bool = True
 
 
 class NgameClassifiers(TwoHeaded):
     """Trains Psi and C and, if w is above 0, the encoder and D."""
 
     def __init__(self, settings: Settings, task: Task) -> None:
-        super().__init__(
-            task,
-            name="ngame-classifiers",
-            initial=settings.initial,
-            choose_novel=settings.choose_novel,
-        )
+        super().__init__(settings, task, name="ngame-classifiers")
         self._settings = settings
         if not settings.encoder_weight and not self.heads.shared:
             self.heads.to_encoder.requires_grad_(False)
@@ -78,6 +66,4 @@ class NgameClassifiers(TwoHeaded):
         return weight * encoder_loss + (1.0 - weight) * classifier_loss
 
 
-def build(settings: Settings, task: Task) -> NgameClassifiers:
-    """Return the system before training; raises `InvalidConfig` for an encoder without heads."""
-    return NgameClassifiers(settings, task)
+build = NgameClassifiers

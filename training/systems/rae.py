@@ -25,8 +25,8 @@ class Settings:
 class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
     """A dual encoder trained by Eq. 10."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, task: Task) -> None:
+        super().__init__(settings, task)
         self.memory_tau = settings.tau
 
     def loss(self, batch: EncodedBatch) -> Tensor:
@@ -36,6 +36,4 @@ class RetrievalAugmentedEncoder(EncoderOnly[Settings]):
         return batch.contrast_with_instances(tau=self._settings.tau)
 
 
-def build(settings: Settings, task: Task) -> RetrievalAugmentedEncoder:
-    """Return the system; `task` is not used."""
-    return RetrievalAugmentedEncoder(settings)
+build = RetrievalAugmentedEncoder

@@ -24,30 +24,23 @@ from torch import Tensor
 from service.core.config import STRICT, Positive
 from training.systems.dexa import AugmentedLabels, AuxiliaryVectors, clusters_of
 from training.systems.losses import probabilistic_contrast
-from training.systems.system import EncodedBatch, Task
+from training.systems.system import EncodedBatch, KeySettings, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(KeySettings):
     """`certainty` is c, `steepness` d; negatives below the `threshold` do not count.
 
-    The numbers are those of the authors' code. `choose_novel` chooses, in minutes at the end, how
-    similar labels' keys change a novel label's key. Otherwise that key is the vector of the label's
-    text.
+    The numbers are those of the authors' code.
     """
 
     certainty: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
     steepness: Positive = 3.0
     threshold: Annotated[float, Field(ge=0.0)] = 0.05
-    choose_novel: bool = True
 
 
 class SiameseXml(AugmentedLabels):
     """Trains eta, and the encoder unless it is frozen."""
-
-    def __init__(self, settings: Settings, head: AuxiliaryVectors) -> None:
-        super().__init__(head, gamma=1.0, choose_novel=settings.choose_novel)
-        self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """Return the negative log-likelihood of the pool."""
@@ -65,4 +58,4 @@ def build(settings: Settings, task: Task) -> SiameseXml:
     """Return the system with residuals of zero, so that classifiers start as the label vectors."""
     clusters = clusters_of(task.label_vectors(), size=1)
     head = AuxiliaryVectors(clusters, dimension=task.dimension, sharding=task.sharding)
-    return SiameseXml(settings, head)
+    return SiameseXml(settings, head, gamma=1.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from service.core.config import STRICT, Positive, Share
 from training.systems.losses import pick_some_both_ways
-from training.systems.system import EncodedBatch, EncoderOnly, Task
+from training.systems.system import EncodedBatch, EncoderOnly
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,6 +38,4 @@ class SupconDualEncoder(EncoderOnly[Settings]):
         )
 
 
-def build(settings: Settings, task: Task) -> SupconDualEncoder:
-    """Return the system; `task` is not used."""
-    return SupconDualEncoder(settings)
+build = SupconDualEncoder

@@ -6,7 +6,7 @@ dimensions, M metadata items, K items that a batch encodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,16 +14,18 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
+from service.core.config import STRICT
 from service.core.types import Floats, Rows
 from training.batches.batch import Batch
-from training.checkpoints.choices import UNCHOSEN, Choices
+from training.checkpoints.choices import UNCHOSEN
 from training.models.sharding import Sharding
 from training.models.two_heads import TwoHeads
-from training.selection.validation import Validation
 from training.systems import losses
+from training.systems.finished import FinishedTraining, choose_novel_by_keys
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,11 +75,6 @@ class EncodedBatch:
         """s(x, l), [B, P]."""
         return self.instances @ self.labels.T
 
-    @property
-    def instance_scores(self) -> Tensor:
-        """s(x, x'), [B, B]."""
-        return self.instances @ self.instances.T
-
     def triplet(self, label_scores: Tensor, *, margin: float, hardest: int) -> Tensor:
         """Return `losses.triplet` of scores [B, P] with this batch's positives and negatives."""
         return losses.triplet(
@@ -98,7 +95,7 @@ class EncodedBatch:
         """Return `losses.contrast_with_instances` of this batch."""
         return losses.contrast_with_instances(
             label_scores=self.label_scores,
-            instance_scores=self.instance_scores,
+            instance_scores=self.instances @ self.instances.T,
             sampled=self.sampled,
             negatives=self.negatives,
             instance_negatives=self.instance_negatives,
@@ -135,18 +132,6 @@ class Task:
     sharding: Sharding = field(default_factory=Sharding)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FinishedTraining:
-    """The best checkpoint's vectors and choices, from which a system chooses its settings."""
-
-    validation: Validation
-    instances: Floats  # [N, d]
-    labels: Floats  # [L, d], the encoder's vectors of the labels' texts
-    keys: Floats  # [L, d], the label keys that were chosen for the memory
-    choices: Choices  # the memory's temperature, lambda and b
-    head_weights: Mapping[str, Tensor]  # the head's parameters; all rows of sharded tables
-
-
 class System:
     """A loss, and the parameters and label keys that belong to it.
 
@@ -158,6 +143,7 @@ class System:
     sharded_parameters: tuple[str, ...] = ()  # the head's tables whose rows processes share out
     memory_tau = UNCHOSEN.tau  # the memory's temperature while the encoder trains
     heads: TwoHeads | None = None  # UniDEC's; their shares of a key are chosen at the end
+    choose_novel = False  # whether similar labels' keys may move a novel label's key
 
     def loss(self, batch: EncodedBatch) -> Tensor:
         """Return the batch's loss, a scalar."""
@@ -192,7 +178,18 @@ class System:
         `finished` is None if no rows were held out. Returns a line for the user, empty if nothing
         was chosen.
         """
-        return ""
+        return choose_novel_by_keys(finished, folder) if self.choose_novel else ""
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class KeySettings:
+    """The setting of all systems whose learned label keys can also help novel labels.
+
+    `choose_novel` chooses, in minutes at the end, how similar labels' keys change a novel label's
+    key. Otherwise that is the key of the label's text.
+    """
+
+    choose_novel: bool = True
 
 
 Settings = TypeVar("Settings")
@@ -201,5 +198,5 @@ Settings = TypeVar("Settings")
 class EncoderOnly(System, Generic[Settings]):
     """A system without a head, whose encoder reads both instances and labels."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, task: Task) -> None:
+        self._settings = settings  # the task is not needed: the encoder is all there is

@@ -8,24 +8,34 @@ Shapes: n texts, L labels, e dimensions of D, c of C and Psi.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from service.core.config import STRICT
 from service.core.errors import InvalidConfig
 from service.core.types import Floats
 from training.datasets.propensity import label_frequency
 from training.models.class_means import class_means
 from training.models.sharding import TABLE, ClassifierTable, Sharding
 from training.models.two_heads import TwoHeads
-from training.systems.finished import choose_novel_by_keys
-from training.systems.system import EncodedBatch, FinishedTraining, System, Task
+from training.systems.system import EncodedBatch, KeySettings, System, Task
 
 Initial = Literal["texts", "queries", "random"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TwoHeadedSettings(KeySettings):
+    """Psi starts as C of the label's text (`initial = "texts"`) or at random.
+
+    With `initial = "queries"`, it starts as the mean of that and C of the label's queries.
+    """
+
+    initial: Initial = "texts"
 
 
 class SeenClassifiers(ClassifierTable):
@@ -44,16 +54,16 @@ class TwoHeaded(System):
     heads: TwoHeads
 
     def __init__(
-        self, task: Task, *, name: str, initial: Initial, learned: bool = True, choose_novel: bool
+        self, settings: TwoHeadedSettings, task: Task, *, name: str, learned: bool = True
     ) -> None:
         """Raise `InvalidConfig` if the encoder has no heads."""
         if task.heads is None:
             raise InvalidConfig(
                 f"system {name} needs the table [heads], with encoder and classifier"
             )
-        self.heads, self._choose_novel = task.heads, choose_novel
+        self.heads, self.choose_novel = task.heads, settings.choose_novel
         self.head = SeenClassifiers(
-            _first_rows(task, self.heads, initial),
+            _first_rows(task, self.heads, settings.initial),
             torch.from_numpy(label_frequency(task.labels_of) > 0),
             learned=learned,
             sharding=task.sharding,
@@ -86,13 +96,6 @@ class TwoHeaded(System):
         lengths = np.linalg.norm(vectors[seen, self.heads.encoder :], axis=1, keepdims=True)
         keys[seen, self.heads.encoder :] = lengths * classifiers.cpu().numpy()[seen]
         return keys
-
-    def choose_settings(self, finished: FinishedTraining | None, folder: Path) -> str:
-        """Choose how far similar labels' keys, and posted queries, move a novel label's key.
-
-        Similar labels have the keys [D(z_l); Psi_l], the novel label has [D(z); C(z)].
-        """
-        return choose_novel_by_keys(finished, folder) if self._choose_novel else ""
 
 
 def _first_rows(task: Task, heads: TwoHeads, initial: Initial) -> Tensor:

@@ -23,22 +23,19 @@ from torch.nn.functional import normalize
 from service.core.config import STRICT, Positive, Share
 from training.systems.losses import pick_some_both_ways
 from training.systems.system import EncodedBatch, Task
-from training.systems.two_headed import Initial, TwoHeaded
+from training.systems.two_headed import TwoHeaded, TwoHeadedSettings
 
 Reduction = Literal["pal-n", "pal", "pol"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(TwoHeadedSettings):
     """The numbers of the loss, and the variants of Tables 5 to 7.
 
     `encoder_weight` is lambda, `queries` is q. `normalized` compares unit vectors C and Psi, as
     the memory does; the paper trains them at any length. `reduction` takes the mean over the
-    pool's positives (`pal-n`), their sum (`pal`), or only the sampled positives (`pol`). Psi starts
-    as C of the label's text (`initial = "texts"`), as the mean of that and C of the label's queries
-    (`"queries"`), or at random; `learn_classifiers = false` keeps it there. `choose_novel` chooses,
-    in minutes at the end, how similar labels' keys change a novel label's key. Otherwise that is
-    the key of the label's text.
+    pool's positives (`pal-n`), their sum (`pal`), or only the sampled positives (`pol`).
+    `learn_classifiers = false` keeps Psi where it starts.
     """
 
     encoder_weight: Share = 0.5
@@ -47,22 +44,14 @@ class Settings:
     classifier_tau: Positive = 0.05
     normalized: bool = True
     reduction: Reduction = "pal-n"
-    initial: Initial = "texts"
     learn_classifiers: bool = True
-    choose_novel: bool = True
 
 
 class Unidec(TwoHeaded):
     """Trains the encoder with its two heads, and Psi."""
 
     def __init__(self, settings: Settings, task: Task) -> None:
-        super().__init__(
-            task,
-            name="unidec",
-            initial=settings.initial,
-            learned=settings.learn_classifiers,
-            choose_novel=settings.choose_novel,
-        )
+        super().__init__(settings, task, name="unidec", learned=settings.learn_classifiers)
         self._settings = settings
 
     def loss(self, batch: EncodedBatch) -> Tensor:
@@ -100,6 +89,4 @@ class Unidec(TwoHeaded):
         )
 
 
-def build(settings: Settings, task: Task) -> Unidec:
-    """Return the system before training; raises `InvalidConfig` for an encoder without heads."""
-    return Unidec(settings, task)
+build = Unidec

@@ -1,4 +1,4 @@
-"""`keymatch export` and `keymatch score`: mistakes are one clear line on stderr."""
+"""`keymatch export bundle`: mistakes are one clear line, and votes have the encoder's relevance."""
 
 import shutil
 from pathlib import Path
@@ -8,44 +8,12 @@ import pytest
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
-from tests.support.commands import Refused, run, status_of
-from tests.support.tiny.bundles import INSTANCES, LABELS
+from tests.support.commands import Refused, status_of
 from training.__main__ import app as training
 
 DEMO_ENCODER = Path(__file__).parents[3] / "deploy/demo/encoder"
 KINDS = "red green blue small large cheap white black".split()
 WEIGHTS = {"camping": 3, "shelter": 1}
-CLICKS = [(query, label_id) for query, voted in INSTANCES.items() for label_id in voted]
-
-
-def write_data(folder: Path, name: str, texts: dict[str, str]) -> Path:
-    """Write the tiny bundle's clicks as a data set; `texts` maps label ids to texts."""
-    rows = [(f"seek {text}", label_id) for label_id, text in texts.items()] + CLICKS
-    lines = [f"{query}\t{label_id}\t{texts[label_id]}\n" for query, label_id in rows]
-    table = folder / "clicks.tsv"
-    table.write_text("query\tid\tlabel\n" + "".join(lines))
-    columns = ("--query", "query", "--label", "label", "--label-id", "id")
-    out = folder / name
-    assert status_of(training, "data", "pairs", "--input", table, *columns, "--out", out) == 0
-    return out
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A data set with the tiny bundle's labels."""
-    return write_data(tmp_path, "clicks", LABELS)
-
-
-@pytest.fixture
-def bundle(tiny_bundle_folder: Path) -> tuple[object, ...]:
-    return ("--bundle", tiny_bundle_folder)
-
-
-@pytest.mark.parametrize("command", [("export", "bundle"), ("training", "score")])
-def test_help_is_there(command: tuple[str, ...]) -> None:
-    ended = run(*command, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "--data" in ended.stdout
 
 
 def test_export_names_what_is_missing_or_unknown(refused: Refused, tmp_path: Path) -> None:
@@ -98,41 +66,3 @@ def test_a_bundle_votes_with_the_relevance_of_its_encoder(
     places = ("--encoder", encoder, "--data", data, "--out", tmp_path / "damaged")
     assert status_of(export, "bundle", *places) == 2
     assert "encoder.json: predictor.relevance" in capsys.readouterr().err
-
-
-def test_evaluate_measures_the_bundle(
-    bundle: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    figures = tmp_path / "figures.json"
-    options = ("--memorization", "0", "0.5", "--json", figures)
-    assert status_of(training, "score", *bundle, "--data", data, *options) == 0
-    document = orjson.loads(figures.read_bytes())
-    assert (document["bundle"], document["exact"]) == ("tiny", False)
-    assert [row["memorization"] for row in document["rows"]] == [0, 0.5]
-    assert all(0 <= row["metrics"]["P@1"] <= 100 for row in document["rows"])
-
-
-def test_evaluate_refuses_data_of_another_bundle(
-    refused: Refused, bundle: tuple[object, ...], tmp_path: Path
-) -> None:
-    others = {f"other {label_id}": text for label_id, text in LABELS.items()}
-    clicked = {**others, **LABELS}
-    elsewhere = write_data(tmp_path, "elsewhere", clicked)
-    said = refused(training, "score", *bundle, "--data", elsewhere)
-    assert said == (
-        "bundle tiny was made from 'outdoor goods'; its labels are not those of 'elsewhere'"
-    )
-
-
-def test_evaluate_names_what_is_wrong(
-    refused: Refused, bundle: tuple[object, ...], data: Path, tmp_path: Path
-) -> None:
-    places = (*bundle, "--data", data)
-    assert "--data" in refused(training, "score", *bundle)
-    assert "--dpeth" in refused(training, "score", *places, "--dpeth", "3")
-    assert "many" in refused(training, "score", *places, "--depth", "many")
-    assert "0..1" in refused(training, "score", *places, "--memorization", "1.1")
-    assert "1..2000" in refused(training, "score", *places, "--depth", "0")
-    nowhere = tmp_path / "nowhere"
-    assert str(nowhere) in refused(training, "score", *bundle, "--data", nowhere)
-    assert str(nowhere) in refused(training, "score", "--bundle", nowhere, "--data", data)

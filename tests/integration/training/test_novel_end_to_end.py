@@ -1,7 +1,6 @@
 """IRENE from the split of the labels to served answers, which equal the offline evaluation's."""
 
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +10,32 @@ import pytest
 
 from export.__main__ import app as export
 from export.exported_encoder import open_exported
-from service.core.bundle import reranker_files
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
 from tests.support.commands import Refused, status_of
 from tests.support.serving import local_service
-from tests.support.tiny.reranker import tiny_reranker
+from tests.support.tiny.reranker import write_reranker
+from tests.support.tiny.training import tiny_dataset, write_recipe, write_tiny_checkpoint
 from tests.support.tiny.unidec import write_unidec_recipe
 from training.__main__ import app as training
-from training.checkpoints import reranker_folder
+from training.datasets import lf_xmc
 from training.lab import novel_split
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is absent")
-
-RECIPE = """
-[encoder]
-name = "{model}"
-frozen = true
-[batch]
-instances = 16
-[optimizer]
-steps = 6
-learning_rate = 1e-3
-head_learning_rate = 0.05
-precision = "fp32"
-[validation]
-rows = 6
-labels = 0.3
-every = 3
-[system]
-name = "irene"
-objective = "softmax"
-combiner = "{combiner}"
-"""
+IRENE = (
+    "encoder.frozen=true",
+    "optimizer.steps=6",
+    "optimizer.learning_rate=1e-3",
+    "optimizer.head_learning_rate=0.05",
+    "validation.rows=6",
+    "validation.labels=0.3",
+    "validation.every=3",
+    "system.objective=softmax",
+)
 ZERO, ONE = "zero-shot", "one-shot"
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.support.tiny.training import tiny_dataset
-    from training.datasets import lf_xmc
-
     folder = tmp_path_factory.mktemp("novel")
     lf_xmc.write(tiny_dataset(), folder / "data")
     options = ("--fraction", "0.25", "--seed", "1")
@@ -62,14 +46,10 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(split: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.support.tiny.training import write_tiny_checkpoint
-
     folder = tmp_path_factory.mktemp("irene")
-    recipe = folder / "irene.toml"
-    recipe.write_text(
-        RECIPE.format(model=write_tiny_checkpoint(folder, dropout=0.0), combiner="attention")
-    )
-    places = ("--data", split / "seen", "--out", folder / "run")
+    model = write_tiny_checkpoint(folder, dropout=0.0)
+    places = ("--data", split / "seen", "--out", folder / "run", "--set", *IRENE)
+    recipe = write_recipe(folder, model=model, system="irene")
     assert status_of(training, "train", recipe, *places) == 0
     return folder / "run"
 
@@ -80,24 +60,16 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     data = ("--data", split / "seen")
     encoder = ("--encoder", trained / "best", "--out", folder / "encoder", "--quantize", "none")
     assert status_of(export, "encoder", *data, *encoder) == 0
+    facts = open_exported(folder / "encoder").description
+    assert facts.weights is not None
+    predictor = PredictorFacts(tau=facts.predictor.tau, depth=12, memorization=0.5)
+    texts = novel_split.read(split).seen.labels.texts
+    kept = {"candidates": 8, "weights": facts.weights}
+    second = write_reranker(folder / "second", texts, predictor, **kept)
     options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "12")
-    second = with_reranker(folder / "encoder", split, folder / "second")
     options = (*options, "--memorization", "0.5", "--reranker", second)
     assert status_of(export, "bundle", *data, *options) == 0
     return folder / "bundle"
-
-
-def with_reranker(encoder: Path, split: Path, folder: Path) -> Path:
-    """Write a folder like `rerank`'s for an exported encoder; its trees follow an invented rule."""
-    folder.mkdir()
-    facts = open_exported(encoder).description
-    assert facts.weights is not None
-    predictor = PredictorFacts(tau=facts.predictor.tau, depth=12, memorization=0.5)
-    texts = list(novel_split.read(split).seen.labels.texts)
-    files = tiny_reranker(folder, texts, predictor, candidates=8)
-    reranker_files.write(files, folder)
-    reranker_folder.write(files, folder, weights=facts.weights)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +141,11 @@ def test_served_answers_are_those_of_the_evaluation(
 
 @pytest.mark.parametrize("choose_novel", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_novel_labels_of_unidec_are_measured_as_they_are_served(
-    choose_novel: bool, split: Path, trained: Path, tmp_path: Path
+    choose_novel: bool,
+    split: Path,
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """UniDEC has a combiner for novel labels only if its validation chose one."""
     recipe = write_unidec_recipe(tmp_path, model=trained.parent / "model")
@@ -181,36 +157,22 @@ def test_novel_labels_of_unidec_are_measured_as_they_are_served(
     options = ("--quantize", "none", "--depth", "12", "--memorization", "0.5")
     assert status_of(export, "bundle", *data, *source, *options) == 0
     places = ("--bundle", bundle, "--data", split, "--json", tmp_path / "novel.json")
+    capsys.readouterr()
     assert status_of(training, "score-novel", *places) == 0
 
     found = orjson.loads((tmp_path / "novel.json").read_bytes())
+    without = "the bundle has no combiner: a novel label is represented by its text"
+    assert (without in capsys.readouterr().out) == (found["novel"] is None)
     has_combiner = (run_folder / "best/novel.json").is_file()
     assert (open_bundle(bundle).novel is not None) == (found["novel"] is not None) == has_combiner
     assert choose_novel or not has_combiner
     method = "irene" if has_combiner else "text"
-    assert ("irene" in figures(found, ZERO, "all")) == has_combiner
+    assert found["beside"] == {}
+    assert set(figures(found, ZERO, "novel")) == {"text", method}
     for setting, kind in ((ZERO, "memory"), (ONE, "instance")):
         served = served_precision(bundle, tmp_path / setting, split, setting=setting)
         one = figures(found, setting, "all")[f"{method}+{kind}"]
         assert served == pytest.approx(one["P@1"], abs=1e-9)
-
-
-@pytest.mark.slow
-def test_without_a_combiner_only_texts_are_measured(
-    split: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = trained.parent / "model"
-    places = ("--encoder", model, "--data", split / "seen", "--out", tmp_path / "bundle")
-    assert status_of(export, "bundle", *places, "--quantize", "none") == 0
-    places = ("--bundle", tmp_path / "bundle", "--data", split, "--json", tmp_path / "novel.json")
-    assert status_of(training, "score-novel", *places) == 0
-    assert (
-        "the bundle has no combiner: a novel label is represented by its text"
-        in capsys.readouterr().out
-    )
-    found = orjson.loads((tmp_path / "novel.json").read_bytes())
-    assert found["novel"] is None and found["beside"] == {}
-    assert set(figures(found, ZERO, "novel")) == {"text"}
 
 
 def test_other_data_is_refused(

@@ -1,5 +1,6 @@
 """A reranker for tiny bundles: a few manual trees whose order differs from the memory's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from service.core.prediction.reranking.reranker import INPUT, OUTPUT
 from service.core.prediction.reranking.text_overlap import WordRarity
 from service.core.types import Doubles, Floats
 from tests.support.tiny.graphs import graph_of
+from training.checkpoints import reranker_folder
 
 # Each tree compares one feature with a threshold: long labels with rare words and few clicks win.
 TREES = [
@@ -78,3 +80,14 @@ def tiny_reranker(
             rarity=rarity.rarity,
         )
     )
+
+
+def write_reranker(
+    folder: Path, labels: Sequence[str], predictor: PredictorFacts, *, candidates: int, weights: str
+) -> Path:
+    """Write a folder as `rerank` does for the checkpoint with the digest `weights`."""
+    folder.mkdir()
+    files = tiny_reranker(folder, list(labels), predictor, candidates=candidates)
+    reranker_files.write(files, folder)
+    reranker_folder.write(files, folder, weights=weights)
+    return folder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
+from rich.console import Console
 from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 
@@ -192,10 +193,9 @@ def open_tiny_run(
     *changes: str,
     resume: bool = False,
     dataset: Dataset | None = None,
+    console: Console | None = None,
 ) -> Trainer:
     """Open a run on the tiny data set, without the command line and its final choices."""
-    from rich.console import Console
-
     from training.loop.setup import open_run
     from training.recipes import recipe as recipes
 
@@ -205,7 +205,7 @@ def open_tiny_run(
         folder,
         source=recipe.name,
         resume=resume,
-        console=Console(quiet=True),
+        console=console or Console(quiet=True),
     )
 
 

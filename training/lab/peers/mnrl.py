@@ -37,7 +37,7 @@ from training.evaluation.results import Result
 from training.hardware import gpu_name, versions
 from training.lab.peers import PeerTrainingData
 from training.models.torch_encoder import TorchEncoder, load_encoder
-from training.scoring import score_encoder
+from training.scoring import open_scoring
 from training.selection.validation import Slices, hold_out
 
 LIBRARIES = ("sentence-transformers", "datasets", "transformers", "accelerate", "torch")
@@ -86,9 +86,9 @@ class FineTuned:
 
         Chooses temperature, lambda and b, and writes them into the encoder's folder.
         """
-        scored = score_encoder(str(self.folder), dataset, folder=None, slices=self.slices)
-        write_choices(self.folder, replace(scored.choices, system="mnrl"))
-        return scored.results
+        scoring = open_scoring(str(self.folder), dataset, folder=None, slices=self.slices)
+        write_choices(self.folder, replace(scoring.choices, system="mnrl"))
+        return list(scoring.results())
 
 
 def train(data: PeerTrainingData, settings: Settings, *, folder: Path) -> FineTuned:

@@ -32,10 +32,10 @@ from training.checkpoints.choices import NovelChoices, write_novel
 from training.models.class_means import class_means
 from training.models.sharding import TABLE, ClassifierTable, Sharding
 from training.selection.refinement import PAPERS, RefinementChoice, choose_refinement
-from training.systems.finished import label_fold_data
+from training.systems.finished import FinishedTraining, label_fold_data
 from training.systems.irene.combiner import Combiner, Kind, make_combiner
 from training.systems.losses import one_versus_all
-from training.systems.system import EncodedBatch, FinishedTraining, System, Task
+from training.systems.system import EncodedBatch, System, Task
 
 _CHUNK = 8_192  # labels combined at once
 
@@ -187,12 +187,8 @@ class Irene(System):
         chosen = RefinementChoice(refinement=PAPERS)
         if finished is not None:
             self.head.eval()
-            weight = finished.head_weights["weight"]
-            data = label_fold_data(
-                finished,
-                classifiers=normalize(weight, dim=-1).cpu().numpy(),
-                combine=self._combine,
-            )
+            classifiers = normalize(finished.head_weights["weight"], dim=-1).cpu().numpy()
+            data = label_fold_data(finished, classifiers=classifiers, combine=self._combine)
             chosen = choose_refinement(data, pooled=settings.pooled, seed=0)
         novel = NovelChoices(
             combiner=settings.combiner,

@@ -62,11 +62,8 @@ class Fusion(nn.Module):  # type: ignore[misc]
         mixed = mixed / mixed.norm(dim=-1, keepdim=True).clamp_min(_SHORTEST)
         return mixed if mask is None else torch.where(mask.any(dim=1, keepdim=True), mixed, query)
 
-    def attention(self, query: Tensor, items: Tensor, mask: Tensor) -> Tensor:
-        """Return how much each head reads of each item, [n, H, m]; the sum over items is 1."""
-        return self._shares(query, self._by_head(self.project(items))[0], mask)
-
     def _shares(self, query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Return how much each head reads of each item, [n, H, m]; the sum over items is 1."""
         queries = self.query(query).reshape(len(query), self.heads, 1, self.width)
         logits = (queries * keys).sum(dim=-1)  # [n, H, m]
         if mask is not None:

@@ -1,35 +1,48 @@
 """A trained memory of metadata items: looks up a query's items and fuses the query with them.
 
+| file of a checkpoint  | content                                                          |
+|-----------------------|------------------------------------------------------------------|
+| `fusion.json`         | the number of attended items; heads and width of the fusion      |
+| `fusion.safetensors`  | the fusion's weights                                             |
+| `items.safetensors`   | `residuals` [M, d]: bank vectors minus the vectors of the texts  |
+
+The items' texts are in the data set. The checkpoint's encoder computes keys and bank from them.
+
 Shapes: n queries, M items, m items of a query, d dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import orjson
 import torch
+from pydantic.dataclasses import dataclass as checked_dataclass
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from service.core.config import STRICT, Count, parse
 from service.core.errors import InvalidData
+from service.core.files.atomic import write_file
 from service.core.types import Floats, Rows
-from training.checkpoints.item_memory import (
-    FUSION,
-    FUSION_WEIGHTS,
-    ITEMS,
-    RESIDUALS,
-    FusionChoices,
-    read_fusion_choices,
-    read_residuals,
-    write_fusion_choices,
-)
 from training.datasets.metadata_links import NO_ITEM
 from training.systems.oak.fusion import Fusion
 
+FUSION, FUSION_WEIGHTS, ITEMS = "fusion.json", "fusion.safetensors", "items.safetensors"
+RESIDUALS = "residuals"
 _CHUNK = 4_096  # queries that are compared or fused at once
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class FusionChoices:
+    """A query attends to `attended` items, in `heads` heads; `hidden` is the layer's width."""
+
+    attended: Count
+    heads: Count
+    hidden: Count
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,26 +101,49 @@ def _best(similarities: Floats, *, count: int) -> Rows:
     return np.take_along_axis(places, order, axis=1)
 
 
+def has_item_memory(folder: Path) -> bool:
+    """Whether a checkpoint's queries attend to metadata items."""
+    return (folder / FUSION).is_file()
+
+
 def write_item_memory(folder: Path, fusion: Fusion, residuals: Tensor, *, attended: int) -> None:
     """Write the fusion, and the bank's learned residuals, into a checkpoint's folder."""
     weights = {name: value.detach().cpu() for name, value in fusion.state_dict().items()}
     save_file(weights, folder / FUSION_WEIGHTS)
     save_file({RESIDUALS: residuals.detach().cpu()}, folder / ITEMS)
     hidden = fusion.widen.out_features
-    write_fusion_choices(
-        folder, FusionChoices(attended=attended, heads=fusion.heads, hidden=hidden)
-    )
+    choices = FusionChoices(attended=attended, heads=fusion.heads, hidden=hidden)
+    write_file(folder / FUSION, orjson.dumps(asdict(choices), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def read_fusion(folder: Path, *, dimension: int) -> tuple[Fusion, FusionChoices]:
-    """Read the fusion of a checkpoint; raises `InvalidData` if its files do not fit each other."""
-    choices, path = read_fusion_choices(folder), folder / FUSION_WEIGHTS
+    """Read a checkpoint's fusion; `InvalidData` for files that are damaged or do not fit."""
+    try:
+        document = orjson.loads((folder / FUSION).read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InvalidData(folder / FUSION, f"is not what `train` writes: {error}") from error
+    choices = parse(FusionChoices, document, source=str(folder / FUSION))
+    path = folder / FUSION_WEIGHTS
     fusion = Fusion(dimension, heads=choices.heads, hidden=choices.hidden)
     try:
         fusion.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise InvalidData(path, f"does not fit {FUSION} and the encoder: {error}") from error
     return fusion.eval(), choices
+
+
+def read_residuals(folder: Path, *, items: int, dimension: int) -> Floats:
+    """Return the bank vectors minus those of the texts, [M, d]; `InvalidData` for other items."""
+    path = folder / ITEMS
+    try:
+        residuals: Floats = load_file(path)[RESIDUALS].numpy()
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InvalidData(path, f"cannot be read: {error}") from error
+    if residuals.shape != (items, dimension):
+        expected = f"the data set's items with this encoder have {[items, dimension]}"
+        shape = f"has shape {list(residuals.shape)}, but {expected}"
+        raise InvalidData(path, f"{shape}; take the data set of the run")
+    return residuals
 
 
 def read_item_memory(folder: Path, items: Floats) -> ItemVectors:

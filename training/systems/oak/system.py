@@ -31,9 +31,10 @@ from service.core.types import Floats, Rows
 from training.datasets.metadata_links import NO_ITEM, item_frequency, linked_items
 from training.models.sharding import Sharding
 from training.systems.dexa import AugmentedLabels, AuxiliaryVectors, clusters_of
+from training.systems.finished import FinishedTraining
 from training.systems.oak.fusion import Fusion
 from training.systems.oak.memory import ItemVectors, nearest_items, write_item_memory
-from training.systems.system import EncodedBatch, FinishedTraining, ItemsOfTask, Task
+from training.systems.system import EncodedBatch, ItemsOfTask, KeySettings, Task
 
 
 class OakHead(AuxiliaryVectors):
@@ -82,7 +83,7 @@ class OakHead(AuxiliaryVectors):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(KeySettings):
     """A query attends to `attended` items (2 to 5 in the paper), in `heads` heads.
 
     In training these are the items predicted for it, as in serving (`metadata = "predicted"`), or
@@ -90,8 +91,7 @@ class Settings:
     width of the feed-forward network, in multiples of the dimensions.
 
     `loss` is the paper's triplet loss with `margin` and `hardest` negatives, or RAE-XMC's Eq. 10
-    with the temperature `tau` (`"contrast"`). `gamma`, `cluster_size` and `choose_novel` are those
-    of DEXA.
+    with the temperature `tau` (`"contrast"`). `gamma` and `cluster_size` are those of DEXA.
     """
 
     attended: Count = 3
@@ -104,7 +104,6 @@ class Settings:
     tau: Positive = 0.04
     gamma: Positive = 1.0
     cluster_size: Count = 2
-    choose_novel: bool = True
 
 
 class Oak(AugmentedLabels):
@@ -113,8 +112,7 @@ class Oak(AugmentedLabels):
     head: OakHead
 
     def __init__(self, settings: Settings, head: OakHead) -> None:
-        super().__init__(head, gamma=settings.gamma, choose_novel=settings.choose_novel)
-        self._settings = settings
+        super().__init__(settings, head, gamma=settings.gamma)
         if settings.loss == "contrast":
             self.memory_tau = settings.tau
 

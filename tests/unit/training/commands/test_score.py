@@ -1,20 +1,67 @@
-"""`score` for a run and for an encoder."""
+"""`score` for a run, an encoder and a bundle, with weights, and for one of UniDEC's heads."""
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
-from service.command_line import run
-from tests.support.tiny.training import RECIPE
+from service.core.types import Role
+from tests.support.commands import status_of
+from tests.support.tiny import export, training
+from tests.support.tiny.training import RECIPE, tiny_dataset
 from training.__main__ import app
 from training.checkpoints.choices import read_choices, write_choices
+from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
+from training.commands.score import NO_CLASSIFIERS
 from training.datasets import lf_xmc
+from training.datasets.dataset import Dataset
 from training.evaluation import results
 from training.evaluation.examples import read_examples
+from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED
+from training.models.torch_encoder import load_encoder
+from training.models.two_heads import heads_of, with_share
 from training.selection.memory_choices import MEMORIZATIONS
+
+ENCODER, CLASSIFIER = 16, 12  # dimensions of UniDEC's heads D and C
+HEADS = f"[heads]\nencoder = {ENCODER}\nclassifier = {CLASSIFIER}\n"
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def out(two_runs: Path, tmp_path: Path) -> Path:
+    """A copy of the RAE-XMC run that a test may change."""
+    return shutil.copytree(two_runs / "rae", tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def unidec(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A UniDEC run with made-up label keys, scored at its chosen share."""
+    folder = tmp_path_factory.mktemp("unidec")
+    recipe, out = folder / "unidec.toml", folder / "run"
+    recipe.write_text(
+        RECIPE.format(model=model, system="unidec").replace("[batch]", HEADS + "[batch]")
+    )
+    assert status_of(app, "train", recipe, "--data", data, "--out", out) == 0
+    drawn = np.random.default_rng(0).standard_normal((16, ENCODER + CLASSIFIER))
+    keys = with_share(drawn.astype(np.float32), share_of(out), encoder=ENCODER)
+    np.save(out / "best" / LABEL_KEYS, keys)
+    assert status_of(app, "score", "--run", out, "--data", data) == 0
+    return out
+
+
+def share_of(run: Path) -> float:
+    heads = heads_of(load_encoder(str(run / "best")).model)
+    assert heads is not None
+    return float(heads.share)
+
+
+def at_share(unidec: Path, data: Path, out: Path, share: float) -> results.Results:
+    places = ("--run", unidec, "--data", data, "--out", out)
+    assert status_of(app, "score", *places, "--head-share", share) == 0
+    return results.read(out)
 
 
 @pytest.mark.parametrize("system", ["rae", "one-versus-all"])
@@ -23,8 +70,8 @@ def test_a_run_is_scored_at_what_was_chosen_and_at_all_else(
 ) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "run"
     recipe.write_text(RECIPE.format(model=model, system=system))
-    assert run(app, ["train", str(recipe), "--data", str(data), "--out", str(out)]) == 0
-    assert run(app, ["score", "--run", str(out), "--data", str(data), "--name", "mine"]) == 0
+    assert status_of(app, "train", recipe, "--data", data, "--out", out) == 0
+    assert status_of(app, "score", "--run", out, "--data", data, "--name", "mine") == 0
 
     scored = results.read(out)
     chosen = orjson.loads((out / "best" / "keymatch.json").read_bytes())
@@ -42,25 +89,19 @@ def test_a_run_is_scored_at_what_was_chosen_and_at_all_else(
     assert (examples.against is not None) == (system == "rae")  # only RAE-XMC has a step 0
 
 
-@pytest.fixture
-def out(two_runs: Path, tmp_path: Path) -> Path:
-    """A copy of the RAE-XMC run that a test may change."""
-    return shutil.copytree(two_runs / "rae", tmp_path / "run")
-
-
 def test_the_untrained_memory_is_kept_in_training_or_measured_when_asked(
-    out: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, model: Path, data: Path, capsys: Said
 ) -> None:
-    score = ["score", "--run", str(out), "--data", str(data)]
-    assert run(app, score) == 0
+    score = ("score", "--run", out, "--data", data)
+    assert status_of(app, *score) == 0
     assert f"against the memory of {model} before this training: " in capsys.readouterr().out
     kept = read_examples(out)
 
     (out / "untrained.safetensors").unlink()
-    assert run(app, score) == 0
+    assert status_of(app, *score) == 0
     assert "with --untrained they are measured" in capsys.readouterr().out
 
-    assert run(app, [*score, "--untrained"]) == 0
+    assert status_of(app, *score, "--untrained") == 0
     again = read_examples(out)
     assert kept is not None and again is not None
     assert [query.query for query in again.queries] == [query.query for query in kept.queries]
@@ -68,28 +109,15 @@ def test_the_untrained_memory_is_kept_in_training_or_measured_when_asked(
     assert (out / "untrained.safetensors").is_file()
 
 
-def test_an_encoder_is_scored_without_a_run(model: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    arguments = ["--encoder", str(model), "--out", str(out), "--data", str(data)]
-
-    assert run(app, ["score", *arguments]) == 0
-
-    scored = results.read(out)
-    assert scored.training_seconds is None
-    assert scored.results[0].chosen
-    assert scored.results[0].memorization in MEMORIZATIONS
-
-
 def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
-    out: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, data: Path, tmp_path: Path, capsys: Said
 ) -> None:
     dataset, weighted = lf_xmc.read(data), tmp_path / "weighted"
     dataset.train.labels_of.data[::2] = 100.0
     lf_xmc.write(dataset, weighted)
 
     def figures(folder: Path, *options: str) -> list[dict[str, float]]:
-        command = ["score", "--run", str(out), "--data", str(folder), *options]
-        assert run(app, command) == 0
+        assert status_of(app, "score", "--run", out, "--data", folder, *options) == 0
         return [result.metrics for result in results.read(out).results]
 
     equal, given = figures(data), figures(weighted)
@@ -104,27 +132,141 @@ def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
     assert figures(weighted, "--relevance", "given") == given
 
 
+def weighted_test(dataset: Dataset, folder: Path) -> Path:
+    """Write the data set with different weights for the labels of each test row."""
+    labels_of = dataset.test.labels_of.copy()
+    labels_of.data[::2] = 5.0
+    lf_xmc.write(replace(dataset, test=replace(dataset.test, labels_of=labels_of)), folder)
+    return folder
+
+
+def test_a_bundle_is_measured_with_weights_where_asked(
+    tiny_bundle_folder: Path, tmp_path: Path, capsys: Said
+) -> None:
+    figures = tmp_path / "figures.json"
+    data = weighted_test(export.tiny_dataset(), tmp_path / "data")
+    lf_xmc.write(export.tiny_dataset(), tmp_path / "alike")
+
+    def metrics(folder: Path, *options: str) -> tuple[dict[str, float], str]:
+        places = ("--bundle", tiny_bundle_folder, "--data", folder, "--memorization", "0.5", "0")
+        assert status_of(app, "score", *places, "--json", figures, *options) == 0
+        document = orjson.loads(figures.read_bytes())
+        assert (document["bundle"], document["exact"]) == ("tiny", False)
+        assert [row["memorization"] for row in document["rows"]] == [0.5, 0]
+        assert all(0 <= row["metrics"]["P@1"] <= 100 for row in document["rows"])
+        return document["rows"][0]["metrics"], capsys.readouterr().out
+
+    plain, said = metrics(data)
+    assert "weighted" not in said and not any("weighted" in name for name in plain)
+    found, said = metrics(data, "--weighted")
+    assert {name: found[name] for name in plain} == plain
+    assert found["weighted R@100"] == pytest.approx(plain["R@100"])  # all positives are found
+    assert found["weighted nDCG@5"] != pytest.approx(plain["nDCG@5"])
+    assert all(name in said for name in SHOWN_WEIGHTED)
+    assert ALL_ALIKE not in said
+    alike, said = metrics(tmp_path / "alike", "--weighted")
+    assert alike["weighted P@1"] == alike["P@1"]
+    assert ALL_ALIKE in said
+
+
+def test_an_encoder_is_scored_without_a_run_and_with_weights_where_asked(
+    model: Path, tmp_path: Path, capsys: Said
+) -> None:
+    data, out = weighted_test(training.tiny_dataset(), tmp_path / "data"), tmp_path / "out"
+    places = ("--encoder", model, "--out", out, "--data", data)
+    assert status_of(app, "score", *places, "--weighted") == 0
+    assert "weighted P@1 " in capsys.readouterr().out.splitlines()[-1]
+    scored = results.read(out)
+    first = scored.results[0]
+    assert scored.training_seconds is None
+    assert first.chosen and first.memorization in MEMORIZATIONS
+    assert all(set(SHOWN_WEIGHTED) <= result.metrics.keys() for result in scored.results)
+    assert first.metrics["weighted P@1"] <= first.metrics["P@1"]
+
+
+@pytest.mark.parametrize(("share", "half"), [(1.0, slice(ENCODER)), (0.0, slice(ENCODER, None))])
+def test_a_head_by_itself_ranks_by_its_half_of_the_vectors(
+    share: float, half: slice, unidec: Path, data: Path, tmp_path: Path
+) -> None:
+    measured = at_share(unidec, data, tmp_path / "out", share)
+
+    test, keys = tiny_dataset().test, read_label_keys(unidec / "best", labels=16)
+    assert keys is not None
+    encoder = load_encoder(str(unidec / "best"))
+    queries = encoder.encode(test.instances.texts, role=Role.QUERY)
+    best = (queries[:, half] @ keys[:, half].T).argmax(axis=1)
+    right = np.asarray(test.labels_of.todense())[np.arange(len(best)), best]
+    of_labels = next(one.metrics for one in measured.results if one.memorization == 0.0)
+    assert of_labels["P@1"] == pytest.approx(100 * right.mean())
+    assert measured.name.endswith(f"unidec.toml, head share {share:g}")
+    assert measured.settings["head_share"] == share
+
+
+def test_the_share_that_was_chosen_gives_the_results_of_the_run(
+    unidec: Path, data: Path, tmp_path: Path
+) -> None:
+    before = results.read(unidec)
+    again = at_share(unidec, data, tmp_path / "out", share_of(unidec))
+    for one, other in zip(before.results, again.results, strict=True):
+        assert one.metrics == pytest.approx(other.metrics)
+    assert "head_share" not in results.read(unidec).settings, "the run's own results stay"
+
+
+def test_it_is_said_where_the_classifiers_take_no_part(
+    unidec: Path, data: Path, tmp_path: Path, capsys: Said
+) -> None:
+    run = shutil.copytree(unidec, tmp_path / "run")
+    at_share(run, data, tmp_path / "with", 0.0)
+    assert NO_CLASSIFIERS not in capsys.readouterr().out
+    (run / "best" / LABEL_KEYS).unlink()
+    at_share(run, data, tmp_path / "without", 0.0)
+    assert NO_CLASSIFIERS in capsys.readouterr().out
+
+
+ONE_OF_THREE = "give one of --bundle, --run, or --encoder and --out"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of --bundle, --run, or --encoder and --out"),
-        (["--encoder", "x"], "give one of --bundle, --run, or --encoder and --out"),
-        (["--run", "{tmp}", "--out", "x"], "give one of --bundle, --run, or --encoder and --out"),
-        (["--encoder", "x", "--out", "y", "--untrained"], "--untrained goes with --run"),
-        (["--bundle", "x", "--run", "{tmp}"], "--bundle and --run exclude each other"),
-        (["--bundle", "x", "--untrained"], "--bundle and --untrained exclude each other"),
-        (["--run", "{tmp}", "--exact"], "--exact goes with --bundle"),
-        (["--run", "{tmp}"], "run.json: is missing: the run has not finished"),
+        ("", ONE_OF_THREE),
+        ("--encoder x", ONE_OF_THREE),
+        ("--run {tmp} --out x", ONE_OF_THREE),
+        ("--encoder x --out y --untrained", "--untrained goes with --run"),
+        ("--bundle x --run {tmp}", "--bundle and --run exclude each other"),
+        ("--bundle x --untrained", "--bundle and --untrained exclude each other"),
+        ("--run {tmp} --exact", "--exact goes with --bundle"),
+        ("--run {tmp}", "run.json: is missing: the run has not finished"),
+        ("--bundle {bundle} --memorization 1.1", "0..1"),
+        ("--bundle {bundle} --depth 0", "1..2000"),
+        ("--bundle {tmp}/nowhere", "{tmp}/nowhere"),
+        ("--bundle {bundle} --data {tmp}/nowhere", "{tmp}/nowhere"),
+        (
+            "--bundle {bundle}",
+            "bundle tiny was made from 'outdoor goods'; its labels are not those of 'colours'",
+        ),
+        ("--run {run} --out {tmp}/x --head-share 1.5", "--head-share must lie in 0..1, not 1.5"),
+        ("--run {run} --out {tmp}/x --head-share nan", "--head-share must lie in 0..1, not nan"),
+        ("--run {run} --head-share 1", "--head-share goes with --run and --out"),
+        ("--run {run} --out {run} --head-share 1", "--out must be another folder than --run"),
+        ("--run {run} --out {tmp}/x --head-share 1", "has no two heads"),
+        ("--run {run} --out {tmp}/x --items linked", "is for a run of OAK"),
+        ("--run {run} --items linked", "goes with --run and --out"),
+        ("--run {run} --items linked --untrained --out {tmp}/x", "--untrained"),
     ],
 )
 def test_wrong_arguments_are_one_line(
-    arguments: list[str],
+    arguments: str,
     message: str,
+    two_runs: Path,
+    tiny_bundle_folder: Path,
     data: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Said,
 ) -> None:
-    given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
-
-    assert run(app, ["score", "--data", str(data), *given]) == 2
-    assert message in capsys.readouterr().err
+    places = {"tmp": tmp_path, "run": two_runs / "rae", "bundle": tiny_bundle_folder}
+    given = arguments.format(**places).split()
+    given += [] if "--data" in given else ["--data", str(data)]
+    assert status_of(app, "score", *given) == 2
+    assert message.format(**places) in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()

@@ -3,63 +3,70 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 from safetensors.numpy import load_file
 
-from service.command_line import run
+from tests.support.commands import status_of
 from tests.support.tiny.training import DIMENSION, write_recipe
 from training.__main__ import app
 from training.recipes import recipe as recipes
 
 Train = Callable[..., int]
+Said = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def train(model: Path, data: Path, tmp_path: Path) -> Train:
-    """`train(*set, system=...)` trains into the folder `run` and returns the exit status."""
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "run"
 
-    def trained(*changes: str, system: str = "rae") -> int:
-        recipe = write_recipe(tmp_path, model=model, system=system)
-        arguments = ["train", str(recipe), "--data", str(data), "--out", str(tmp_path / "run")]
-        return run(app, arguments + (["--set", *changes] if changes else []))
+
+@pytest.fixture
+def train(model: Path, data: Path, out: Path) -> Train:
+    """`train(*set, system=...)` trains into `out` and returns the exit status."""
+
+    def trained(*changes: str, system: str = "rae", options: Sequence[object] = ()) -> int:
+        recipe = write_recipe(out.parent, model=model, system=system)
+        given = ("--set", *changes) if changes else ()
+        return status_of(app, "train", recipe, "--data", data, "--out", out, *options, *given)
 
     return trained
 
 
-def test_a_run_describes_itself(train: Train, tmp_path: Path) -> None:
-    assert train("optimizer.steps=2", system="ngame") == 0
+def read(path: Path) -> Any:
+    return orjson.loads(path.read_bytes())
 
-    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
+
+def test_a_run_describes_itself(train: Train, out: Path) -> None:
+    assert train("optimizer.steps=2", system="ngame") == 0
+    facts = read(out / "run.json")
     assert facts["settings"]["system"]["name"] == "ngame"
     assert facts["progress"]["step"] == 2
     assert 0 <= facts["choices"]["memorization"] <= 1
-    chosen = orjson.loads((tmp_path / "run" / "best" / "keymatch.json").read_bytes())
-    assert chosen == facts["choices"]
+    assert read(out / "best" / "keymatch.json") == facts["choices"]
 
 
-def test_without_held_out_rows_irene_takes_the_papers_numbers(train: Train, tmp_path: Path) -> None:
+def test_without_held_out_rows_irene_takes_the_papers_numbers(train: Train, out: Path) -> None:
     changes = ("validation.rows=0", "encoder.frozen=true", "optimizer.steps=2")
     assert train(*changes, system="irene") == 0
-
-    novel = orjson.loads((tmp_path / "run" / "best" / "novel.json").read_bytes())
-    refinement = novel["refinement"]
+    refinement = read(out / "best" / "novel.json")["refinement"]
     assert (refinement["shortlist"], refinement["text_threshold"]) == (200, 0.15)
     assert (refinement["strength"], refinement["query_weight"]) == (1.0, 0.0)
 
 
 def test_a_second_stage_begins_with_the_encoder_of_the_first(
-    model: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    model: Path, data: Path, out: Path, capfd: Said
 ) -> None:
-    write_recipe(tmp_path, model=model, system="ngame")
-    second, out = write_recipe(tmp_path, model=model, system="irene"), tmp_path / "run"
+    write_recipe(out.parent, model=model, system="ngame")
+    second, other = write_recipe(out.parent, model=model, system="irene"), out.parent / "other.toml"
     stage_one = 'stage_one = "ngame.toml"\nfrozen = true\n[batch]'
     second.write_text(second.read_text().replace("[batch]", stage_one))
-    command = ["train", str(second), "--data", str(data), "--out", str(out)]
+    command = ("train", second, "--data", data, "--out")
 
-    assert run(app, [*command, "--set", "optimizer.steps=4"]) == 0
+    assert status_of(app, *command, out, "--set", "optimizer.steps=4") == 0
     encoder = load_file(out / "encoder" / "best" / "model.safetensors")
     taken = load_file(out / "best" / "model.safetensors")
     untrained = load_file(model / "model.safetensors")
@@ -67,28 +74,26 @@ def test_a_second_stage_begins_with_the_encoder_of_the_first(
     assert not all(np.array_equal(encoder[name], untrained[name]) for name in encoder)
     head = load_file(out / "best" / "own.safetensors")
     assert head["weight"].shape == (16, DIMENSION)
-    assert orjson.loads((out / "best" / "novel.json").read_bytes())["combiner"] == "attention"
+    assert read(out / "best" / "novel.json")["combiner"] == "attention"
 
-    given = [*command[:-1], str(tmp_path / "given"), "--encoder", str(model)]
-    assert run(app, [*given, "--set", "optimizer.steps=1"]) == 0
-    assert not (tmp_path / "given" / "encoder").exists()
+    given = (out.parent / "given", "--encoder", model, "--set", "optimizer.steps=1")
+    assert status_of(app, *command, *given) == 0
+    assert not (out.parent / "given" / "encoder").exists()
 
-    other = tmp_path / "other.toml"
     other.write_text(second.read_text().replace("ngame.toml", "rae-moby"))
     capfd.readouterr()
-    assert run(app, ["train", str(other), "--data", str(data), "--out", str(out)]) == 2
+    assert status_of(app, "train", other, "--data", data, "--out", out) == 2
     assert "is not a run of rae-moby" in capfd.readouterr().err
 
 
 def test_a_run_that_ends_below_the_untrained_encoder_says_so_in_its_last_line(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, out: Path, capsys: Said
 ) -> None:
     assert train("optimizer.learning_rate=100.0") == 0
-
-    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
-    assert facts["progress"]["best_step"] == 0
+    progress = read(out / "run.json")["progress"]
+    assert (progress["best_step"], progress["step"]) == (0, 8)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2].startswith(f"{tmp_path / 'run'}/best: step 0 of 8, ")
+    assert lines[-2].startswith(f"{out}/best: step 0 of 8, ")
     assert lines[-1] == (
         "training made the encoder worse on the held-out rows: the one that it started from is"
         " kept. Try a smaller learning rate, or `keymatch fit`"
@@ -96,72 +101,66 @@ def test_a_run_that_ends_below_the_untrained_encoder_says_so_in_its_last_line(
 
 
 @pytest.mark.parametrize(
-    ("changes", "system"),
-    [(("validation.rows=0",), "rae"), (("encoder.frozen=true",), "irene")],
+    ("change", "system"), [("validation.rows=0", "rae"), ("encoder.frozen=true", "irene")]
 )
 def test_the_untrained_encoder_competes_neither_without_rows_nor_with_a_head(
-    changes: Sequence[str],
-    system: str,
-    train: Train,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    change: str, system: str, train: Train, out: Path, capsys: Said
 ) -> None:
-    rate = ("optimizer.learning_rate=100.0", "optimizer.head_learning_rate=100.0")
-    assert train(*rate, *changes, system=system) == 0
-
-    facts = orjson.loads((tmp_path / "run" / "run.json").read_bytes())
-    assert facts["progress"]["best_step"] > 0
+    rates = ("optimizer.learning_rate=100.0", "optimizer.head_learning_rate=100.0")
+    assert train(*rates, change, system=system) == 0
+    assert read(out / "run.json")["progress"]["best_step"] > 0
     assert "the one that it started from is kept" not in capsys.readouterr().out
 
 
 def test_the_table_of_recipes_fits_a_terminal_and_says_when_to_use_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run(app, ["recipes"]) == 0
+    assert status_of(app, "recipes") == 0
 
-    lines = capsys.readouterr().out.splitlines()
+    lines, names = capsys.readouterr().out.splitlines(), recipes.names(recipes.GENERAL)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if re.match(r" \S", line)] == recipes.names(
-        recipes.GENERAL
-    )
-    for name in recipes.names(recipes.GENERAL):
+    assert [line.split()[0] for line in lines if re.match(r" \S", line)] == names
+    for name in names:
         assert re.search(r"\b(where|within)\b", recipes.summary(name)), name
 
 
-def test_there_must_be_something_to_resume(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = write_recipe(tmp_path, model=model)
-    command = ["train", str(recipe), "--data", str(data), "--out", str(tmp_path / "run")]
-    assert run(app, [*command, "--resume"]) == 2
+def test_there_must_be_something_to_resume(train: Train, out: Path, capsys: Said) -> None:
+    assert train(options=["--resume"]) == 2
     assert "there is nothing to resume; check --out" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (("validation.rows=40",), "40 of 48 labelled rows are too many"),
-        (("validation.metrics=['P@7']", "validation.every=1"), "'P@7' is not one of P@1, "),
-        (("validation.mixing=[]",), "validation.mixing: "),
-        (("batch.hard_negatives=1",), "batch.hard_negatives needs refresh.every above 0"),
-        (("optimizer.precision=fp16",), "fp16 needs a GPU"),
-        (("encoder.frozen=true",), "leaves nothing to train; set ngrams.buckets"),
-        (("ngrams.frozen=true",), "ngrams.frozen requires encoder.frozen"),
-        (("encoder.name=nowhere/none",), "encoder 'nowhere/none' cannot be loaded"),
+        (["validation.rows=40"], "40 of 48 labelled rows are too many"),
+        (["validation.metrics=['P@7']", "validation.every=1"], "'P@7' is not one of P@1, "),
+        (["validation.mixing=[]"], "validation.mixing: "),
+        (["batch.hard_negatives=1"], "batch.hard_negatives needs refresh.every above 0"),
+        (["optimizer.precision=fp16"], "fp16 needs a GPU"),
+        (["encoder.frozen=true"], "leaves nothing to train; set ngrams.buckets"),
+        (["ngrams.frozen=true"], "ngrams.frozen requires encoder.frozen"),
+        (["encoder.name=nowhere/none"], "encoder 'nowhere/none' cannot be loaded"),
+        (["encoder.query_tokens=9999"], "query_tokens and encoder.label_tokens must lie in 1.."),
+        (["encoder.pooling=first"], "encoder.pooling"),
+        (["system.taw=1.0"], "taw is unknown; known are tau, in_batch_instances"),
+        (["lora.rank=2", "lora.modules=['nothing']"], "its layers are dense, key, query, value"),
+        (["metadata.append=some"], "append"),
+        (["guidance.oracle=nowhere"], "is missing: the run has not finished"),
+        (["guidance.alpha=-1"], "alpha"),
+        (["guidance.own_loss=0"], "own_loss = 0 needs an oracle"),
         (
-            ("encoder.query_tokens=9999",),
-            "query_tokens and encoder.label_tokens must lie in 1..",
+            ["guidance.own_loss=0", "guidance.alpha=0", "guidance.beta=0"],
+            "one of own_loss, alpha and beta must be above 0",
         ),
-        (("system.taw=1.0",), "taw is unknown; known are tau, in_batch_instances"),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
     changes: Sequence[str],
     message: str,
     train: Train,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Said,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read from env at import

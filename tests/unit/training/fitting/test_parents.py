@@ -16,7 +16,7 @@ from tests.support.tiny.training import train_tiny, write_recipe
 from training.__main__ import app
 from training.checkpoints import reranker_folder
 from training.checkpoints.choices import read_choices
-from training.checkpoints.weights_digest import weights_digest
+from training.checkpoints.reranker_folder import weights_digest
 from training.datasets import lf_xmc
 from training.fitting import runs
 from training.fitting.time_left import OutOfTime

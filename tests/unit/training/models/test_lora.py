@@ -1,4 +1,4 @@
-"""LoRA: the trained parameters, no change at first, and equal vectors after merging."""
+"""LoRA and WiSE-FT: which parameters learn, and how weights are merged and mixed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from service.core.errors import InvalidConfig
 from service.core.types import Role
@@ -14,7 +15,7 @@ from training.checkpoints.model_folder import write_model
 from training.models.lora import add_adapters, merged, remove_adapters
 from training.models.settings import LoraSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder
-from training.models.wise_ft import Mixture
+from training.models.wise_ft import Mixture, interpolate
 
 TEXTS = ["red tent", "a lamp", "boots"]
 SETTINGS = LoraSettings(rank=2, alpha=4.0, dropout=0.0)
@@ -37,7 +38,7 @@ def vectors(encoder: TorchEncoder) -> np.ndarray:
     return encoder.encode(TEXTS, role=Role.QUERY)
 
 
-def learned(encoder: TorchEncoder) -> dict[str, "torch.Tensor"]:
+def learned(encoder: TorchEncoder) -> dict[str, torch.Tensor]:
     named = encoder.model.named_parameters()
     return {name: parameter for name, parameter in named if parameter.requires_grad}
 
@@ -74,7 +75,7 @@ def test_only_adapters_learn_and_a_checkpoint_holds_plain_weights(
     assert np.array_equal(vectors(encoder), before)
 
 
-def weights(encoder: TorchEncoder) -> dict[str, "torch.Tensor"]:
+def weights(encoder: TorchEncoder) -> dict[str, torch.Tensor]:
     with merged(encoder.model):
         return {name: value.clone() for name, value in encoder.model.state_dict().items()}
 
@@ -100,3 +101,28 @@ def test_the_layers_can_be_chosen(tmp_path: Path) -> None:
         add_adapters(encoder.model, LoraSettings(rank=2, modules=("query",)))
     add_adapters(encoder.model, LoraSettings(rank=2, modules=("q_proj",)))
     assert all("q_proj" in name for name in learned(encoder))
+
+
+def test_the_mean_lies_between() -> None:
+    first, present = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 6.0])
+    for mixing, expected in ((0.25, [0.25, 3.0]), (0.0, [0.0, 2.0]), (1.0, [1.0, 6.0])):
+        assert interpolate(first, present, mixing).tolist() == expected
+
+
+def test_the_present_weights_come_back_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(3, 2)
+    first = module.weight.detach().clone()
+    mixture = Mixture(module, [0.0, 0.5, 1.0])
+    with torch.no_grad():
+        module.weight.add_(torch.rand(2, 3))
+    present = module.weight.detach().clone()
+    with mixture.mixed(0.5):
+        assert torch.allclose(module.weight, (first + present) / 2)
+    assert torch.equal(module.weight, present)
+    with mixture.mixed(1.0):
+        assert torch.equal(module.weight, present)
+    with pytest.raises(KeyboardInterrupt), mixture.mixed(0.0):
+        assert torch.equal(module.weight, first)
+        raise KeyboardInterrupt
+    assert torch.equal(module.weight, present)

@@ -1,4 +1,4 @@
-"""UniDEC's two heads make one unit vector of two halves, whose shares can be changed later."""
+"""UniDEC's two heads make one unit vector of two halves; its classifiers start as class means."""
 
 from pathlib import Path
 
@@ -6,13 +6,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from export.encoder.onnx import trace
 from service.core.errors import InvalidConfig
 from service.core.types import Role
 from tests.support.tiny.training import DIMENSION, open_tiny_run, write_recipe
+from training.models.class_means import class_means
 from training.models.settings import HeadSettings
-from training.models.torch_encoder import TorchEncoder, load_encoder
+from training.models.torch_encoder import load_encoder
 from training.models.two_heads import TwoHeads, heads_of, untrained_heads, with_share
 
 TEXTS = ["red tent", "small boots", "lamp", "a cheap blue jacket"]
@@ -96,21 +98,17 @@ def test_training_starts_from_what_the_encoder_knows() -> None:
     np.testing.assert_allclose(similarities, vectors @ vectors.T, atol=1e-4)
 
 
-@pytest.fixture
-def with_heads(model: Path, tmp_path: Path) -> TorchEncoder:
-    encoder = load_encoder(str(model))
-    vectors = encoder.encode(TEXTS, role=Role.QUERY)
+def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
+    model: Path, tmp_path: Path
+) -> None:
+    with_heads = load_encoder(str(model))
+    vectors = with_heads.encode(TEXTS, role=Role.QUERY)
     module = untrained_heads(vectors, HeadSettings(encoder=20, classifier=12))
     with torch.no_grad():
         module.share.fill_(0.7)
-    encoder.model.append(module)
-    encoder.model.save(str(tmp_path / "saved"), create_model_card=False)
-    return encoder
+    with_heads.model.append(module)
+    with_heads.model.save(str(tmp_path / "saved"), create_model_card=False)
 
-
-def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
-    with_heads: TorchEncoder, tmp_path: Path
-) -> None:
     expected = with_heads.encode(TEXTS, role=Role.QUERY)
     loaded = load_encoder(str(tmp_path / "saved"))
     assert loaded.dimension == 32
@@ -131,3 +129,20 @@ def test_heads_of_other_dimensions_are_refused(model: Path, tmp_path: Path) -> N
         open_tiny_run(recipe, tmp_path / "run", "heads.encoder=64", "heads.classifier=8")
     with pytest.raises(InvalidConfig, match=r"needs the table \[heads\]"):
         open_tiny_run(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("text_weight", "expected"),
+    [
+        (0.0, [[0.5**0.5, 0.5**0.5], [0, 1], [0.6, 0.8]]),
+        (1.0, [[1, 0], [0.5**0.5, 0.5**0.5], [0.6, 0.8]]),
+    ],
+)
+def test_in_class_means_a_text_counts_as_queries_do(
+    text_weight: float, expected: list[list[float]]
+) -> None:
+    labels_of = csr_matrix(np.array([[2.0, 0, 0], [1, 1, 0]], np.float32))
+    instances = np.array([[1, 0], [0, 1]], np.float32)
+    texts = np.array([[0, -1], [1, 0], [0.6, 0.8]], np.float32)
+    means = class_means(labels_of, instances, texts, text_weight=text_weight)
+    assert means == pytest.approx(np.array(expected))

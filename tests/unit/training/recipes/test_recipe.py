@@ -94,6 +94,21 @@ def test_a_file_extends_another_and_is_overridden(tmp_path: Path) -> None:
     assert recipe.system == {"name": "ngame"}, "another system's numbers are not inherited"
 
 
+def test_every_and_every_epochs_are_rivals(tmp_path: Path) -> None:
+    by_steps = recipes.load("supcon", ["refresh.every=7"])
+    assert (by_steps.refresh.every, by_steps.refresh.every_epochs) == (7, None)
+    assert by_steps.validation.checks == 4, "another table's rival stays"
+
+    mine = tmp_path / "mine.toml"
+    mine.write_text("extends = 'ance-moby'\n[refresh]\nevery_epochs = 2\n")
+    by_epochs = recipes.load(str(mine))
+    assert (by_epochs.refresh.every, by_epochs.refresh.every_epochs) == (0, 2.0)
+
+    mine.write_text("extends = 'rae'\n[refresh]\nevery_epochs = 2\nevery = 5\n")
+    with pytest.raises(InvalidConfig, match="give either every or every_epochs"):
+        recipes.load(str(mine))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

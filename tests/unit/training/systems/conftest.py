@@ -1,34 +1,19 @@
-"""Two queries and four labels for systems with two heads; no query has the last label."""
+"""Two queries and four labels; no query has the last label."""
 
 import numpy as np
-import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from training.models.two_heads import TwoHeads
-from training.systems.system import EncodedBatch, Task
+from training.systems.system import EncodedBatch
 
-LABELS, ENCODER, CLASSIFIER = 4, 3, 2
 LABELS_OF = csr_matrix(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], np.float32))
 POSITIVES = torch.from_numpy(LABELS_OF.toarray() > 0)
 
 
-@pytest.fixture
-def vectors() -> torch.Tensor:
-    """Vectors [D; C] of the queries, then of the labels."""
-    return torch.randn(6, ENCODER + CLASSIFIER, generator=torch.Generator().manual_seed(2))
-
-
-def two_headed_task(vectors: torch.Tensor, *, heads: bool = True, **options: str) -> Task:
-    two = TwoHeads(inputs=5, encoder=ENCODER, classifier=CLASSIFIER, **options)
-    return Task(
-        labels=LABELS,
-        dimension=ENCODER + CLASSIFIER,
-        label_vectors=lambda: vectors[2:].numpy(),
-        instance_vectors=lambda: vectors[:2].numpy(),
-        labels_of=LABELS_OF,
-        heads=two if heads else None,
-    )
+def unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Draw unit vectors."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def batch_of(

@@ -112,40 +112,24 @@ def test_pal_n_averages_the_log_softmax_of_all_positives() -> None:
 
 def losses(scores: Tensor, negatives: Tensor, sampled: Tensor = SAMPLED) -> dict[str, Tensor]:
     """Return every loss of these scores, by name."""
+    given = {"label_scores": scores, "sampled": sampled, "negatives": negatives}
+    strangers = {"instance_scores": INSTANCES, "instance_negatives": INSTANCE_NEGATIVES}
+    likely = {"certainty": 0.75, "steepness": 3.0, "threshold": 0.0}
+    picked = {"targets": sampled, "candidates": sampled | negatives}
     return {
-        "decoupled": decoupled_softmax(
-            label_scores=scores, sampled=sampled, negatives=negatives, tau=TAU
-        ),
-        "contrast": contrast_with_instances(
-            label_scores=scores,
-            instance_scores=INSTANCES,
-            sampled=sampled,
-            negatives=negatives,
-            instance_negatives=INSTANCE_NEGATIVES,
-            tau=TAU,
-        ),
-        "triplet": triplet(
-            label_scores=scores, sampled=sampled, negatives=negatives, margin=0.3, hardest=2
-        ),
+        "contrast": contrast_with_instances(**given, **strangers, tau=TAU),
+        "decoupled": decoupled_softmax(**given, tau=TAU),
         "one versus all": one_versus_all(logits=scores, positives=sampled, negatives=negatives),
-        "probabilistic": probabilistic_contrast(
-            label_scores=scores,
-            sampled=sampled,
-            negatives=negatives,
-            certainty=0.75,
-            steepness=3.0,
-            threshold=0.0,
-        ),
-        "pick some": pick_some_labels(
-            scores=scores, targets=sampled, candidates=sampled | negatives, tau=TAU
-        ),
+        "pick some": pick_some_labels(scores=scores, **picked, tau=TAU),
+        "probabilistic": probabilistic_contrast(**given, **likely),
+        "triplet": triplet(**given, margin=0.3, hardest=2),
     }
 
 
-LOSSES = sorted(losses(SCORES, NEGATIVES))
+every_loss = pytest.mark.parametrize("name", losses(SCORES, NEGATIVES))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_a_pair_that_is_no_negative_has_no_influence(name: str) -> None:
     """A filtered pair or a positive that was not drawn may have any score."""
     free = NEGATIVES.clone()
@@ -156,7 +140,7 @@ def test_a_pair_that_is_no_negative_has_no_influence(name: str) -> None:
     assert float(losses(changed, free)[name]) == pytest.approx(float(losses(SCORES, free)[name]))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_a_row_without_negatives_is_no_trouble(name: str) -> None:
     scores = SCORES.clone().requires_grad_()
     loss = losses(scores, torch.zeros_like(NEGATIVES))[name]
@@ -166,7 +150,7 @@ def test_a_row_without_negatives_is_no_trouble(name: str) -> None:
     assert torch.isfinite(scores.grad).all()
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_a_row_without_positives_adds_nothing(name: str) -> None:
     one_row = SAMPLED.clone()
     one_row[1] = False
@@ -180,7 +164,7 @@ def test_a_row_without_positives_adds_nothing(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     def loss(scores: Tensor) -> Tensor:
         return losses(scores, NEGATIVES)[name]
@@ -189,6 +173,6 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("better", [lambda s: s + 0.1 * SAMPLED, lambda s: s - 0.1 * NEGATIVES])
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_better_scores_cost_less(name: str, better: Callable[[Tensor], Tensor]) -> None:
     assert float(losses(better(SCORES), NEGATIVES)[name]) < float(losses(SCORES, NEGATIVES)[name])

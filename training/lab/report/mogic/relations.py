@@ -17,7 +17,7 @@ from training.datasets.metadata_texts import MetadataSettings
 from training.evaluation import results
 from training.evaluation.results import oracle_of
 from training.lab.report.runs import Run
-from training.systems.mogic.settings import GuidanceSettings
+from training.models.settings import GuidanceSettings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

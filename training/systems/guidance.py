@@ -31,11 +31,11 @@ from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_texts import with_metadata
 from training.evaluation.encode_texts import encode_texts
+from training.models.settings import GuidanceSettings
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import main_directions
 from training.progress import status
 from training.systems.losses import matching
-from training.systems.mogic.settings import GuidanceSettings
 from training.systems.system import EncodedBatch, System
 
 
@@ -48,12 +48,9 @@ class Projection(nn.Module):  # type: ignore[misc]
 
     def __init__(self, dimension: int, vectors: Floats) -> None:
         super().__init__()
-        larger = vectors.shape[1] > dimension
-        first = (
-            main_directions(vectors, dimension).T.contiguous()
-            if larger
-            else torch.eye(vectors.shape[1], dimension)
-        )
+        first = torch.eye(vectors.shape[1], dimension)
+        if vectors.shape[1] > dimension:
+            first = main_directions(vectors, dimension).T.contiguous()
         self.weight = nn.Parameter(first)  # [D, d]
 
     def forward(self, vectors: Tensor) -> Tensor:

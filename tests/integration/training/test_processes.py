@@ -1,21 +1,28 @@
-"""Two processes train to the losses and parameters of one process, even after a resume."""
+"""Processes that train: two equal one, and a signal saves a state that can be resumed."""
 
+import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from safetensors.numpy import load_file
 
 from service.command_line import Interrupted, run
 from tests.support.tiny.training import losses, tiny_dataset, write_recipe, write_tiny_checkpoint
 from tests.support.two_ranks import ROOT, run_on_two_ranks
+from tests.support.waiting import wait_for
 from training.__main__ import app
+from training.checkpoints.run_json import saved_step
 from training.datasets import lf_xmc
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ENDLESS = ("optimizer.steps=1000000", "validation.every=1000000")
 STEPS = ("encoder.dropout=0.0", "optimizer.steps=5")
 MINED = ("batch.hard_negatives=1", "refresh.every=2", "refresh.top=4", "ngrams.buckets=512")
 HEAD = ("encoder.frozen=true", "optimizer.clip=0.01", "optimizer.head_learning_rate=0.05")
@@ -49,8 +56,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 @pytest.fixture(scope="module")
 def by_two(command: Command) -> Callable[[str], tuple[Path, Path]]:
     """Return a run's folders by one process and by two; the latter are all trained in one start."""
-    names = [name for name in RUNS if name != "plain"]
-    run_on_two_ranks([command(name, f"{name}-two") for name in names])
+    run_on_two_ranks([command(name, f"{name}-two") for name in RUNS])
 
     def folders(name: str) -> tuple[Path, Path]:
         assert run(app, command(name, f"{name}-one")) == 0
@@ -63,25 +69,15 @@ def out_of(command: list[str]) -> Path:
     return Path(command[command.index("--out") + 1])
 
 
-@pytest.mark.slow
-def test_two_ranks_have_the_losses_of_one(command: Command) -> None:
-    one, two = command("plain", "plain-one"), command("plain", "plain-two")
-    assert run(app, one) == 0
-    run_on_two_ranks([two])
-
-    assert losses(out_of(one)) == pytest.approx(losses(out_of(two)), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_two_ranks_have_the_losses_of_one_with_a_gradient_cache(
-    by_two: Callable[[str], tuple[Path, Path]],
+@pytest.mark.parametrize("name", ["plain", "cached"])
+def test_two_ranks_have_the_losses_of_one(
+    name: str, by_two: Callable[[str], tuple[Path, Path]]
 ) -> None:
-    one, two = by_two("cached")
+    one, two = by_two(name)
 
     assert losses(one) == pytest.approx(losses(two), rel=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one-versus-all", "irene", "dexa"])
 def test_two_ranks_move_a_head_as_one_does(
     name: str, by_two: Callable[[str], tuple[Path, Path]]
@@ -120,7 +116,6 @@ sys.exit(status)
 """
 
 
-@pytest.mark.slow
 def test_ranks_stop_together_if_the_loss_of_one_is_not_finite(
     command: Command, tmp_path: Path
 ) -> None:
@@ -138,7 +133,6 @@ def test_ranks_stop_together_if_the_loss_of_one_is_not_finite(
     assert (out / "best/modules.json").is_file() and (out / "last/state.json").is_file()
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,3 +167,85 @@ def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
             third = len(value) // 3  # queries, keys, values
             value, other = (np.delete(bias, np.s_[third : 2 * third]) for bias in (value, other))
         assert value == pytest.approx(other, abs=1e-5), name
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> list[str]:
+    """A run that would take hours and validates only at its end."""
+    model = write_tiny_checkpoint(tmp_path / "model")
+    lf_xmc.write(tiny_dataset(), tmp_path / "data")
+    places = ("--data", tmp_path / "data", "--out", tmp_path / "my run")
+    recipe = write_recipe(tmp_path, model=model)
+    return [*map(str, ("train", recipe, *places)), "--set", *ENDLESS]
+
+
+def ended(
+    command: Sequence[str], run: Path, number: int, *, to_all: bool = False
+) -> tuple[int, list[str]]:
+    """Run the command, send the signal after a new step, and return exit status and lines.
+
+    With `to_all` the command's child processes get the signal, too, as from a terminal.
+    """
+    log = run.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "COLUMNS": "300"},
+            start_new_session=True,
+        )
+    before = steps(run)
+    wait_for(lambda: process.poll() is not None or steps(run) > before)
+    (os.killpg if to_all else os.kill)(process.pid, number)
+    status = process.wait(120)
+    return status, log.read_text().splitlines()
+
+
+def steps(run: Path) -> int:
+    """Return the number of the newest step in the run's journal."""
+    file = run / "metrics.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return max((orjson.loads(line)["step"] for line in lines), default=0)
+
+
+def test_a_signal_saves_the_state_and_the_printed_command_goes_on(
+    endless: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    keymatch = [sys.executable, "-m", "training"]
+    status, [*_, said] = ended([*keymatch, *endless], run, signal.SIGINT)
+    assert status == 130
+    first = saved_step(run)
+    assert f"SIGINT: {run}/last has the state of step {first}. Go on with: " in said
+    assert (run / "best/modules.json").is_file()
+
+    program, *arguments = shlex.split(said.partition("Go on with: ")[2])
+    assert (program, arguments[:2]) == ("keymatch", ["lab", "train"])
+    status, [*_, said] = ended([*keymatch, *arguments[1:]], run, signal.SIGTERM)
+    assert status == 143
+    assert saved_step(run) > first
+    assert said.startswith("SIGTERM: ") and said.endswith(" --resume")
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the parent", "from a terminal"])
+def test_two_processes_save_one_state_and_say_so_once(
+    to_all: bool, endless: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2", "-m", "training"]
+    status, lines = ended([*launcher, *endless], run, signal.SIGINT, to_all=to_all)
+    assert status != 0
+    said = [line for line in lines if "Go on with: " in line]
+    step = saved_step(run)
+    assert len(said) == 1
+    assert f"SIGINT: {run}/last has the state of step {step}. Go on with: torchrun" in said[0]
+    assert step > 0
+
+    _, *arguments = shlex.split(said[0].partition("Go on with: ")[2])
+    assert arguments[:4] == ["--nproc-per-node", "2", "-m", "training"]
+    again = [*launcher[:4], *arguments]
+    status, lines = ended(again, run, signal.SIGTERM, to_all=to_all)
+    assert saved_step(run) > step
+    assert any(line.startswith("SIGTERM: ") and line.endswith(" --resume") for line in lines)

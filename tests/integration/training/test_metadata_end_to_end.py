@@ -1,10 +1,10 @@
 """MOGIC: an oracle reads metadata and guides a disciple that does not; only disciples are exported.
 
-With the same recipe, an oracle is a BERT or a causal language model with LoRA.
+With the same recipe, an oracle is a BERT or a causal language model with LoRA. One of the disciples
+is OAK, which is also measured with wrong items; test_end_to_end.py compares its served answers.
 """
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,34 +13,44 @@ import pytest
 from safetensors.numpy import load_file
 
 from export.__main__ import app as export
+from export.exported_encoder import FUSION, RESIDUALS, open_exported
+from service.core.bundle.bundle import open_bundle
+from service.core.bundle.item_files import FUSE, PROJECT
+from service.core.encoding.encoder import encode
+from service.core.items.fusion import OnnxFusion
+from service.core.types import Role
 from tests.integration.training.conftest import Runs
 from tests.support.commands import status_of
-from tests.support.tiny.training import last_weights, losses, tiny_dataset, train_tiny
+from tests.support.tiny.training import last_weights, losses, tiny_dataset
 from training.__main__ import app as training
-from training.checkpoints.run_json import metadata_of_run, read_run
-from training.checkpoints.saved_state import LAST
+from training.checkpoints.run_json import LAST, metadata_of_run, read_run
 from training.datasets import lf_xmc
 from training.datasets.metadata_texts import with_metadata
 from training.evaluation import results
 from training.lab import robustness
 from training.lab.robustness import Condition
+from training.systems.oak.memory import read_item_memory
 
-pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="peft is absent")
+GRAPHS = (f"{FUSION}/{PROJECT}", f"{FUSION}/{FUSE}")
 
 
 @pytest.fixture(scope="module")
 def folder(runs: Runs) -> Path:
-    """Two oracles, the disciples that they guided, and the same system without an oracle."""
-    return runs("oracle", "alone", "guided", "language-model", "guided-by-language-model")
+    """Two oracles, the disciples that they guided, and the same systems without an oracle."""
+    by_language_model = ("language-model", "guided-by-language-model")
+    return runs("oracle", "alone", "guided", *by_language_model, "oak", "oak-guided")
 
 
-@pytest.mark.parametrize("name", ["guided", "guided-by-language-model"])
-def test_the_oracle_guides_the_disciple(name: str, folder: Path) -> None:
-    alone, guided = (losses(folder / run) for run in ("alone", name))
+@pytest.mark.parametrize(
+    ("without", "name"),
+    [("alone", "guided"), ("alone", "guided-by-language-model"), ("oak", "oak-guided")],
+)
+def test_the_oracle_guides_the_disciple(without: str, name: str, folder: Path) -> None:
+    alone, guided = (losses(folder / run) for run in (without, name))
     assert guided[0] > alone[0] + 0.01, "two losses are added to the system's own"
     assert guided[-1] < guided[0]
 
-    one, other = (load_file(folder / run / "best" / "model.safetensors") for run in ("alone", name))
+    one, other = (load_file(folder / run / "best" / "model.safetensors") for run in (without, name))
     assert any(not np.array_equal(one[weight], other[weight]) for weight in one)
 
 
@@ -83,29 +93,6 @@ def test_an_oracle_is_not_exported(
     assert not (folder / "bundle").exists()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["guidance.oracle=nowhere"], "is missing: the run has not finished"),
-        (["guidance.alpha=-1"], "alpha"),
-        (["guidance.own_loss=0"], "own_loss = 0 needs an oracle"),
-        (
-            ["guidance.own_loss=0", "guidance.alpha=0", "guidance.beta=0"],
-            "one of own_loss, alpha and beta must be above 0",
-        ),
-        (["metadata.append=some"], "append"),
-        (["lora.rank=2", "encoder.frozen=true"], "lora.rank trains the transformer"),
-        (["lora.rank=2", "lora.modules=['nothing']"], "its layers are dense, key, query, value"),
-        (["encoder.pooling=first"], "encoder.pooling"),
-    ],
-)
-def test_wrong_settings_are_said(
-    folder: Path, settings: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train_tiny(folder, "wrong", *settings) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(folder: Path) -> None:
     places = ("--data", folder / "data", "--out", folder / "robustness")
     runs = ("--run", folder / "oracle", folder / "guided")
@@ -126,7 +113,7 @@ def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(fold
 
 def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Path) -> None:
     from training.lab.metadata_conditions import conditions, measure_run
-    from training.scoring import score_encoder
+    from training.scoring import open_scoring
 
     dataset, run = lf_xmc.read(folder / "data"), folder / "oracle"
     found = measure_run(run, dataset, seeds=(13,), precision="fp32", report=lambda *_: None)
@@ -138,7 +125,7 @@ def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Pat
             continue
         changed = replace(dataset, test=replace(dataset.test, metadata_of=matrix))
         fused, best = with_metadata(changed, settings), run / "best"
-        metrics = score_encoder(str(best), fused, folder=best).results[0][0].metrics
+        metrics = open_scoring(str(best), fused, folder=best).chosen()[0].metrics
         one = found.under(condition)
         assert one is not None
         assert one.draws[0] == pytest.approx({m: metrics[m] for m in robustness.METRICS})
@@ -193,7 +180,98 @@ def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
 def test_data_without_metadata_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lf_xmc.write(tiny_dataset(), folder / "no-metadata")
-    places = ("--data", folder / "no-metadata", "--out", folder / "of-none")
-    assert status_of(training, "robustness", "--run", folder / "oracle", *places) == 2
-    assert "changes metadata items, and data set colours has none" in capsys.readouterr().err
+    lf_xmc.write(tiny_dataset(), folder / "bare")
+    data, out = ("--data", folder / "bare"), ("--out", folder / "of-none")
+    for app, command, said in (
+        (
+            training,
+            ("robustness", "--run", folder / "oracle", *out),
+            "changes metadata items, and ",
+        ),
+        (training, ("score", "--run", folder / "oak"), "looks up metadata items, and "),
+        (export, ("encoder", "--encoder", folder / "oak" / "best", *out), ""),
+    ):
+        assert status_of(app, *command, *data) == 2
+        assert f"{said}data set colours has none" in capsys.readouterr().err
+    assert not (folder / "of-none").exists()
+
+
+def chosen(folder: Path) -> dict[str, float]:
+    """Read a folder of results; return the metrics of the chosen prediction."""
+    return next(result for result in results.read(folder).results if result.chosen).metrics
+
+
+def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None:
+    places = ("--run", folder / "oak", "--data", folder / "data")
+    assert status_of(training, "score", *places) == 0
+    out = folder / "oak-linked"
+    assert status_of(training, "score", *places, "--items", "linked", "--out", out) == 0
+    found = results.read(out)
+    assert found.name.endswith(", linked items") and found.settings["items"] == "linked"
+    assert chosen(folder / "oak").keys() == chosen(out).keys()
+
+
+def test_wrong_items_are_measured_as_for_an_oracle(folder: Path) -> None:
+    places = ("--data", folder / "data", "--out", folder / "oak-robustness")
+    runs = ("--run", folder / "oak", folder / "oracle")
+    assert status_of(training, "score", "--run", folder / "oak", *places[:2]) == 0
+    assert status_of(training, "robustness", *runs, *places) == 0
+
+    alone, oracle = robustness.read(folder / "oak-robustness" / robustness.FILE).runs
+    assert (alone.role, alone.reads, oracle.reads) == ("oak", "items", "texts")
+    assert [one.condition for one in alone.measured] == [one.condition for one in oracle.measured]
+    predicted = alone.under(robustness.PREDICTED)
+    assert predicted is not None
+    assert predicted.mean("P@1") == chosen(folder / "oak")["P@1"]
+
+
+def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:
+    source = ("--encoder", folder / "oak" / "best", "--data", folder / "data")
+    out = folder / "exported"
+    assert status_of(export, "encoder", *source, "--out", out, "--quantize", "none") == 0
+
+    exported, dataset = open_exported(out), lf_xmc.read(folder / "data")
+    items = exported.description.items
+    assert items is not None and (items.items, items.attended) == (8, 2)
+    assert {*GRAPHS, RESIDUALS} <= exported.description.files.keys()
+    keys = encode(exported.open_encoder(), dataset.metadata.texts, role=Role.LABEL)
+    queries = encode(exported.open_encoder(), dataset.test.instances.texts, role=Role.QUERY)
+    memory = read_item_memory(folder / "oak" / "best", keys)
+    places = memory.predicted(queries)
+    values = keys + np.load(out / RESIDUALS).astype(np.float32)
+    fusion = OnnxFusion(out / FUSION)
+    projected = fusion.project(values.astype(np.float16))
+    fused = [
+        fusion.fuse(query, projected[attended])
+        for query, attended in zip(queries, places, strict=True)
+    ]
+    np.testing.assert_allclose(fused, memory.fused(queries), atol=1e-3)  # item vectors are in fp16
+
+
+@pytest.mark.parametrize("source", ["oak/best", "exported"])
+def test_a_bundle_holds_items_and_fused_instances_and_is_measured_with_both_kinds_of_items(
+    folder: Path, source: str, tmp_path: Path
+) -> None:
+    given = ("--encoder", folder / source, "--data", folder / "data")
+    exact = ("--quantize", "none") if source == "oak/best" else ()
+    out = folder / "bundles" / source.replace("/", "-")
+    assert status_of(export, "bundle", *given, *exact, "--out", out) == 0
+
+    bundle, dataset = open_bundle(out), lf_xmc.read(folder / "data")
+    assert bundle.items is not None and dataset.metadata is not None
+    assert tuple(bundle.items.ids) == dataset.metadata.uids
+    assert tuple(bundle.items.texts) == dataset.metadata.texts
+    encoder = open_exported(folder / "exported").open_encoder()
+    memory = read_item_memory(
+        folder / "oak" / "best", encode(encoder, dataset.metadata.texts, role=Role.LABEL)
+    )
+    vectors = encode(encoder, dataset.train.instances.texts, role=Role.QUERY)
+    np.testing.assert_allclose(bundle.keys[:48], memory.fused(vectors), atol=4e-3)  # fp16 keys
+
+    found = []
+    for items in ("predicted", "linked"):
+        places = ("--bundle", out, "--data", folder / "data", "--json", tmp_path / items)
+        assert status_of(training, "score", *places, "--items", items) == 0
+        found.append(orjson.loads((tmp_path / items).read_bytes()))
+        assert found[-1]["items"] == items
+    assert found[0]["rows"] != found[1]["rows"]
