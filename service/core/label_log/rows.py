@@ -125,12 +125,17 @@ def row_of(event: Event, *, before: bytes) -> dict[str, Any]:
     }
 
 
+def content_of(row: Sequence[Any]) -> Content:
+    """Return the columns of a stored row that its checksum and its chain cover."""
+    return Content(*row[:5])
+
+
 def event_of(row: Sequence[Any], *, place: str) -> Event:
     """Return the event of a stored row; its vectors are flat.
 
     Raises `LogCorrupt` for a wrong checksum, an unknown kind, or content that no version writes.
     """
-    stored = Content(*row[:5])
+    stored = content_of(row)
     sequence, kind, body, vectors, encoder = stored
     try:
         intact = row[5] == stored.checksum()
@@ -250,7 +255,7 @@ class EventReader:
         chain = self.link_at(after).chain
         for row in rows:
             event = event_of(row, place=self.place)
-            chain = Content(*row[:5]).chain(chain)
+            chain = content_of(row).chain(chain)
             if row.chain != chain:
                 raise LogCorrupt(
                     f"{self.place}: event {event.sequence} does not follow from the events before"
