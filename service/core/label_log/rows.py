@@ -250,7 +250,8 @@ class EventReader:
         chain = self.link_at(after).chain
         for row in rows:
             event = event_of(row, place=self.place)
-            chain = Content(*row[:5]).chain(chain)
+            stored: Sequence[Any] = row
+            chain = Content(*stored[:5]).chain(chain)
             if row.chain != chain:
                 raise LogCorrupt(
                     f"{self.place}: event {event.sequence} does not follow from the events before"
