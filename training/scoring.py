@@ -29,7 +29,6 @@ from training.evaluation.prediction import (
     Ranked,
     RetrievedKeys,
     predict,
-    predict_separately,
     retrieve,
 )
 from training.evaluation.results import Result, measured
@@ -196,23 +195,13 @@ class Scoring:
         )
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
-        top_k = labels_to_rank(self.dataset.test.filtered)
-        if way.method == SEPARATE:
-            return predict_separately(
-                self.memory,
-                retrieved.voting(1.0, way.depth),
-                retrieved.voting(0.0, way.depth),
-                tau=self.choices.tau,
-                memorization=way.memorization,
-                top_k=top_k,
-                order=self.memory.label_order,
-            ).labels
+        searched = (1.0, 0.0) if way.method == SEPARATE else (way.memorization,)
         return predict(
             self.memory,
-            retrieved.voting(way.memorization, way.depth),
+            *(retrieved.voting(memorization, way.depth) for memorization in searched),
             tau=self.choices.tau,
             memorization=way.memorization,
-            top_k=top_k,
+            top_k=labels_to_rank(self.dataset.test.filtered),
             order=self.memory.label_order,
         ).labels
 
@@ -290,11 +279,7 @@ def open_scoring(
         dataset=dataset,
         choices=replace(choices, relevance=relevance),
         held_out_rows=len(held.held_out) if held is not None else 0,
-        memory=OfflineMemory(
-            keys=np.concatenate([instances, labels]).astype(np.float16),
-            labels_of=train.labels_of,
-            label_ids=dataset.labels.uids,
-        ),
+        memory=OfflineMemory.of(instances, labels, labels_of=train.labels_of, texts=dataset.labels),
         queries=queries,
         items=items,
         report=report,
