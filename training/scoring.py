@@ -27,7 +27,7 @@ from training.evaluation.prediction import (
     OfflineMemory,
     Ranked,
     RetrievedKeys,
-    predict_separately,
+    predict,
     retrieve,
 )
 from training.evaluation.results import Result, measured
@@ -162,17 +162,13 @@ class Scoring:
         return measured(self.dataset, ranked, tau=tau, weighted=weighted, **vars(way))
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
-        top_k = labels_to_rank(self.dataset.test.filtered)
-        if way.method != SEPARATE:
-            choices = replace(self.choices, memorization=way.memorization, depth=way.depth)
-            return self.memory.ranked(retrieved.of_choices(choices), choices, top_k=top_k).labels
-        return predict_separately(
+        searched = (1.0, 0.0) if way.method == SEPARATE else (way.memorization,)
+        return predict(
             self.memory,
-            retrieved.voting(1.0, way.depth),
-            retrieved.voting(0.0, way.depth),
+            *(retrieved.voting(memorization, way.depth) for memorization in searched),
             tau=self.choices.tau,
             memorization=way.memorization,
-            top_k=top_k,
+            top_k=labels_to_rank(self.dataset.test.filtered),
             order=self.memory.label_order,
         ).labels
 
@@ -233,11 +229,7 @@ def open_scoring(
         dataset=dataset,
         choices=replace(choices, relevance=relevance),
         held_out_rows=len(held.held_out) if held is not None else 0,
-        memory=OfflineMemory(
-            keys=np.concatenate([instances, labels]).astype(np.float16),
-            labels_of=train.labels_of,
-            label_ids=dataset.labels.uids,
-        ),
+        memory=OfflineMemory.of(instances, labels, labels_of=train.labels_of, texts=dataset.labels),
         queries=queries,
         items=items,
         report=report,

@@ -15,7 +15,8 @@ from scipy.sparse import csr_matrix
 
 from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
-from service.core.types import Rows
+from service.core.types import Doubles, Rows
+from training.datasets.propensity import inverse_propensity
 
 ALLOWED_FIELDS = (("title",), ("title", "content"))
 
@@ -63,6 +64,13 @@ class Texts:
     def __len__(self) -> int:
         return len(self.uids)
 
+    def select(self, rows: Rows) -> Texts:
+        """Return the given rows, in the given order."""
+        return Texts(
+            uids=tuple(self.uids[row] for row in rows.tolist()),
+            texts=tuple(self.texts[row] for row in rows.tolist()),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
@@ -78,14 +86,11 @@ class Split:
 
     def select(self, rows: Rows) -> Split:
         """Return the given rows, in the given order."""
-        uids, texts, chosen = self.instances.uids, self.instances.texts, rows.tolist()
         return Split(
-            instances=Texts(
-                uids=tuple(uids[row] for row in chosen), texts=tuple(texts[row] for row in chosen)
-            ),
+            instances=self.instances.select(rows),
             labels_of=self.labels_of[rows],
             filtered=self.filtered[rows],
-            metadata_of=None if self.metadata_of is None else self.metadata_of[rows],
+            metadata_of=rows_of(self.metadata_of, rows),
         )
 
 
@@ -116,6 +121,11 @@ class Dataset:
             _check_shape(f"{side}.filtered", split.filtered, shape)
             self._check_metadata(f"{side}.metadata_of", split.metadata_of, len(split))
         self._check_metadata("label_metadata", self.label_metadata, len(self.labels))
+
+    def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
+        """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""
+        labels_of = self.train.labels_of if labels_of is None else labels_of
+        return inverse_propensity(labels_of, a=self.propensity.a, b=self.propensity.b)
 
     def _check_metadata(self, name: str, matrix: csr_matrix | None, rows: int) -> None:
         if (matrix is None) != (self.metadata is None):
@@ -183,6 +193,11 @@ def pairs_matrix(pairs: Iterable[tuple[int, int]], *, shape: tuple[int, int]) ->
     matrix = csr_matrix((ones, entries.T), shape=shape, dtype=np.bool_)
     matrix.sum_duplicates()
     return matrix
+
+
+def rows_of(matrix: csr_matrix | None, rows: Rows) -> csr_matrix | None:
+    """Return the given rows of a matrix that a data set may lack."""
+    return None if matrix is None else matrix[rows]
 
 
 def _check_shape(name: str, matrix: csr_matrix, shape: tuple[int, int]) -> None:

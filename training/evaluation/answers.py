@@ -175,11 +175,7 @@ def keep_untrained(
         return
     rows, vectors = queries
     train = with_relevance(dataset, choices.relevance).train
-    memory = OfflineMemory(
-        keys=np.concatenate([instances, labels]).astype(np.float16),
-        labels_of=train.labels_of,
-        label_ids=dataset.labels.uids,
-    )
+    memory = OfflineMemory.of(instances, labels, labels_of=train.labels_of, texts=dataset.labels)
     retrieved = retrieve(memory, vectors, depth=choices.depth)
     answers = best_answers(
         memory,

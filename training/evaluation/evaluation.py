@@ -14,6 +14,7 @@ import numpy as np
 from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import OnnxEncoder, encode_all
 from service.core.errors import InvalidInput, echoed
+from service.core.index.protocol import batches
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
@@ -28,7 +29,6 @@ from service.core.prediction.reranking.reranker import (
 from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
-from training.datasets.propensity import inverse_propensity
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import Neighbours, predict
@@ -90,11 +90,7 @@ class Evaluation:
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
         """Measure at each lambda. Lambdas that search the same block of keys share one search."""
         retrieved: dict[RowKind | None, Neighbours] = {}
-        weights = inverse_propensity(
-            self.dataset.train.labels_of,
-            a=self.dataset.propensity.a,
-            b=self.dataset.propensity.b,
-        )
+        weights = self.dataset.inverse_propensities()
         for place, memorization in enumerate(memorizations):
             kind = voting_kind(memorization)
             if kind not in retrieved:
@@ -147,11 +143,9 @@ class Evaluation:
         )
 
     def _chunks(self) -> Iterator[slice]:
-        rows = len(self.vectors)
-        for start in range(0, rows, _CHUNK_ROWS):
-            stop = min(start + _CHUNK_ROWS, rows)
-            yield slice(start, stop)
-            self.report("retrieve", stop, rows)
+        for chunk in batches(len(self.vectors), _CHUNK_ROWS):
+            yield chunk
+            self.report("retrieve", chunk.stop, len(self.vectors))
 
 
 def open_evaluation(

@@ -16,17 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import orjson
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Natural
-from service.core.errors import InvalidData
-from service.core.files.atomic import write_file
-from service.core.types import Bools
 from training.datasets.dataset import Dataset
+from training.documents import checked, read_document, write_json
 from training.evaluation.answers import Answers, positives_of, verdicts
-from training.evaluation.results import read_document
 
 FILE = "examples.json"
 FORMAT, VERSION = "keymatch-examples", 1
@@ -98,21 +94,26 @@ class Examples:
         return self
 
 
-_ADAPTER = TypeAdapter(Examples)
-
-
 def examples_of(
     answers: Answers, untrained: Answers | None, dataset: Dataset, *, seed: int
 ) -> Examples:
     """Examples from the first rows of `answers`, which are in random order, as in `untrained`."""
-    ours = _Side(answers=answers, right=answers.right(dataset.test))
+    positives, rows = positives_of(dataset.test), answers.rows[:SHOWN_QUERIES].tolist()
+    examples = [
+        _example(row, positives[row].indices.tolist(), shown, dataset)
+        for row, shown in zip(rows, _shown(answers, dataset), strict=True)
+    ]
     if untrained is None:
-        return Examples(seed=seed, queries=tuple(_shown(ours, None, dataset)))
-    theirs = _Side(answers=untrained, right=untrained.right(dataset.test))
-    judged, choices = verdicts(ours.right, theirs.right), untrained.choices
+        return Examples(seed=seed, queries=tuple(examples))
+    judged = verdicts(answers.right(dataset.test), untrained.right(dataset.test))
+    choices, theirs = untrained.choices, _shown(untrained, dataset)
+    compared = zip(examples, theirs, judged[:SHOWN_QUERIES].tolist(), strict=True)
     return Examples(
         seed=seed,
-        queries=tuple(_shown(ours, theirs, dataset)),
+        queries=tuple(
+            dataclasses.replace(example, untrained=other, verdict=_NAMES[verdict])
+            for example, other, verdict in compared
+        ),
         against=AgainstUntrained(
             encoder=untrained.encoder,
             memorization=choices.memorization,
@@ -125,48 +126,34 @@ def examples_of(
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Side:
-    """The answers of one memory, and which of them are correct, [m, k]."""
-
-    answers: Answers
-    right: Bools
-
-    def shown(self, place: int, texts: Sequence[str]) -> tuple[ShownAnswer, ...]:
-        """The answer to the row at position `place`, with the labels' texts."""
-        columns = zip(
-            self.answers.labels[place].tolist(),
-            self.answers.scores[place].tolist(),
-            self.right[place].tolist(),
-            strict=True,
-        )
-        return tuple(
+def _shown(answers: Answers, dataset: Dataset) -> Iterator[tuple[ShownAnswer, ...]]:
+    """Yield the answers to the first rows, with the labels' texts."""
+    texts, right = dataset.labels.texts, answers.right(dataset.test)
+    columns = (table[:SHOWN_QUERIES].tolist() for table in (answers.labels, answers.scores, right))
+    for row in zip(*columns, strict=True):
+        yield tuple(
             ShownAnswer(text=texts[label], score=score, right=is_right)
-            for label, score, is_right in columns
+            for label, score, is_right in zip(*row, strict=True)
             if label >= 0
         )
 
 
-def _shown(ours: _Side, theirs: _Side | None, dataset: Dataset) -> Iterator[ExampleQuery]:
-    rows, texts = ours.answers.rows[:SHOWN_QUERIES], dataset.labels.texts
-    positives = positives_of(dataset.test)
-    judged = None if theirs is None else verdicts(ours.right, theirs.right)
-    for place, row in enumerate(rows.tolist()):
-        expected = [texts[label] for label in positives[row].indices.tolist()]
-        yield ExampleQuery(
-            query=dataset.test.instances.texts[row],
-            expected=tuple(expected[:SHOWN_EXPECTED]),
-            more=max(0, len(expected) - SHOWN_EXPECTED),
-            answers=ours.shown(place, texts),
-            untrained=None if theirs is None else theirs.shown(place, texts),
-            verdict=None if judged is None else _NAMES[int(judged[place])],
-        )
+def _example(
+    row: int, expected: Sequence[int], answers: tuple[ShownAnswer, ...], dataset: Dataset
+) -> ExampleQuery:
+    """The test row `row` with its `expected` labels and its answers."""
+    return ExampleQuery(
+        query=dataset.test.instances.texts[row],
+        expected=tuple(dataset.labels.texts[label] for label in expected[:SHOWN_EXPECTED]),
+        more=max(0, len(expected) - SHOWN_EXPECTED),
+        answers=answers,
+    )
 
 
 def write_examples(examples: Examples, folder: Path) -> None:
     """Write `examples.json` into a folder, which may hold other files."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(examples)}
-    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(folder / FILE, document)
 
 
 def read_examples(folder: Path) -> Examples | None:
@@ -175,7 +162,4 @@ def read_examples(folder: Path) -> Examples | None:
     if not path.is_file():
         return None
     document = read_document(path, format_name=FORMAT, version=VERSION)
-    try:
-        return _ADAPTER.validate_json(orjson.dumps(document))
-    except ValidationError as error:
-        raise InvalidData(path, f"is not what `score` writes: {error}") from error
+    return checked(Examples, document, path=path, writer="score")

@@ -32,7 +32,9 @@ from service.core.prediction.many_queries import (
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
 from training.checkpoints.choices import Choices
+from training.datasets.dataset import Texts
 from training.datasets.pair_weights import vote_weights
+from training.datasets.propensity import label_frequency
 
 Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first, then -1
 Neighbours = tuple[Floats, Rows]  # similarities and rows of the nearest keys, [n, b] each
@@ -44,11 +46,23 @@ _MOST_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OfflineMemory:
-    """The keys K = [X; Z] (Eq. 3) in fp16, as served, and the labels of X; needs no bundle."""
+    """The keys K = [X; Z] (Eq. 3) in fp16, as served, and the labels of X; needs no bundle.
+
+    With texts, it implements a reranker's `CandidateLabels`.
+    """
 
     keys: Halves  # [N + L, d]
     labels_of: csr_matrix  # [N, L]
     label_ids: Sequence[str]  # [L]
+    label_texts: Sequence[str] = ()  # [L], for a reranker
+
+    @classmethod
+    def of(
+        cls, instances: Floats, labels: Floats, *, labels_of: csr_matrix, texts: Texts
+    ) -> OfflineMemory:
+        """Return the memory of vectors of instances [N, d] and of labels [L, d] with `texts`."""
+        keys = np.concatenate([instances, labels]).astype(np.float16)
+        return cls(keys=keys, labels_of=labels_of, label_ids=texts.uids, label_texts=texts.texts)
 
     @property
     def instances(self) -> int:
@@ -97,6 +111,22 @@ class OfflineMemory:
         entries, counts = entries_of(self._values.indptr, rows)
         weights = None if self._vote_weights is None else self._vote_weights[entries]
         return np.asarray(self._values.indices[entries], np.int32), counts, weights
+
+    def keys_of(self, columns: Rows) -> Halves:
+        """The keys of the labels `columns`, [k, d]."""
+        return self.keys[self.instances + columns]
+
+    def texts_of(self, columns: Rows) -> Sequence[str]:
+        """The texts of the labels `columns`, [k]."""
+        return [self.label_texts[column] for column in columns.tolist()]
+
+    def frequencies_of(self, columns: Rows) -> Rows:
+        """How many instances vote for each of the labels `columns`, [k]."""
+        return self._frequencies[columns]
+
+    @cached_property
+    def _frequencies(self) -> Rows:
+        return label_frequency(self.labels_of != 0)
 
     def search(self, queries: Floats, *, kind: RowKind | None, count: int) -> Neighbours:
         """Scan all keys of a kind (None: both) for queries [n, d], sharing places as served."""
@@ -167,40 +197,17 @@ def retrieve(
 
 def predict(
     memory: ValueRows,
-    retrieved: Neighbours,
-    *,
+    *blocks: Neighbours,
     tau: float,
     memorization: float,
     top_k: int,
     order: LabelOrder,
 ) -> RankedLabels:
-    """Eq. 7: the best labels of each query from its retrieved keys."""
-    return _rank_blocks(memory, (retrieved,), tau, memorization, top_k, order)
+    """Return the best labels of each query, in chunks of queries and in several threads.
 
-
-def predict_separately(
-    memory: ValueRows,
-    instances: Neighbours,
-    labels: Neighbours,
-    *,
-    tau: float,
-    memorization: float,
-    top_k: int,
-    order: LabelOrder,
-) -> RankedLabels:
-    """Eq. 11, the "OvA+kNN prediction": two searches, two softmaxes, one convex mix. Not served."""
-    return _rank_blocks(memory, (instances, labels), tau, memorization, top_k, order)
-
-
-def _rank_blocks(
-    memory: ValueRows,
-    blocks: Sequence[Neighbours],
-    tau: float,
-    memorization: float,
-    top_k: int,
-    order: LabelOrder,
-) -> RankedLabels:
-    """Rank with one softmax per block of keys, in chunks of queries and in several threads."""
+    The keys of each block get a softmax of their own. One block of retrieved keys is Eq. 7. One of
+    instances and one of labels are Eq. 11, the "OvA+kNN prediction", which is not served.
+    """
 
     def rank(chunk: slice) -> RankedLabels:
         weights = [

@@ -22,9 +22,10 @@ import orjson
 from numpy.typing import NDArray
 
 from service.core.errors import InvalidData
-from service.core.files.atomic import replaced_file, write_file
+from service.core.files.atomic import replaced_file
 from training.datasets.dataset import Dataset
-from training.datasets.propensity import inverse_propensity, label_frequency
+from training.datasets.propensity import label_frequency
+from training.documents import read_document, write_json
 from training.evaluation.metrics import (
     macro_f1_by_segment,
     metric_table,
@@ -115,12 +116,7 @@ def measured(
     """
     test = dataset.test
     outcome = ranking_outcome(ranked, test.labels_of, filtered=test.filtered)
-    metrics = metric_table(
-        outcome,
-        inverse_propensities=inverse_propensity(
-            dataset.train.labels_of, a=dataset.propensity.a, b=dataset.propensity.b
-        ),
-    )
+    metrics = metric_table(outcome, inverse_propensities=dataset.inverse_propensities())
     if weighted:
         metrics |= weighted_table(ranked, test.labels_of, filtered=test.filtered)
     segments = macro_f1_by_segment(
@@ -145,8 +141,7 @@ def write(results: Results, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replaced_file(folder / ROWS) as file:
         np.savez_compressed(file, chosen=results.rows.astype(np.float32))
-    options = orjson.OPT_INDENT_2
-    write_file(folder / FILE, orjson.dumps(document, option=options) + b"\n")
+    write_json(folder / FILE, document)
 
 
 def read(folder: Path) -> Results:
@@ -159,24 +154,6 @@ def read(folder: Path) -> Results:
         return Results(**document, rows=_rows(folder / ROWS))
     except (KeyError, TypeError) as error:
         raise InvalidData(path, f"is not what `score` writes: {error}") from error
-
-
-def read_document(path: Path, *, format_name: str, version: int) -> dict[str, Any]:
-    """Read the fields of a JSON document; raises `InvalidData` for another format or version."""
-    try:
-        document = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(
-            path, f"cannot be read: {error.strerror}; is this a scored run?"
-        ) from error
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("format", None) != format_name:
-        raise InvalidData(path, f"must be {format_name!r}", field="format")
-    if document.pop("version", None) != version:
-        reason = f"must be {version}, the version that this build reads"
-        raise InvalidData(path, reason, field="version")
-    return document
 
 
 def _rows(path: Path) -> NDArray[np.float64]:

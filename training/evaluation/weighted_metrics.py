@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from training.datasets.pair_weights import vote_weights
 from training.evaluation.metrics import (
     KS,
     RECALL_KS,
@@ -32,6 +33,7 @@ from training.evaluation.metrics import (
     precision,
     ranking_outcome,
     recall,
+    unfiltered_positives,
 )
 
 WEIGHTED = "weighted "  # prefix of the metrics' names
@@ -44,7 +46,10 @@ def weighted_outcome(
 ) -> RankingOutcome:
     """Return the `ranking_outcome` of `ranked` [N, K] with gains computed from `weights` [N, L]."""
     outcome = ranking_outcome(ranked, weights, filtered=filtered)
-    counted = csr_matrix(_labelled(weights, filtered), dtype=np.float64)
+    counted = csr_matrix(
+        weights.multiply(unfiltered_positives(weights, filtered)), dtype=np.float64
+    )
+    counted = counted[np.flatnonzero(np.diff(counted.indptr))]  # [n, L], as in the outcome
     largest = counted.max(axis=1).toarray()  # [n, 1]
     gains = csr_matrix(counted.multiply(1.0 / largest))
     rows = np.arange(len(outcome.ranked))[:, None]
@@ -70,17 +75,4 @@ def weighted_table(
 
 def weights_differ(weights: csr_matrix) -> bool:
     """Whether any row's labels have different weights; otherwise the plain metrics say the same."""
-    starts = weights.indptr[:-1][np.diff(weights.indptr) > 0]
-    if not len(starts):
-        return False
-    lowest = np.minimum.reduceat(weights.data, starts)
-    return bool((lowest != np.maximum.reduceat(weights.data, starts)).any())
-
-
-def _labelled(weights: csr_matrix, filtered: csr_matrix | None) -> csr_matrix:
-    """The weights [n, L] of the unfiltered positives, in the rows that have one."""
-    counted = csr_matrix(weights, copy=True)
-    if filtered is not None and filtered.nnz:
-        counted = csr_matrix(counted - counted.multiply(filtered))
-    counted.eliminate_zeros()
-    return counted[np.flatnonzero(np.diff(counted.indptr))]
+    return vote_weights(weights) is not None

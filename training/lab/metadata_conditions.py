@@ -10,7 +10,7 @@ Shapes: n test rows, M items, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,26 +51,23 @@ Predict = Callable[[Bools], csr_matrix]  # a bank [M] -> the items predicted fro
 Changed = Iterator[tuple[Condition, Iterator[Scoring]]]  # condition and the scoring of each draw
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class QueryVectors:
-    """Vectors of changed queries; `known` holds (texts, vectors) of the same rows for reuse."""
+def query_vectors(
+    texts: Sequence[str], known: Sequence[tuple[Sequence[str], Floats]], *, encode: Encode
+) -> Floats:
+    """Unit vectors [n, d] of changed queries.
 
-    encode: Encode
-    known: tuple[tuple[Sequence[str], Floats], ...]
-
-    def of(self, texts: Sequence[str]) -> Floats:
-        """Unit vectors [n, d] of all rows; the vectors of known texts are reused."""
-        vectors = np.empty_like(self.known[0][1])
-        unknown = np.ones(len(texts), bool)
-        for known_texts, known_vectors in self.known:
-            same = np.array([a == b for a, b in zip(texts, known_texts, strict=True)], bool)
-            vectors[same & unknown] = known_vectors[same & unknown]
-            unknown &= ~same
-        rows = np.flatnonzero(unknown)
-        if len(rows):
-            changed = [texts[row] for row in rows.tolist()]
-            vectors[rows] = self.encode(changed, role=Role.QUERY)
-        return vectors
+    `known` has (texts, vectors) of the same rows. Vectors of texts that did not change are reused.
+    """
+    vectors = np.empty_like(known[0][1])
+    unknown = np.ones(len(texts), bool)
+    for known_texts, known_vectors in known:
+        same = np.array([a == b for a, b in zip(texts, known_texts, strict=True)], bool)
+        vectors[same & unknown] = known_vectors[same & unknown]
+        unknown &= ~same
+    rows = np.flatnonzero(unknown)
+    if len(rows):
+        vectors[rows] = encode([texts[row] for row in rows.tolist()], role=Role.QUERY)
+    return vectors
 
 
 def measure_run(
@@ -144,15 +141,14 @@ def _of_texts(
     """The changed test rows of a run whose queries have metadata appended."""
     assert dataset.test.metadata_of is not None and dataset.metadata is not None
     plain, true = dataset.test.instances.texts, scoring.dataset.test.instances.texts
-    known = QueryVectors(encode=encode, known=((true, scoring.queries),))
-    vectors = known.of(plain)
-    queries = replace(known, known=(*known.known, (plain, vectors)))
+    vectors = query_vectors(plain, [(true, scoring.queries)], encode=encode)
+    known = [(true, scoring.queries), (plain, vectors)]
     keys = encode(dataset.metadata.texts, role=Role.LABEL)
     predict = partial(predicted_items, vectors, keys, most=MOST_PREDICTED)
 
     def with_items(metadata_of: csr_matrix) -> Scoring:
         texts = append.to(dataset.test.instances, metadata_of).texts
-        return replace(scoring, queries=queries.of(texts))
+        return replace(scoring, queries=query_vectors(texts, known, encode=encode))
 
     for condition, matrices in conditions(dataset.test.metadata_of, predict, seeds=seeds):
         yield condition, map(with_items, matrices)
@@ -197,14 +193,14 @@ def predicted_items(queries: Floats, keys: Floats, banked: Bools, *, most: int) 
 
 def dropped(metadata_of: csr_matrix, share: float, rng: np.random.Generator) -> csr_matrix:
     """Drop a `share` of the links, drawn over all texts."""
-    rows, items = _links(metadata_of)
+    rows, items = metadata_of.nonzero()
     kept = rng.random(len(rows)) >= share
     return _matrix(rows[kept], items[kept], metadata_of.shape)
 
 
 def replaced(metadata_of: csr_matrix, share: float, rng: np.random.Generator) -> csr_matrix:
     """Point a `share` of the links to random items instead of the true ones."""
-    rows, items = _links(metadata_of)
+    rows, items = metadata_of.nonzero()
     wrong = rng.random(len(rows)) < share
     items = np.where(wrong, rng.integers(metadata_of.shape[1], size=len(items)), items)
     return _matrix(rows, items, metadata_of.shape)
@@ -219,14 +215,9 @@ def bank(items: int, share: float, rng: np.random.Generator) -> Bools:
 
 def within(metadata_of: csr_matrix, banked: Bools) -> csr_matrix:
     """Keep only the links to items of the bank `banked` [M]."""
-    rows, items = _links(metadata_of)
+    rows, items = metadata_of.nonzero()
     kept = banked[items]
     return _matrix(rows[kept], items[kept], metadata_of.shape)
-
-
-def _links(metadata_of: csr_matrix) -> tuple[Rows, Rows]:
-    rows, items = metadata_of.nonzero()
-    return rows, items
 
 
 def _matrix(rows: Rows, items: Rows, shape: tuple[int, int]) -> csr_matrix:

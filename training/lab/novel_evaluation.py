@@ -32,8 +32,7 @@ from scipy.sparse import csr_matrix, hstack, vstack
 
 from service.core.bundle.manifest import PredictorFacts
 from service.core.prediction.predictor import voting_kind
-from service.core.types import Floats, Rows
-from training.datasets.propensity import inverse_propensity
+from service.core.types import Doubles, Floats, Rows
 from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import evaluate, labels_to_rank, ranking_outcome, recall
 from training.evaluation.prediction import OfflineMemory, predict
@@ -116,19 +115,18 @@ class NovelEvaluation:
         """Yield the metrics of every method in every setting."""
         candidates: tuple[Candidates, ...] = ("novel", "all")
         for setting, among in product(SETTINGS, candidates):
-            columns = self.split.novel if among == "novel" else np.arange(self._labels)
-            for method in self._methods(setting, among):
-                metrics = self._measure(method, columns)
-                yield NovelRow(
-                    setting=setting, candidates=among, method=method.name, metrics=metrics
-                )
-            if among == "all" and setting in self.reranked:
-                yield NovelRow(
-                    setting=setting,
-                    candidates=among,
-                    method=RERANKED,
-                    metrics=self._measure_reranked(self.reranked[setting]),
-                )
+            for method, metrics in self._measured(setting, among):
+                yield NovelRow(setting=setting, candidates=among, method=method, metrics=metrics)
+
+    def _measured(
+        self, setting: Setting, among: Candidates
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        """Yield each method's name and metrics."""
+        columns = self.split.novel if among == "novel" else np.arange(self._labels)
+        for method in self._methods(setting, among):
+            yield method.name, self._measure(method, columns)
+        if among == "all" and setting in self.reranked:
+            yield RERANKED, self._measure_reranked(self.reranked[setting])
 
     def _methods(self, setting: Setting, among: Candidates) -> Iterator[Method]:
         vectors = self.vectors
@@ -150,12 +148,10 @@ class NovelEvaluation:
 
     def _ranking(self, name: str, labels: Floats) -> Method:
         """A method that ranks by label keys alone."""
+        nothing = np.zeros((0, labels.shape[1]), np.float32)
+        votes = csr_matrix((0, self._labels), dtype=np.float32)
         return Method(
-            name=name,
-            instances=np.zeros((0, labels.shape[1]), np.float32),
-            labels_of=csr_matrix((0, self._labels), dtype=np.float32),
-            labels=labels,
-            memorization=0.0,
+            name=name, instances=nothing, labels_of=votes, labels=labels, memorization=0.0
         )
 
     def _voting(self, name: str, novel: Floats, among: Candidates, *, revealed: bool) -> Method:
@@ -178,10 +174,11 @@ class NovelEvaluation:
         test = self.split.everything.test
         filtered = csr_matrix(test.filtered[:, columns])
         rows = self._rows_with_one_of(columns)
-        memory = OfflineMemory(
-            keys=np.concatenate([method.instances, method.labels[columns]]).astype(np.float16),
+        memory = OfflineMemory.of(
+            method.instances,
+            method.labels[columns],
             labels_of=csr_matrix(method.labels_of[:, columns]),
-            label_ids=[self.split.everything.labels.uids[column] for column in columns.tolist()],
+            texts=self.split.everything.labels.select(columns),
         )
         top_k = labels_to_rank(filtered[rows])
         ranked = predict(
@@ -251,10 +248,9 @@ class NovelEvaluation:
         return class_means(vectors.clicks, vectors.instances, vectors.seen, text_weight=0.0)
 
     @cached_property
-    def _inverse_propensities(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _inverse_propensities(self) -> Doubles:
         """Inverse propensities of all labels, [L]; a novel label has no clicks yet."""
-        propensity = self.split.everything.propensity
-        return inverse_propensity(self._clicks, a=propensity.a, b=propensity.b)
+        return self.split.everything.inverse_propensities(self._clicks)
 
 
 TOPS = (5, 30, 100)  # k of `novel_R@k`

@@ -18,18 +18,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import orjson
-from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.sparse import csr_matrix
 
 from service.core.config import STRICT
 from service.core.errors import InvalidData, InvalidInput
-from service.core.files.atomic import new_folder, write_file
+from service.core.files.atomic import new_folder
 from service.core.types import Rows
 from training.datasets import lf_xmc
-from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.dataset import Dataset, Split, Texts, rows_of
 from training.datasets.training_pairs import TrainingPairs
+from training.documents import checked, read_json, write_json
 
 FORMAT, VERSION = "keymatch-novel-split", 1
 SEEN, ALL, FILE = "seen", "all", "novel.json"
@@ -95,7 +94,7 @@ def split_novel(dataset: Dataset, *, fraction: float, seed: int) -> NovelSplit:
         novel=len(novel),
     )
     return NovelSplit(
-        seen=_relabelled(dataset, seen, train=_rows(seen_train, rows), name="seen"),
+        seen=_relabelled(dataset, seen, train=seen_train.select(rows), name="seen"),
         everything=_relabelled(
             dataset,
             np.concatenate([seen, novel]),
@@ -125,8 +124,8 @@ def _relabelled(dataset: Dataset, columns: Rows, *, train: Split, name: str) -> 
         name=f"{dataset.name}-{name}",
         train=train,
         test=_with_labels(dataset.test, columns),
-        labels=_texts(dataset.labels, columns),
-        label_metadata=_matrix_rows(dataset.label_metadata, columns),
+        labels=dataset.labels.select(columns),
+        label_metadata=rows_of(dataset.label_metadata, columns),
     )
 
 
@@ -135,8 +134,7 @@ def write(split: NovelSplit, folder: Path) -> None:
     with new_folder(folder) as temporary:
         lf_xmc.write(split.seen, temporary / SEEN)
         lf_xmc.write(split.everything, temporary / ALL)
-        document = orjson.dumps(asdict(split.facts), option=orjson.OPT_INDENT_2)
-        write_file(temporary / FILE, document + b"\n")
+        write_json(temporary / FILE, asdict(split.facts))
 
 
 def read(folder: Path) -> NovelSplit:
@@ -144,12 +142,7 @@ def read(folder: Path) -> NovelSplit:
     path = folder / FILE
     if not path.is_file():
         raise InvalidData(path, "is missing; `keymatch lab split novel` writes such folders")
-    try:
-        facts = TypeAdapter(Facts).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidData(path, f"{where}: {first['msg']}".removeprefix(": ")) from error
+    facts = checked(Facts, read_json(path), path=path, writer="split novel")
     if (facts.format, facts.version) != (FORMAT, VERSION):
         raise InvalidData(path, f"is {facts.format} {facts.version}, not {FORMAT} {VERSION}")
     split = NovelSplit(
@@ -176,15 +169,6 @@ def _with_labels(split: Split, columns: Rows) -> Split:
     )
 
 
-def _rows(split: Split, rows: Rows) -> Split:
-    return Split(
-        instances=_texts(split.instances, rows),
-        labels_of=csr_matrix(split.labels_of[rows]),
-        filtered=csr_matrix(split.filtered[rows]),
-        metadata_of=_matrix_rows(split.metadata_of, rows),
-    )
-
-
 def _one_shot(train: Split, queries: list[int], *, seen: int, total: int) -> Split:
     """One row for each hidden label: its one-shot query with this label alone."""
     rows, ones = np.arange(len(queries)), np.ones(len(queries), np.float32)
@@ -193,19 +177,8 @@ def _one_shot(train: Split, queries: list[int], *, seen: int, total: int) -> Spl
         instances=Texts(uids=tuple(f"one-shot-{row}" for row in rows.tolist()), texts=texts),
         labels_of=csr_matrix((ones, (rows, seen + rows)), shape=(len(queries), total)),
         filtered=csr_matrix((len(queries), total), dtype=bool),
-        metadata_of=_matrix_rows(train.metadata_of, np.array(queries)),
+        metadata_of=rows_of(train.metadata_of, np.array(queries)),
     )
-
-
-def _texts(texts: Texts, rows: Rows) -> Texts:
-    return Texts(
-        uids=tuple(texts.uids[row] for row in rows.tolist()),
-        texts=tuple(texts.texts[row] for row in rows.tolist()),
-    )
-
-
-def _matrix_rows(matrix: csr_matrix | None, rows: Rows) -> csr_matrix | None:
-    return None if matrix is None else csr_matrix(matrix[rows])
 
 
 def _column(matrix: csr_matrix, column: int) -> Rows:

@@ -10,18 +10,18 @@ Shapes: q test rows, U novel labels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
-from service.core.errors import InvalidData
 from service.core.types import Rows
+from training.documents import checked, read_json
 from training.evaluation.metrics import DEEPEST_RANK
 from training.lab.novel_split import NovelSplit
 
@@ -88,12 +88,7 @@ class ReplayResult:
 
 def read(path: Path) -> ReplayResult:
     """Read a file of `simulate stream --json`; raises `InvalidData`, which names the file."""
-    try:
-        return TypeAdapter(ReplayResult).validate_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(path, f"cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise InvalidData(path, "is not what `simulate stream --json` writes") from error
+    return checked(ReplayResult, read_json(path), path=path, writer="simulate stream --json")
 
 
 def schedule(split: NovelSplit, *, seed: int) -> Schedule:
@@ -114,69 +109,32 @@ def replay(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[ExpectedLabel]:
     """Post labels and queries in order of time; `progress` gets the number of queries so far."""
-    traffic = _Traffic(split, plan, service, one_shot=one_shot)
+    ids, texts = split.everything.labels.uids, split.everything.test.instances.texts
+    posts = _posts(split, one_shot=one_shot)
+    time_of = dict(zip(split.novel.tolist(), plan.posted.tolist(), strict=True))
+    due: dict[int, list[int]] = {}
+    for column, time in time_of.items():
+        due.setdefault(time, []).append(column)
+    known, clicks, version = set(range(split.facts.seen)), Counter[int](), 0
     for time, row in enumerate(plan.rows.tolist()):
-        traffic.post_labels(time)
-        yield from traffic.query(time, row)
-        if learn:
-            traffic.click(row)
-        progress(time + 1)
-
-
-class _Traffic:
-    """Sends a schedule's requests, and remembers which labels and clicks the service received."""
-
-    def __init__(
-        self, split: NovelSplit, plan: Schedule, service: Service, *, one_shot: bool
-    ) -> None:
-        self._split, self._service, self._one_shot = split, service, one_shot
-        self._by_time = np.argsort(plan.posted, kind="stable")  # [U], novel labels by time of post
-        self._times = plan.posted[self._by_time]
-        self._time_of = dict(zip(split.novel.tolist(), plan.posted.tolist(), strict=True))
-        self._ids = split.everything.labels.uids
-        self._known = np.zeros(len(self._ids), bool)  # seen labels, and novel ones after their post
-        self._known[: split.facts.seen] = True
-        self._clicks = np.zeros(len(self._ids), np.int64)
-        self._posted, self._version = 0, 0
-
-    def post_labels(self, time: int) -> None:
-        """Post the novel labels whose time has come."""
-        stop = int(np.searchsorted(self._times, time, side="right"))
-        columns = self._split.novel[self._by_time[self._posted : stop]]
-        for page in _pages(_labels(self._split, columns, self._one_shot), MOST_LABELS):
-            self._version = self._service.post("/labels", {"labels": page})["version"]
-        self._known[columns], self._posted = True, max(stop, self._posted)
-
-    def query(self, time: int, row: int) -> Iterator[ExpectedLabel]:
-        """Post a test row's query; yield those of its novel labels that were posted before."""
-        body = {
-            "queries": [self._split.everything.test.instances.texts[row]],
-            "top_k": DEEPEST_RANK,
-            "min_version": self._version,
-        }
-        [result] = self._service.post("/predict", body)["results"]
+        for page in _pages([posts[column] for column in due.get(time, ())], MOST_LABELS):
+            version = service.post("/labels", {"labels": page})["version"]
+        known.update(due.get(time, ()))
+        body = {"queries": [texts[row]], "top_k": DEEPEST_RANK, "min_version": version}
+        [result] = service.post("/predict", body)["results"]
         ranks = {keyword["id"]: rank for rank, keyword in enumerate(result["keywords"])}
-        for column in self._known_labels(row):
-            if column in self._time_of:
+        columns = [column for column in _columns(split, row) if column in known]
+        for column in columns:
+            if column in time_of:
                 yield ExpectedLabel(
-                    age=time - self._time_of[column],
-                    clicks=int(self._clicks[column]),
-                    rank=ranks.get(self._ids[column]),
+                    age=time - time_of[column], clicks=clicks[column], rank=ranks.get(ids[column])
                 )
-
-    def click(self, row: int) -> None:
-        """Post a test row's known labels as a click."""
-        columns = self._known_labels(row)
-        if not columns:
-            return
-        query = self._split.everything.test.instances.texts[row]
-        pages = _pages([self._ids[column] for column in columns], MOST_INSTANCE_LABELS)
-        clicked = [{"query": query, "labels": page} for page in pages]
-        self._version = self._service.post("/instances", {"instances": clicked})["version"]
-        self._clicks[columns] += 1
-
-    def _known_labels(self, row: int) -> list[int]:
-        return [column for column in _columns(self._split, row) if self._known[column]]
+        if learn and columns:
+            pages = _pages([ids[column] for column in columns], MOST_INSTANCE_LABELS)
+            clicked = [{"query": texts[row], "labels": page} for page in pages]
+            version = service.post("/instances", {"instances": clicked})["version"]
+            clicks.update(columns)
+        progress(time + 1)
 
 
 def buckets(
@@ -202,15 +160,17 @@ def _pages(sequence: list[Any], size: int) -> Iterator[list[Any]]:
     return (sequence[start : start + size] for start in range(0, len(sequence), size))
 
 
-def _labels(split: NovelSplit, columns: Rows, one_shot: bool) -> list[dict[str, Any]]:
-    labels, revealed = split.everything.labels, split.revealed()
-    documents = [
-        {"id": labels.uids[column], "text": labels.texts[column]} for column in columns.tolist()
-    ]
+def _posts(split: NovelSplit, *, one_shot: bool) -> dict[int, dict[str, Any]]:
+    """The body that posts each novel label, by its column."""
+    labels = split.everything.labels
+    posts: dict[int, dict[str, Any]] = {
+        column: {"id": labels.uids[column], "text": labels.texts[column]}
+        for column in split.novel.tolist()
+    }
     if one_shot:
-        for document, column in zip(documents, columns.tolist(), strict=True):
-            document["queries"] = [revealed[column - split.facts.seen]]
-    return documents
+        for post, query in zip(posts.values(), split.revealed(), strict=True):
+            post["queries"] = [query]
+    return posts
 
 
 def _columns(split: NovelSplit, row: int) -> list[int]:

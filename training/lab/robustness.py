@@ -6,19 +6,17 @@ percent. A random condition has the metrics of one draw per seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import orjson
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from service.core.config import STRICT, Natural, Share, parse
 from service.core.errors import InvalidData
-from service.core.files.atomic import write_file
+from training.documents import read_document, write_json
 
 FILE = "robustness.json"
 FORMAT, VERSION = "keymatch-robustness", 1
@@ -116,28 +114,14 @@ class Robustness:
 def write(robustness: Robustness, folder: Path) -> None:
     """Write `robustness.json` into a folder."""
     document = {"format": FORMAT, "version": VERSION, **asdict(robustness)}
-    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(folder / FILE, document)
 
 
 def read(path: Path) -> Robustness:
     """Read a file of `robustness`; raises `InvalidData` or `InvalidConfig`, which name the file."""
-    try:
-        document: Any = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(path, f"cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise InvalidData(path, f"must be {FORMAT!r}", field="format")
-    if document.pop("version", None) != VERSION:
-        message = f"must be {VERSION}, the version that this build reads"
-        raise InvalidData(path, message, field="version")
+    document = read_document(path, format_name=FORMAT, version=VERSION)
     robustness = parse(Robustness, document, source=str(path))
-    for draw in _draws(robustness.runs):
+    for draw in (draw for run in robustness.runs for one in run.measured for draw in one.draws):
         if missing := [metric for metric in METRICS if metric not in draw]:
             raise InvalidData(path, f"a draw has no {missing[0]}", field="runs")
     return robustness
-
-
-def _draws(runs: Iterable[RunRobustness]) -> Iterable[dict[str, float]]:
-    return (draw for run in runs for one in run.measured for draw in one.draws)

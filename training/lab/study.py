@@ -20,18 +20,18 @@ from service.core.files.atomic import write_file
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Floats, Role, Rows
 from training.checkpoints.choices import UNCHOSEN, Choices, read_choices
-from training.checkpoints.run_json import BEST, read_run_on
+from training.checkpoints.run_json import BEST
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
-from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.encode_texts import encode_texts, label_keys
 from training.evaluation.metrics import evaluate, labels_to_rank
-from training.evaluation.prediction import OfflineMemory, predict
+from training.evaluation.prediction import OfflineMemory
 from training.lab.report.plots import Curve, draw
 from training.models.precision import Precision
 from training.models.torch_encoder import load_encoder
 from training.reduction import WholeMemory, representative_rows
+from training.reranking.finished_run import open_run
 from training.selection.validation import HELD_OUT_ROWS, Slices, ValidationSettings, hold_out
 
 PLOTTED = ("P@1", "P@5", "R@100", "PSP@5")
@@ -90,27 +90,20 @@ class Study:
 
     def metrics(self, split: StudySplit, rows: Rows) -> dict[str, float]:
         """Measure the split's queries, in percent, with a memory of the instances `rows`."""
-        choices, propensity = self.choices, self.dataset.propensity
-        memory = OfflineMemory(
-            keys=np.concatenate([split.instances[rows], self.labels]).astype(np.float16),
+        choices = self.choices
+        memory = OfflineMemory.of(
+            split.instances[rows],
+            self.labels,
             labels_of=split.labels_of[rows],
-            label_ids=self.dataset.labels.uids,
+            texts=self.dataset.labels,
         )
         kind = voting_kind(choices.memorization)
-        ranked = predict(
-            memory,
-            memory.search(split.queries, kind=kind, count=choices.depth),
-            tau=choices.tau,
-            memorization=choices.memorization,
-            top_k=labels_to_rank(split.filtered),
-            order=memory.label_order,
-        )
+        retrieved = memory.search(split.queries, kind=kind, count=choices.depth)
+        ranked = memory.ranked(retrieved, choices, top_k=labels_to_rank(split.filtered))
         return evaluate(
             ranked.labels,
             split.positives,
-            inverse_propensities=inverse_propensity(
-                split.labels_of, a=propensity.a, b=propensity.b
-            ),
+            inverse_propensities=self.dataset.inverse_propensities(split.labels_of),
             filtered=split.filtered,
         )
 
@@ -127,15 +120,20 @@ def open_study(
 
     A run keeps the held-out rows of its training; for an encoder, `rows` are drawn.
 
-    Raises `InvalidInput` unless either a run or an encoder is given, and for a run of other data or
-    without held-out rows.
+    Raises `InvalidInput` unless either a run or an encoder is given, and as
+    `training.reranking.finished_run.open_run`.
     """
     if (run is None) == (encoder is None):
         raise InvalidInput("give either --run or --encoder")
     if run is not None and rows is not None:
         raise InvalidInput("--held-out goes with --encoder: a run has its own held-out rows")
     folder = None if run is None else run / BEST
-    slices = _slices(dataset, run, rows)
+    if run is not None:
+        slices = open_run(run, dataset).slices
+    else:
+        pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
+        count = HELD_OUT_ROWS if rows is None else rows
+        slices = hold_out(pairs.trainable(), total=len(dataset.train), count=count, seed=0)
     chosen = read_choices(folder) if folder is not None else None
     dataset = with_relevance(dataset, None if chosen is None else chosen.relevance)
     encode: Callable[..., Floats] = partial(
@@ -150,18 +148,6 @@ def open_study(
         labels=label_keys(encode, dataset, folder=folder),
         queries=encode(dataset.test.instances.texts, role=Role.QUERY),
     )
-
-
-def _slices(dataset: Dataset, run: Path | None, rows: int | None) -> Slices:
-    """The rows that a run held out, or `rows` random ones."""
-    count, seed = HELD_OUT_ROWS if rows is None else rows, 0
-    if run is not None:
-        settings = read_run_on(run, dataset.name)["settings"]
-        count, seed = int(settings["validation"]["rows"]), int(settings["seed"])
-        if not count:
-            raise InvalidInput(f"{run} held no rows out, so nothing can be chosen on them")
-    pairs = TrainingPairs(labels_of=dataset.train.labels_of, filtered=dataset.train.filtered)
-    return hold_out(pairs.trainable(), total=len(dataset.train), count=count, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.memory.part import WeightedVotes
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
-from service.core.types import Bools, Doubles, Floats, Halves, Rows
+from service.core.types import Bools, Doubles, Floats, Rows
 from training.checkpoints.choices import Choices
-from training.datasets.propensity import label_frequency
 from training.evaluation.metrics import labels_to_rank
 from training.evaluation.prediction import Neighbours, OfflineMemory, Ranked
 from training.reranking.finished_run import FinishedRun
@@ -87,45 +84,13 @@ def entries(table: csr_matrix, pairs: Pairs) -> Doubles:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LabelsOfMemory:
-    """Implements `CandidateLabels` for a memory that is not in a bundle."""
-
-    memory: OfflineMemory
-    texts: Sequence[str]  # [L]
-
-    def is_instance(self, rows: Rows) -> Bools:
-        """Whether each of `rows` [m] is an instance row."""
-        return self.memory.is_instance(rows)
-
-    def weighted_votes(self, rows: Rows) -> WeightedVotes:
-        """The labels that `rows` [m] vote for, how many each row has, and the votes' weights."""
-        return self.memory.weighted_votes(rows)
-
-    def keys_of(self, columns: Rows) -> Halves:
-        """The keys of the labels `columns`, [k, d]."""
-        return self.memory.keys[self.memory.instances + columns]
-
-    def texts_of(self, columns: Rows) -> Sequence[str]:
-        """The texts of the labels `columns`, [k]."""
-        return [self.texts[column] for column in columns.tolist()]
-
-    def frequencies_of(self, columns: Rows) -> Rows:
-        """How many rows of the memory vote for each of the labels `columns`, [k]."""
-        return self._frequencies[columns]
-
-    @cached_property
-    def _frequencies(self) -> Rows:
-        return label_frequency(self.memory.labels_of != 0).astype(np.int64)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Queries:
     """Queries, their true labels, and the keys that vote for them by the run's own settings."""
 
     texts: Sequence[str]  # [n]
     vectors: Floats  # [n, d]
     choices: Choices
-    labels: LabelsOfMemory
+    memory: OfflineMemory
     retrieved: Neighbours  # [n, b] nearest keys
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
@@ -140,9 +105,8 @@ class Queries:
 
     def ranked(self, count: int) -> RankedLabels:
         """The `count` labels that the memory ranks first, or all if there are fewer."""
-        memory = self.labels.memory
-        top_k = min(count, memory.labels_of.shape[1])
-        return memory.ranked(self.retrieved, self.choices, top_k=top_k)
+        top_k = min(count, self.memory.labels_of.shape[1])
+        return self.memory.ranked(self.retrieved, self.choices, top_k=top_k)
 
 
 def queries_held_out(run: FinishedRun, held: HeldOutRetrieval, scoring: Scoring) -> Queries:
@@ -153,7 +117,7 @@ def queries_held_out(run: FinishedRun, held: HeldOutRetrieval, scoring: Scoring)
         texts=[texts[row] for row in rows.tolist()],
         vectors=scoring.memory.keys[rows].astype(np.float32),
         choices=choices,
-        labels=LabelsOfMemory(memory=held.memory, texts=scoring.dataset.labels.texts),
+        memory=held.memory,
         retrieved=held.retrieved.of_choices(choices),
         positives=held.positives,
         filtered=held.filtered,
@@ -167,7 +131,7 @@ def queries_of_test(scoring: Scoring) -> Queries:
         texts=test.instances.texts,
         vectors=scoring.queries,
         choices=choices,
-        labels=LabelsOfMemory(memory=scoring.memory, texts=scoring.dataset.labels.texts),
+        memory=scoring.memory,
         retrieved=scoring.retrieved.of_choices(choices),
         positives=test.labels_of,
         filtered=test.filtered,

@@ -72,7 +72,7 @@ class Described:
         return self._ranked(scores)
 
     def _ranked(self, scores: Doubles) -> Ranked:
-        order = self.queries.labels.memory.label_order
+        order = self.queries.memory.label_order
         return self.pairs.ranked_by(scores, top_k=self.queries.top_k, order=order)
 
 
@@ -87,10 +87,10 @@ def describe(
     for one in candidates_of(queries.texts, queries.vectors, queries.retrieved, ranked):
         best = one.first(candidates)
         if len(best.columns):
-            found.append(features_of(best, queries.labels, rarity=rarity, compare=compare))
+            found.append(features_of(best, queries.memory, rarity=rarity, compare=compare))
     features, names = np.concatenate(found), FEATURES
     if items is not None:
-        of_items = item_features(items, queries.labels.memory.labels_of, pairs.only(is_candidate))
+        of_items = item_features(items, queries.memory.labels_of, pairs.only(is_candidate))
         columns = [values.astype(np.float32)[:, None] for values in of_items.values()]
         features, names = np.hstack([features, *columns]), (*FEATURES, *of_items)
     return Described(

@@ -105,17 +105,16 @@ def with_reranker(results: Sequence[Measured], scoring: Scoring, folder: Path) -
 
 def _reranked(scoring: Scoring, folder: Path) -> Measured:
     files, queries = reranker_folder.read(folder), queries_of_test(scoring)
-    choices = scoring.choices
-    labels, order = queries.labels, queries.labels.memory.label_order
-    frequencies = labels.frequencies_of(np.arange(len(labels.texts)))
+    choices, memory = scoring.choices, scoring.memory
+    frequencies = memory.frequencies_of(np.arange(len(memory.label_ids)))
     reranker = reranker_of(files, trained=frequencies.astype(np.int32))
     ranked = queries.ranked(max(queries.top_k, files.facts.candidates))
     again = rerank_labels(
         reranker,
-        labels,
+        memory,
         candidates_of(queries.texts, queries.vectors, queries.retrieved, ranked),
         top_k=queries.top_k,
-        order=order,
+        order=memory.label_order,
     )
     return measured(
         scoring.dataset,

@@ -22,7 +22,6 @@ from service.core.errors import InvalidConfig
 from service.core.types import Bools, Floats, Rows
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
-from training.datasets.propensity import inverse_propensity
 from training.datasets.training_pairs import TrainingPairs
 from training.evaluation.metrics import (
     evaluate,
@@ -183,10 +182,8 @@ def retrieve_held_out(
     """Retrieve keys for the held-out rows, from unit vectors of all training rows and labels."""
     train = dataset.train
     kept, held_out = slices.kept, slices.held_out
-    memory = OfflineMemory(
-        keys=np.concatenate([instances[kept], labels]).astype(np.float16),
-        labels_of=train.labels_of[kept],
-        label_ids=dataset.labels.uids,
+    memory = OfflineMemory.of(
+        instances[kept], labels, labels_of=train.labels_of[kept], texts=dataset.labels
     )
     return HeldOutRetrieval(
         rows_of_training=held_out,
@@ -194,9 +191,7 @@ def retrieve_held_out(
         retrieved=retrieve(memory, instances[held_out], depth=depth),
         positives=train.labels_of[held_out],
         filtered=train.filtered[held_out],
-        inverse_propensities=inverse_propensity(
-            train.labels_of[kept], a=dataset.propensity.a, b=dataset.propensity.b
-        ),
+        inverse_propensities=dataset.inverse_propensities(memory.labels_of),
     )
 
 

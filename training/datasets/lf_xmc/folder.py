@@ -22,16 +22,17 @@ is guessed from the folder's name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-import orjson
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle.manifest import LearnedFacts
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidData
 from service.core.files.atomic import new_folder
 from service.core.files.lines import find, numbered_lines, write_lines
 from training.datasets.dataset import (
@@ -44,6 +45,7 @@ from training.datasets.dataset import (
 )
 from training.datasets.lf_xmc import json_text, sparse_text
 from training.datasets.lf_xmc.rows import Rows
+from training.documents import checked, read_document, write_json
 
 Layout = Literal["json", "sparse"]
 
@@ -54,13 +56,13 @@ FORMAT = "keymatch-dataset"
 VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True))
 class Description:
     """The content of `dataset.json`."""
 
     name: str
-    propensity: Propensity = DEFAULT_PROPENSITY
-    fields: tuple[str, ...] = ("title", "content")
+    propensity: Propensity
+    fields: tuple[str, ...]
     source: str = ""
     learned: LearnedFacts | None = None
 
@@ -126,7 +128,7 @@ def write(
             order = np.lexsort((labels, rows))
             lines = (b"%d %d" % (rows[index], labels[index]) for index in order)
             write_lines(temporary / name, lines)
-        write_lines(temporary / DESCRIPTION, [_description_bytes(dataset)])
+        write_json(temporary / DESCRIPTION, _description(dataset))
 
 
 def detect_layout(folder: Path) -> Layout:
@@ -150,54 +152,13 @@ def read_description(folder: Path) -> Description:
     """Read the description of `folder`; without a file, return defaults and the folder's name."""
     path = folder / DESCRIPTION
     if not path.exists():
-        return Description(name=folder.resolve().name)
-    try:
-        content = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
-    except OSError as error:
-        raise InvalidData(path, error.strerror or str(error)) from error
-
-    def require(holds: bool, message: str, field: str) -> None:
-        if not holds:
-            raise InvalidData(path, message, field=field)
-
-    is_ours = isinstance(content, dict) and content.get("format") == FORMAT
-    require(is_ours, f"must be {FORMAT!r}", "format")
-    version = content.get("version")
-    unknown = f"{version!r} is unknown; this program reads version {VERSION}"
-    require(type(version) is int and version == VERSION, unknown, "version")
-    content.setdefault("source", "")
-    for key in ("name", "source"):
-        require(isinstance(content.get(key), str), "must be a text", key)
-    propensity = content.get("propensity")
-    require(isinstance(propensity, dict), "must be an object with a and b", "propensity")
-    for key in ("a", "b"):
-        require(type(propensity.get(key)) in (int, float), "must be a number", f"propensity.{key}")
-    fields = content.get("fields")
-    are_texts = isinstance(fields, list) and all(isinstance(name, str) for name in fields)
-    require(are_texts, "must be a list of texts", "fields")
-    try:
-        return Description(
-            name=content["name"],
-            propensity=Propensity(a=propensity["a"], b=propensity["b"]),
-            fields=tuple(fields),
-            source=content["source"],
-            learned=_learned(content.get("learned"), path),
-        )
-    except InvalidInput as error:
-        raise InvalidData(path, str(error)) from error
+        name = folder.resolve().name
+        return Description(name=name, propensity=DEFAULT_PROPENSITY, fields=("title", "content"))
+    document = read_document(path, format_name=FORMAT, version=VERSION)
+    return checked(Description, document, path=path, writer="data pairs")
 
 
-def _learned(value: Any, path: Path) -> LearnedFacts | None:
-    try:
-        return None if value is None else LearnedFacts(**value)
-    except (TypeError, ValueError) as error:
-        message = 'must be {"log": text, "version": number}'
-        raise InvalidData(path, message, field="learned") from error
-
-
-def _description_bytes(dataset: Dataset) -> bytes:
+def _description(dataset: Dataset) -> dict[str, Any]:
     content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -208,7 +169,7 @@ def _description_bytes(dataset: Dataset) -> bytes:
     }
     if dataset.learned is not None:
         content["learned"] = asdict(dataset.learned)
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+    return content
 
 
 def _filtered(folder: Path, name: str, *, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -11,9 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from service.core.errors import InvalidData, MissingExtra
+from service.core.errors import MissingExtra
+from training import documents
 
 PEOPLE = 50_000  # smaller cities are left out; all cities would make 340,000 rows
 LANGUAGES = ("ar", "de", "es", "fa", "fr", "id", "it", "ja", "ko", "pt", "ru", "tr", "zh")
@@ -82,13 +81,7 @@ def read_json(package: str, inside: str, folder: Path | None) -> Any:
             folder = Path(str(resources.files(package)))
         except ModuleNotFoundError as error:
             raise MissingExtra(package, extra="samples") from error
-    path = folder / inside
-    try:
-        return orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidData(path, f"cannot be read: {error.strerror or error}") from error
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"is not JSON: {error}") from error
+    return documents.read_json(folder / inside)
 
 
 def _words(name: str) -> str:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 from cyclopts import Parameter
 from rich.table import Table as ConsoleTable
 
 from service.command_line import open_console
-from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.files.atomic import refuse_unwritable
 from training.commands.figures import SHOWN
 from training.commands.options import MANY, ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
+from training.documents import write_json
 from training.lab.report.tables import Table, percent
 from training.reduction import budget_rows
 
@@ -85,15 +85,14 @@ def _check(budgets: Sequence[float], json: Path | None) -> None:
 
 
 def _write_json(path: Path, study: Study, costs: Sequence[Cost]) -> None:
-    propensity = study.dataset.propensity
     document = {
         "dataset": study.dataset.name,
         "encoder": study.name,
         "choices": vars(study.choices),
-        "propensity": {"a": propensity.a, "b": propensity.b},
+        "propensity": vars(study.dataset.propensity),
         "costs": [vars(cost) for cost in costs],
     }
-    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(path, document)
 
 
 def _table(costs: Sequence[Cost], name: str) -> ConsoleTable:

@@ -69,7 +69,7 @@ def peer(
         name=name,
         system=PEERS[name].system,
         dataset=dataset.name,
-        propensity={"a": dataset.propensity.a, "b": dataset.propensity.b},
+        propensity=asdict(dataset.propensity),
         results=tuple(result for result, _ in ranked),
         rows=rows_of_chosen(ranked),
         held_out_rows=trained.held_out_rows,

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 from rich.table import Table as ConsoleTable
 
 from service.command_line import open_console
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import InvalidConfig
-from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.files.atomic import refuse_unwritable
 from training.commands.options import MANY
+from training.documents import write_json
 from training.lab import novel_split
 from training.lab.novel_evaluation import NovelRow
 from training.lab.open_novel import open_novel_evaluation
@@ -94,7 +94,7 @@ def _write_json(
         },
         "rows": [vars(row) for row in rows],
     }
-    write_file(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(path, document)
 
 
 def _open_ablations(given: Sequence[str]) -> dict[str, Bundle]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import orjson
 from cyclopts import App, Parameter
 
 from service.child_server import Client, running_server
 from service.command_line import open_console
 from service.core.bundle import manifest
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.files.atomic import refuse_unwritable
+from training.documents import write_json
 from training.lab import novel_split
 from training.lab.replay import (
     AGES,
@@ -102,7 +102,7 @@ def stream(
     if learn:
         console.print(bucket_table("clicks learned", measured.by_clicks).console(title))
     if json is not None:
-        write_file(json, orjson.dumps(asdict(measured), option=orjson.OPT_INDENT_2) + b"\n")
+        write_json(json, asdict(measured))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -11,7 +11,7 @@ from training.evaluation.results import PER_ROW, Result
 from training.lab.report.runs import Run
 
 CONTRASTED = ("rae", "dual-encoder")
-REFRESH = ("every", "every_epochs", "first", "top", "library")
+REFRESH = tuple(f"refresh.{key}" for key in ("every", "every_epochs", "first", "top", "library"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def in_batch_instances(runs: Sequence[Run]) -> Ordering:
     return _ablation(
         ours,
         without=[run for run in ours if not _has_instances(run)],
-        differ={("system", "in_batch_instances")},
+        differ=("system.in_batch_instances",),
         claim="in-batch instances as negatives do no harm",
     )
 
@@ -94,7 +94,7 @@ def hard_negatives(runs: Sequence[Run]) -> Ordering:
         ours,
         without=[run for run in ours if run.setting("batch", "hard_negatives") == 0],
         # Without mined negatives, the refresh settings have no effect.
-        differ={("batch", "hard_negatives"), *(("refresh", key) for key in REFRESH)},
+        differ=("batch.hard_negatives", *REFRESH),
         claim="hard negatives do no harm (in the paper P@1 always gains, R@100 not always)",
     )
 
@@ -110,11 +110,11 @@ def _has_instances(run: Run) -> bool:
 
 
 def _ablation(
-    runs: Sequence[Run], *, without: Sequence[Run], differ: set[tuple[str, str]], claim: str
+    runs: Sequence[Run], *, without: Sequence[Run], differ: Sequence[str], claim: str
 ) -> Ordering:
     """Compare each run with the runs of `without` that have all other settings in common."""
     kept = {
-        run.name: {place: value for place, value in _numbers(run) if place not in differ}
+        run.name: {name: value for name, value in _compared(run).items() if name not in differ}
         for run in runs
     }
     return Ordering(
@@ -128,16 +128,11 @@ def _ablation(
     )
 
 
-def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], Any]]:
-    for table, values in run.results.settings.items():
-        if table == "system":
-            yield (table, "in_batch_instances"), _has_instances(run)
-            stated = ("name", "in_batch_instances")  # the line above yields these
-            yield from (((table, key), value) for key, value in values.items() if key not in stated)
-        elif isinstance(values, dict):
-            yield from (((table, key), value) for key, value in values.items())
-        else:
-            yield ("", table), values
+def _compared(run: Run) -> dict[str, Any]:
+    """The settings, with one for in-batch instances in place of the system's name."""
+    settings = {**run.settings, "system.in_batch_instances": _has_instances(run)}
+    settings.pop("system.name", None)
+    return settings
 
 
 def _no_worse(better: Result, worse: Result) -> list[bool]:

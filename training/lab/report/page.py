@@ -75,7 +75,12 @@ def _facts(runs: Sequence[Run]) -> Iterator[Part]:
     unlabeled = int(chosen.get("rows without labels", 0))
     more = f" ({unlabeled:,} more have no label that counts)" if unlabeled else ""
     rows = [
-        [run.name, run.results.system, choice(run), device(run) if _is_trained(run) else ""]
+        [
+            run.name,
+            run.results.system,
+            choice(run),
+            "" if run.results.training_seconds is None else device(run),
+        ]
         for run in runs
     ]
     words = (
@@ -161,10 +166,6 @@ def device(run: Run) -> str:
     name = str(run.results.hardware.get("device") or "hardware that is not named")
     processes = run.results.hardware.get("processes")
     return f"{processes} times {name}" if isinstance(processes, int) and processes > 1 else name
-
-
-def _is_trained(run: Run) -> bool:
-    return run.results.training_seconds is not None
 
 
 def judged(name: str, examples: Examples) -> Part:

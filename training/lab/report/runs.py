@@ -5,7 +5,7 @@ n is the number of test rows with an unfiltered label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +46,10 @@ class Run:
         """The result at lambda 0 and the chosen b; None for a peer."""
         return self.by_memorization.get(0.0)
 
+    def alone(self, metric: str) -> float | None:
+        """A metric of the labels' keys alone; None for a peer."""
+        return None if self.labels_alone is None else self.labels_alone.metrics[metric]
+
     @property
     def rows(self) -> NDArray[np.float64]:
         """Metrics of each test row at the chosen settings, [n, 3]; columns as `results.PER_ROW`."""
@@ -83,8 +87,12 @@ class Run:
 
     def setting(self, table: str, key: str) -> Any:
         """A setting of the recipe; None if there is no recipe or it does not set it."""
-        settings = self.results.settings.get(table)
-        return settings.get(key) if isinstance(settings, dict) else None
+        return self.settings.get(f"{table}.{key}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings of the recipe that are not None, by "table.key"."""
+        return dict(_flat(self.results.settings))
 
     def _joint(self) -> Iterator[Result]:
         return (
@@ -92,6 +100,14 @@ class Run:
             for result in self.results.results
             if result.memorization is not None and result.method not in (SEPARATE, RERANKED)
         )
+
+
+def _flat(settings: Mapping[str, Any], *, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, above=f"{above}{name}.")
+        elif value is not None:
+            yield f"{above}{name}", value
 
 
 def _sorted(by_setting: Iterable[tuple[Setting | None, Result]]) -> dict[Setting, Result]:

@@ -49,13 +49,13 @@ def with_memory(metric: str) -> Figure:
     return lambda run: run.chosen.metrics.get(metric)
 
 
-def labels_alone(metric: str) -> Figure:
-    """Return a function that reads a metric at lambda 0; it gives None for a run without it."""
-    return lambda run: None if run.labels_alone is None else run.labels_alone.metrics[metric]
+def labels_alone(run: Run) -> float | None:
+    """Read P@1 at lambda 0."""
+    return run.alone("P@1")
 
 
 COLUMNS: Mapping[str, Figure] = {
-    "P@1, labels alone": labels_alone("P@1"),
+    "P@1, labels alone": labels_alone,
     **{metric: with_memory(metric) for metric in RUN_METRICS},
 }
 

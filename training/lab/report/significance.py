@@ -42,14 +42,9 @@ def p_value(p: float | None) -> str:
     return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
 
 
-def best(runs: Sequence[Run]) -> Run:
-    """Return the run with the highest P@1 at its chosen settings; of equal ones, the first."""
-    return max(runs, key=lambda run: run.chosen.metrics["P@1"])
-
-
 def comparisons(runs: Sequence[Run]) -> Table:
-    """Test the best run against each other run; `read_runs` checked that their rows are equal."""
-    leader, rows = best(runs), []
+    """Test the best run by P@1 against each other run; `read_runs` checked that rows are equal."""
+    leader, rows = max(runs, key=lambda run: run.chosen.metrics["P@1"]), []
     for other in runs:
         if other is not leader:
             cells = []

@@ -67,7 +67,7 @@ def run_table(runs: Sequence[Run]) -> Table:
             [
                 run.name,
                 run.results.system,
-                "" if run.labels_alone is None else percent(run.labels_alone.metrics["P@1"]),
+                percent(run.alone("P@1")),
                 *map(_number, (run.chosen.memorization, run.chosen.depth, run.chosen.tau)),
                 *cells,
                 _shown(run.results.training_seconds, duration),
@@ -144,9 +144,9 @@ def devices(runs: Sequence[Run]) -> str:
     return "; ".join(f"{device}: {', '.join(trained)}" for device, trained in names.items())
 
 
-def percent(value: float) -> str:
-    """Format a figure with two decimals, as in all tables."""
-    return f"{value:.2f}"
+def percent(value: Value) -> str:
+    """Format a figure with two decimals, as in all tables; None is an empty cell."""
+    return "" if value is None else f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:

@@ -1,23 +1,28 @@
-"""Tables of (query, keyword) rows become data sets: pairs, weights, and the split."""
+"""Tables of (query, keyword) rows become data sets: pairs, weights, metadata, and the split."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidData, InvalidInput
+from service.core.files.lines import Rejects
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel
-from tests.support.tiny.tables import FORMATS, ROWS, relevance, table, write_table
+from tests.support.tiny.tables import FORMATS, ROWS, from_table, relevance, table, write_table
+from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
-from training.datasets.dataset import Texts
+from training.datasets.dataset import Dataset, Texts
 from training.datasets.pairs import PairOptions, TableData
-from training.datasets.train_test_split import is_test
+from training.datasets.train_test_split import is_test, refuse_overlap, split_by_time
 
 Read = Callable[..., TableData]
 
@@ -200,15 +205,16 @@ def test_spellings_of_one_text_are_one_label_and_unless_case_is_kept_one_query(r
     assert (apart.facts.folded_queries, apart.facts.folded_labels) == (0, 3)
 
 
-@pytest.mark.parametrize("keep_case", [False, True])
-def test_all_spellings_of_a_query_are_on_one_side(read: Read, keep_case: bool) -> None:
+def test_all_spellings_of_a_query_are_on_one_side(read: Read) -> None:
     """In a shop's data, 76 of 464 test queries were training queries in other case or spacing."""
     rows = [[text, "k"] for row in range(40) for text in (f"query {row}", f"QUERY  {row}")]
-    dataset = read(rows, "q k", test_fraction=0.4, keep_case=keep_case).dataset
-    train, test = (
-        {text.lower() for text in split.instances.texts} for split in (dataset.train, dataset.test)
-    )
-    assert train and test and not train & test
+    for keep_case in (False, True):
+        dataset = read(rows, "q k", test_fraction=0.4, keep_case=keep_case).dataset
+        train, test = (
+            {text.lower() for text in split.instances.texts}
+            for split in (dataset.train, dataset.test)
+        )
+        assert train and test and not train & test
 
 
 def test_ids_made_from_texts_are_those_of_the_service(read: Read, trigram_bundle: Bundle) -> None:
@@ -227,3 +233,134 @@ def test_an_empty_weight_counts_as_one_and_is_reported(
     found = read(rows, "q k w", ending, weight="w")
     assert relevance(found.dataset) == {("a", "x"): 1.0, ("b", "x"): 3.0, ("c", "x"): 1.0}
     assert found.facts.unweighted == 2
+
+
+def test_no_row_of_train_is_newer_than_a_test_query() -> None:
+    rng = np.random.default_rng(0)
+    newest = rng.integers(0, 50, 200).astype(float)
+    queries = [f"query {row}" for row in rng.permutation(200)]
+    test = split_by_time(queries, newest, fraction=0.3)
+    assert test.sum() == 60
+    assert newest[~test].max() <= newest[test].min()
+
+
+def test_equal_times_do_not_depend_on_the_order_and_few_rows_hold_none_out() -> None:
+    assert not split_by_time(["a", "b"], np.array([1.0, 2.0]), fraction=0.01).any()
+    queries = [f"query {row}" for row in range(9)]
+    forward = split_by_time(queries, np.zeros(9), fraction=0.4)
+    backward = split_by_time(queries[::-1], np.zeros(9), fraction=0.4)
+    assert forward.tolist() == backward.tolist()[::-1]
+
+
+def test_overlap_names_both_rows(tmp_path: Path) -> None:
+    dataset = tiny_dataset()
+    texts = list(dataset.train.instances.texts)
+    texts[6] = dataset.test.instances.texts[2]
+    train = replace(
+        dataset.train, instances=Texts(uids=dataset.train.instances.uids, texts=tuple(texts))
+    )
+    folder = tmp_path / "data"
+    lf_xmc.write(replace(dataset, train=train), folder)
+    with pytest.raises(InvalidData) as raised:
+        refuse_overlap(lf_xmc.read(folder), folder)
+    assert f"{folder / 'trn.json.gz'}:7: title: " in str(raised.value)
+    assert "is also test row 3" in str(raised.value)
+    refuse_overlap(dataset, folder)
+
+
+HEADER = ["q", "k", "tags", "kind"]
+TAGGED = [
+    ["red shoes", "shoes", "shop|  red   things ", "footwear"],
+    ["boots", "winter boots", "", "footwear|winter"],
+    ["red shoes", "boots", "sale|shop", ""],
+    ["hat", "cap", " | |", ""],
+]
+COLUMNS: dict[str, Any] = {"query": "q", "label": "k", "test_fraction": 0}
+BOTH: dict[str, Any] = {**COLUMNS, "metadata": ("tags",), "label_metadata": ("kind",)}
+
+
+def items(texts: Texts, metadata_of: csr_matrix | None, dataset: Dataset) -> dict[str, list[str]]:
+    """Map each text to its items."""
+    assert metadata_of is not None and dataset.metadata is not None
+    names = dataset.metadata.texts
+    return {
+        text: [names[column] for column in metadata_of[row].indices.tolist()]
+        for row, text in enumerate(texts.texts)
+    }
+
+
+def of_queries(dataset: Dataset) -> dict[str, list[str]]:
+    return items(dataset.train.instances, dataset.train.metadata_of, dataset)
+
+
+def of_labels(dataset: Dataset) -> dict[str, list[str]]:
+    return items(dataset.labels, dataset.label_metadata, dataset)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_text_has_the_items_of_all_its_rows(tmp_path: Path, ending: str) -> None:
+    dataset = from_table(write_table(tmp_path, ending, TAGGED, HEADER), **BOTH)
+    assert dataset.metadata is not None
+    assert dataset.metadata.texts == ("shop", "red things", "footwear", "winter", "sale")
+    assert of_queries(dataset) == {
+        "red shoes": ["shop", "red things", "sale"],
+        "boots": [],
+        "hat": [],
+    }
+    assert of_labels(dataset) == {
+        "shoes": ["footwear"],
+        "winter boots": ["footwear", "winter"],
+        "boots": [],
+        "cap": [],
+    }
+    lf_xmc.write(dataset, tmp_path / "written")
+    read = lf_xmc.read(tmp_path / "written")
+    assert (of_queries(read), of_labels(read)) == (of_queries(dataset), of_labels(dataset))
+
+
+def test_one_side_alone_and_several_columns(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", TAGGED, HEADER)
+    dataset = from_table(path, **COLUMNS, metadata=("tags", "kind"))
+    assert of_queries(dataset)["red shoes"] == ["shop", "red things", "footwear", "sale"]
+    assert of_labels(dataset) == {"shoes": [], "winter boots": [], "boots": [], "cap": []}
+    assert from_table(path, **COLUMNS).metadata is None
+
+
+def test_the_items_follow_their_query_into_its_split(tmp_path: Path) -> None:
+    rows = [[f"query {row}", "label", f"item {row}", ""] for row in range(40)]
+    path = write_table(tmp_path, "csv", rows, HEADER)
+    dataset = from_table(path, **{**BOTH, "test_fraction": 0.5})
+    for split in (dataset.train, dataset.test):
+        found = items(split.instances, split.metadata_of, dataset)
+        assert found == {text: [text.replace("query", "item")] for text in split.instances.texts}
+
+
+def test_another_delimiter_and_lists(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", [["a", "b", "x|y, z", ""]], HEADER)
+    dataset = from_table(path, **COLUMNS, metadata=("tags",), metadata_delimiter=", ")
+    assert of_queries(dataset) == {"a": ["x|y", "z"]}
+    listed = [["a", "b", ["x", "y|z", "", 7], None]]
+    dataset = from_table(write_table(tmp_path, "jsonl", listed, HEADER), **BOTH)
+    assert of_queries(dataset) == {"a": ["x", "y|z", "7"]}
+    with pytest.raises(InvalidInput, match="one character or more"):
+        from_table(path, **COLUMNS, metadata=("tags",), metadata_delimiter="")
+
+
+def test_a_bad_cell_is_a_bad_row_and_links_nothing(tmp_path: Path) -> None:
+    rejects = Rejects()
+    rows = [["a", "b", [{"x": 1}], None], ["c", "d", True, None], ["e", "f", "fine", None]]
+    path = write_table(tmp_path, "jsonl", rows, HEADER)
+    read = table(path, **BOTH, on_bad=rejects)
+    assert [str(row) for row in rejects.rows] == [
+        "1: tags: must be a text, not dict",
+        "2: tags: must be a text, not bool",
+    ]
+    assert of_queries(read.dataset) == {"e": ["fine"]}
+
+
+def test_columns_without_any_item_are_an_error(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", [["a", "b", "", ""], ["c", "d", "|", ""]], HEADER)
+    with pytest.raises(InvalidData, match="has no metadata in any row of tags, kind"):
+        from_table(path, **BOTH)
+    with pytest.raises(InvalidData, match=":1: colour: there is no such column"):
+        from_table(path, **COLUMNS, metadata=("colour",))

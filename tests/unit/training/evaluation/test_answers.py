@@ -1,9 +1,10 @@
-"""A memory's first answers without filtered pairs, their comparison, and their file."""
+"""A memory's first answers without filtered pairs, their comparison, and examples of them."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from scipy.sparse import csr_matrix
 
@@ -13,7 +14,6 @@ from training.checkpoints.choices import UNCHOSEN
 from training.datasets.dataset import Dataset
 from training.evaluation import answers as module
 from training.evaluation.answers import (
-    FILE,
     TOP,
     Answers,
     best_answers,
@@ -22,6 +22,7 @@ from training.evaluation.answers import (
     verdicts,
     write_untrained,
 )
+from training.evaluation.examples import FILE, examples_of, read_examples, write_examples
 from training.evaluation.prediction import OfflineMemory, retrieve
 
 CHOICES = replace(UNCHOSEN, memorization=0.0, depth=8)
@@ -42,12 +43,9 @@ def test_more_right_answers_win_and_of_as_many_those_that_stand_higher() -> None
 def labels_alone(dataset: Dataset) -> OfflineMemory:
     """Return a memory in which the key of label l is the l-th unit vector."""
     labels = len(dataset.labels)
-    return OfflineMemory(
-        keys=np.concatenate([np.zeros((len(dataset.train), labels)), np.eye(labels)]).astype(
-            np.float16
-        ),
-        labels_of=dataset.train.labels_of,
-        label_ids=dataset.labels.uids,
+    nothing, train = np.zeros((len(dataset.train), labels)), dataset.train
+    return OfflineMemory.of(
+        nothing, np.eye(labels), labels_of=train.labels_of, texts=dataset.labels
     )
 
 
@@ -109,7 +107,93 @@ def test_answers_come_back_for_the_same_data_only(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     dataset = tiny_dataset()
     write_untrained(answered(dataset), dataset, tmp_path)
-    path = tmp_path / FILE
+    path = tmp_path / module.FILE
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InvalidData, match=r"untrained\.safetensors: is damaged; remove it"):
         read_untrained(tmp_path, dataset)
+
+
+ROWS = np.array([7, 2, 11])
+
+
+def answers(labels: list[list[int]], encoder: str = "ours") -> Answers:
+    return Answers(
+        encoder=encoder,
+        choices=UNCHOSEN,
+        rows=ROWS,
+        labels=np.array(labels, np.int32),
+        scores=np.tile(np.linspace(0.5, 0.1, 5, dtype=np.float32), (3, 1)),
+    )
+
+
+def two_right(row: int) -> list[int]:
+    return np.flatnonzero(tiny_dataset().test.labels_of.toarray()[row]).tolist()
+
+
+def wrong(row: int) -> list[int]:
+    return [label for label in range(16) if label not in two_right(row)]
+
+
+def both() -> tuple[Answers, Answers]:
+    """In rows 7, 2 and 11, ours has two, no and one right answer; the other memory has one each."""
+    ours = [two_right(7) + wrong(7)[:3], wrong(2)[:5], [two_right(11)[0], *wrong(11)[:4]]]
+    other = [[two_right(row)[0], *wrong(row)[:4]] for row in ROWS.tolist()]
+    return answers(ours), answers(other, "base")
+
+
+def test_texts_verdicts_and_counts() -> None:
+    dataset = tiny_dataset()
+    examples = examples_of(*both(), dataset, seed=4)
+    assert [query.verdict for query in examples.queries] == ["won", "lost", "same"]
+    first = examples.queries[0]
+    assert first.query == dataset.test.instances.texts[7]
+    assert sorted(first.expected) == sorted(first.query.split())
+    assert [answer.right for answer in first.answers] == [True, True, False, False, False]
+    assert [answer.text for answer in first.answers[:2]] == list(first.expected)
+    assert first.untrained is not None and [a.right for a in first.untrained][:2] == [True, False]
+    against = examples.against
+    assert against is not None
+    assert (against.encoder, against.won, against.lost, against.same) == ("base", 1, 1, 1)
+    assert against.rows == 3
+
+
+def test_without_the_untrained_memory_nothing_is_judged() -> None:
+    examples = examples_of(both()[0], None, tiny_dataset(), seed=0)
+    assert examples.against is None
+    assert {(query.verdict, query.untrained) for query in examples.queries} == {(None, None)}
+
+
+def test_places_without_an_answer_are_left_out() -> None:
+    few = answers([[0, -1, -1, -1, -1]] * 3)
+    examples = examples_of(few, None, tiny_dataset(), seed=0)
+    assert [len(query.answers) for query in examples.queries] == [1, 1, 1]
+
+
+def test_they_come_back_as_they_were_written(tmp_path: Path) -> None:
+    assert read_examples(tmp_path) is None
+    examples = examples_of(*both(), tiny_dataset(), seed=4)
+    write_examples(examples, tmp_path)
+    assert read_examples(tmp_path) == examples
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("queries", 1, "verdict"), None, "examples.json: is not what `score` writes"),
+        (("queries", 0, "verdict"), "drawn", "queries.0.verdict: is not what `score` writes"),
+        (("against", "lost"), -1, "examples.json: against.lost: is not what `score` writes"),
+        (("format",), "else", "examples.json: format: must be 'keymatch-examples'"),
+    ],
+)
+def test_damage_is_named(
+    place: tuple[str | int, ...], value: object, message: str, tmp_path: Path
+) -> None:
+    write_examples(examples_of(*both(), tiny_dataset(), seed=0), tmp_path)
+    document = part = orjson.loads((tmp_path / FILE).read_bytes())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / FILE).write_bytes(orjson.dumps(document))
+    with pytest.raises(InvalidData) as raised:
+        read_examples(tmp_path)
+    assert message in str(raised.value)

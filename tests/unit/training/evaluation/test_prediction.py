@@ -13,7 +13,7 @@ from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import LABELS, Catalogue, make_bundle
 from tests.support.tiny.encoder import TrigramEncoder
 from training.datasets.pair_weights import vote_weights
-from training.evaluation.prediction import OfflineMemory, predict, predict_separately, retrieve
+from training.evaluation.prediction import OfflineMemory, predict, retrieve
 
 QUERIES = ["running shoes", "tent lamp", "drinks", "boots for the trail", "x"]
 
@@ -66,17 +66,11 @@ def test_two_searches_are_mixed_convexly() -> None:
     first, second = np.exp([3.0, 0.0]) / np.exp([3.0, 0.0]).sum()
     assert 0.5 * near + 0.5 * first > 0.5 * far + 0.5 * second
 
-    ranked = predict_separately(
-        KEYS,
-        found.instances,
-        found.labels,
-        tau=0.2,
-        memorization=0.5,
-        top_k=3,
-        order=KEYS.label_order,
-    )
-
+    how = {"tau": 0.2, "memorization": 0.5, "top_k": 3, "order": KEYS.label_order}
+    ranked = predict(KEYS, found.instances, found.labels, **how)
     assert ranked.labels.tolist() == [[0, 1, -1]]
+    # Keys are fp16, so the similarities are rounded.
+    assert ranked.scores[0, 0] == pytest.approx(0.5 * near + 0.5 * first, abs=1e-3)
 
 
 def test_equal_scores_stand_in_order_of_id() -> None:
@@ -86,7 +80,5 @@ def test_equal_scores_stand_in_order_of_id() -> None:
         label_ids=("z", "a"),
     )
     found = retrieve(keys, QUERY, depth=1)
-
     ranked = predict(keys, found.both, tau=0.1, memorization=0.5, top_k=2, order=keys.label_order)
-
     assert ranked.labels.tolist() == [[1, 0]]

@@ -1,7 +1,6 @@
 """Result files: written, read, and refused if damaged."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 from service.core.errors import InvalidData
 from tests.support.tiny.training import tiny_dataset
 from training.evaluation import results
-from training.evaluation.metrics import labels_to_rank
 from training.evaluation.results import Check, Results, measured
+from training.evaluation.seeds import folder_of_seed, folders_by_seed
 
 
 @pytest.fixture
@@ -56,14 +55,7 @@ JSON, ROWS = results.FILE, results.ROWS
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        (JSON, None, "results.json: cannot be read"),
-        (JSON, lambda _: b"{", "results.json: not valid JSON"),
         (JSON, lambda _: b'{"format": "else"}', "results.json: format: must be 'keymatch-results'"),
-        (
-            JSON,
-            lambda _: b'{"format": "keymatch-results", "version": 9}',
-            "results.json: version: must be 1",
-        ),
         (
             JSON,
             lambda content: orjson.dumps({**orjson.loads(content), "more": 1}),
@@ -87,11 +79,14 @@ def test_damage_is_named(
     assert message in str(raised.value)
 
 
-def test_room_is_left_for_what_is_filtered() -> None:
-    dataset = tiny_dataset()
-    filtered = dataset.test.filtered.tolil()
-    filtered[2, :5] = True
-    changed = replace(dataset, test=replace(dataset.test, filtered=filtered.tocsr()))
-
-    assert labels_to_rank(dataset.test.filtered) == 100
-    assert labels_to_rank(changed.test.filtered) == 105
+def test_seeds_lie_in_the_folder_of_the_first(tmp_path: Path) -> None:
+    seeds = (0, 2, 10)
+    for seed in seeds:
+        folder = folder_of_seed(tmp_path, seed)
+        folder.mkdir(exist_ok=True)
+        (folder / results.FILE).touch()
+    (tmp_path / "seed-3").mkdir()  # training has not finished
+    (tmp_path / "seed-none").mkdir()
+    (tmp_path / "seed-none" / results.FILE).touch()
+    assert folders_by_seed(tmp_path) == {seed: folder_of_seed(tmp_path, seed) for seed in seeds}
+    assert list(folders_by_seed(tmp_path)) == [0, 2, 10]

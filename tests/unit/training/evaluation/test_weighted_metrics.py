@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from service.core.errors import InvalidInput
 from training.evaluation import metrics
 from training.evaluation import weighted_metrics as weighted
 
@@ -84,8 +83,3 @@ def test_weights_differ_only_within_a_row() -> None:
     assert weighted.weights_differ(WEIGHTS)
     assert not weighted.weights_differ(csr_matrix(np.array([[2.0, 2.0], [3.0, 0.0], [0.0, 0.0]])))
     assert not weighted.weights_differ(csr_matrix((2, 3)))
-
-
-def test_a_label_that_is_ranked_twice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="ranks a label twice"):
-        weighted.weighted_outcome(np.array([[1, 1, 0]]), WEIGHTS[:1])

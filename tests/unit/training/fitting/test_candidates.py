@@ -40,6 +40,7 @@ FACTS = DataFacts(
     held_out=2_000,
 )
 GOOD = np.where(np.arange(100) < 30, 1.0, HALF)
+BETTER = np.where(np.arange(100) < 60, 1.0, HALF)
 
 
 def situation(*trials: Trial, facts: DataFacts = FACTS, free: int = 24 << 30) -> Situation:
@@ -62,8 +63,7 @@ def loaded(candidate: Candidate | None) -> Recipe:
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_is_a_recipe(name: str) -> None:
-    better = np.where(np.arange(100) < 60, 1.0, HALF)
-    candidate = CANDIDATES[name](situation(trial(QUICK, better), trial(WHOLE, GOOD)))
+    candidate = CANDIDATES[name](situation(trial(QUICK, BETTER), trial(WHOLE, GOOD)))
     recipe = recipes.load(candidate.recipe, candidate.settings)
     assert recipe.encoder.name == "some/encoder"
     assert (recipe.encoder.query_tokens, recipe.encoder.label_tokens) == (64, 40)
@@ -105,16 +105,15 @@ def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
 
 
 def test_mined_labels_are_kept_where_they_help() -> None:
-    better = np.where(np.arange(100) < 60, 1.0, HALF)
     for without, rows, mined, recipe in (
-        (GOOD, better, 6, QUICK_ANCE),
+        (GOOD, BETTER, 6, QUICK_ANCE),
         (GOOD, GOOD, 6, QUICK),
-        (better, GOOD, 0, QUICK),
+        (BETTER, GOOD, 0, QUICK),
     ):
         here = situation(trial(QUICK, without), trial(QUICK_ANCE, rows))
         assert loaded(CANDIDATES[QUICK_UNIDEC](here)).batch.hard_negatives == mined
         assert CANDIDATES[LONGER](here).recipe == recipe
-        unidec = replace(here, trials=(*here.trials, trial(QUICK_UNIDEC, better)))
+        unidec = replace(here, trials=(*here.trials, trial(QUICK_UNIDEC, BETTER)))
         above_both = without is GOOD and rows is GOOD
         assert unidec.classifiers_help is above_both
     few = replace(FACTS, labels=1_500)
@@ -122,14 +121,13 @@ def test_mined_labels_are_kept_where_they_help() -> None:
 
 
 def test_the_best_beside_the_frozen_encoder_gets_more_time_where_it_leads() -> None:
-    better = np.where(np.arange(100) < 60, 1.0, HALF)
-    leads = [trial(QUICK, GOOD), trial(QUICK_ANCE, better), trial(WHOLE, GOOD)]
+    leads = [trial(QUICK, GOOD), trial(QUICK_ANCE, BETTER), trial(WHOLE, GOOD)]
     candidate = CANDIDATES[QUICK_LONGER](situation(*leads))
     recipe = loaded(candidate)
     assert (candidate.name, candidate.recipe) == (QUICK_LONGER, QUICK_ANCE)
     assert recipe.encoder.frozen and recipe.batch.hard_negatives == 6
     assert CANDIDATES[LONGER](situation(*leads)).recipe == RAE, "and the whole encoder the rest"
-    trails = [trial(QUICK, GOOD), trial(WHOLE, better)]
+    trails = [trial(QUICK, GOOD), trial(WHOLE, BETTER)]
     assert CANDIDATES[QUICK_LONGER](situation(*trails)) is None
     assert CANDIDATES[QUICK_LONGER](situation(trial(QUICK, GOOD))) is None, "`longer` does it"
 
@@ -152,16 +150,14 @@ def test_the_last_rate_follows_from_the_trials(
 
 
 def test_the_better_loss_gets_the_rest_of_the_time() -> None:
-    better = np.where(np.arange(100) < 60, 1.0, HALF)
-    for rae, supcon, expected in ((GOOD, better, SUPCON), (better, GOOD, RAE)):
+    for rae, supcon, expected in ((GOOD, BETTER, SUPCON), (BETTER, GOOD, RAE)):
         candidate = CANDIDATES[LONGER](situation(trial(WHOLE, rae), trial(SUPCON, supcon)))
         assert candidate.recipe == expected
     assert CANDIDATES[LONGER](situation()) is None
 
 
 def test_unidec_gets_the_time_where_its_classifiers_help() -> None:
-    better = np.where(np.arange(100) < 60, 1.0, HALF)
-    tried = [trial(QUICK, GOOD), trial(QUICK_UNIDEC, better), trial(WHOLE, GOOD)]
+    tried = [trial(QUICK, GOOD), trial(QUICK_UNIDEC, BETTER), trial(WHOLE, GOOD)]
     assert CANDIDATES[SUPCON](situation(*tried)) is None
     candidate = CANDIDATES[LONGER](situation(*tried))
     recipe = recipes.load(candidate.recipe, candidate.settings)

@@ -32,44 +32,33 @@ def group(names: tuple[str, ...], path: str, *texts: str) -> dict[str, str]:
     return {name.format(path): text for name, text in zip(names, texts, strict=False)}
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "free"),
-    [
-        pytest.param(TWO.format("/"), group(V2, "", "9000\n", "2000\n"), 7_000, id="v2"),
-        pytest.param(TWO.format("/"), group(V2, "", "max\n", "2000\n"), MACHINE, id="v2, no limit"),
-        pytest.param(TWO.format("/"), group(V2, "", "9000", "9500"), 0, id="too much used"),
-        pytest.param(
-            TWO.format("/"),
-            group(V2, "", "9000", "8000", "anon 5\ninactive_file 3000\nslab 1\n"),
-            4_000,
-            id="file cache is given back",
-        ),
-        pytest.param(
-            TWO.format("/pod/box"),
-            group(V2, "/pod/box", "max", "10")
-            | group(V2, "/pod", "5000", "1000")
-            | group(V2, "", "9000", "1000"),
-            4_000,
-            id="a group above has the limit",
-        ),
-        pytest.param(ONE.format("/box"), group(V1, "/box", "6000", "1000"), 5_000, id="v1"),
-        pytest.param(
-            ONE.format("/box"),
-            group(V1, "/box", "6000", "1000", "inactive_file 1\ntotal_inactive_file 500\n"),
-            5_500,
-            id="v1 file cache",
-        ),
-        pytest.param(
-            ONE.format("/"), group(V1, "", "9223372036854771712", "1"), MACHINE, id="v1, no limit"
-        ),
-        pytest.param(TWO.format("/"), group(V2, "", "much", "2000"), MACHINE, id="not a number"),
-        pytest.param(None, {}, MACHINE, id="no files"),
-    ],
-)
+CASES = {
+    "v2": (TWO.format("/"), group(V2, "", "9000\n", "2000\n"), 7_000),
+    "too much used": (TWO.format("/"), group(V2, "", "9000", "9500"), 0),
+    "file cache is given back": (
+        TWO.format("/"),
+        group(V2, "", "9000", "8000", "anon 5\ninactive_file 3000\nslab 1\n"),
+        4_000,
+    ),
+    "a group above has the limit": (
+        TWO.format("/pod/box"),
+        group(V2, "/pod/box", "max", "10") | group(V2, "/pod", "5000", "1000"),
+        4_000,
+    ),
+    "v1 file cache": (
+        ONE.format("/box"),
+        group(V1, "/box", "6000", "1000", "inactive_file 1\ntotal_inactive_file 500\n"),
+        5_500,
+    ),
+    "not a number": (TWO.format("/"), group(V2, "", "much", "2000"), MACHINE),
+}
+
+
+@pytest.mark.parametrize(("groups", "files", "free"), CASES.values(), ids=CASES)
 def test_the_smaller_of_machine_and_group(
-    groups: str | None, files: dict[str, str], free: int, tmp_path: Path
+    groups: str, files: dict[str, str], free: int, tmp_path: Path
 ) -> None:
-    for name, text in (files if groups is None else {"proc/self/cgroup": groups, **files}).items():
+    for name, text in {"proc/self/cgroup": groups, **files}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -88,19 +88,6 @@ def test_no_split_is_measured_on_rows_that_the_parent_has_trained_on(
     assert facts["fit"][0]["name"] == "parent"
 
 
-def test_a_copied_checkpoint_and_its_grandchildren_know_it_too(
-    folder: Path, tmp_path: Path, measured: list[set[int]]
-) -> None:
-    shutil.copytree(folder / "parent/best", tmp_path / "copy")
-    assert fit(folder, tmp_path / "copy", tmp_path / "child") == 0
-    shutil.rmtree(tmp_path / "copy")
-    unseen = held_out(tmp_path / "child", folder / "data")
-    assert unseen <= held_out(folder / "parent", folder / "data")
-    measured.clear()
-    assert fit(folder, tmp_path / "child", tmp_path / "grandchild", "--seed", "7") == 0
-    assert all(split <= held_out(folder / "parent", folder / "data") for split in measured)
-
-
 def test_a_parent_that_has_seen_every_row_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,28 +157,27 @@ def test_without_time_the_parents_reranker_stays_with_its_checkpoint(
     assert open_bundle(tmp_path / "bundle").reranker is not None
 
 
+@pytest.mark.parametrize(
+    ("in_time", "why"),
+    [(False, "none was learned: keymatch lab rerank"), (True, "trees gain nothing")],
+)
 def test_a_lost_reranker_is_reported_in_the_last_line(
+    in_time: bool,
+    why: str,
     folder: Path,
     reranked: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("training.fitting.reranker.learn", late)
-    monkeypatch.setattr("training.fitting.fit.best_of", lambda trials: trials[-1])
     out = tmp_path / "run"
+    if not in_time:
+        monkeypatch.setattr("training.fitting.reranker.learn", late)
+        monkeypatch.setattr("training.fitting.fit.best_of", lambda trials: trials[-1])
     assert fit(folder, reranked, out) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "; without the parent's reranker (none was learned: keymatch lab rerank" in last
+    assert f"; without the parent's reranker ({why}" in last
     assert not reranker_folder.is_reranker(out / "best")
-
-
-def test_a_reranker_that_gains_nothing_any_more_is_reported(
-    folder: Path, reranked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit(folder, reranked, tmp_path / "run") == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert "; without the parent's reranker (trees gain nothing" in last
 
 
 def test_parts_that_a_trained_checkpoint_cannot_keep_are_reported(

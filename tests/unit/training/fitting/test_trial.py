@@ -1,24 +1,36 @@
-"""Trials are compared row by row; a later one must gain more than the comparison's error."""
+"""Trials are compared row by row; a later one must gain more than the comparison's error.
 
+Scales of the vote weights are trials, too.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from service.command_line import open_console
 from training.checkpoints.choices import UNCHOSEN
+from training.evaluation.prediction import OfflineMemory, retrieve
 from training.fitting.trial import (
     Measured,
     Trial,
     as_facts,
     best_of,
+    best_relevance,
+    chosen_with,
     gain,
     joined,
+    measure,
     reason,
     reasons,
     table_of,
     verdict,
+    weight_lines,
+    weight_trials,
 )
+from training.selection.validation import HeldOutRetrieval
 
 
 def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
@@ -36,6 +48,7 @@ def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
 
 
 HALF = np.tile([0.0, 1.0], 50)
+UNTRAINED, GOOD = trial("untrained", HALF), trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
 
 
 def test_a_gain_is_paired() -> None:
@@ -45,22 +58,17 @@ def test_a_gain_is_paired() -> None:
     differences = 100 * (better - HALF)
     assert measured.error == pytest.approx(differences.std(ddof=1) / 10)
     assert measured.counts
-
-
-def test_the_same_mean_on_other_rows_is_no_gain() -> None:
-    assert not gain(trial("b", 1.0 - HALF), trial("a", HALF)).counts
+    assert not gain(trial("b", 1.0 - HALF), trial("a", HALF)).counts, "the same mean on other rows"
 
 
 def test_the_best_is_kept_and_noise_is_not() -> None:
-    untrained = trial("untrained", HALF)
     noise = trial("noise", np.random.default_rng(0).permutation(HALF))
-    good = trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
-    assert best_of([untrained, noise]) is untrained
-    assert best_of([untrained, noise, good]) is good
-    assert best_of([untrained, good, noise]) is good
-    assert verdict([untrained, noise], untrained).startswith("untrained is kept: no training")
-    assert verdict([untrained, good], good).startswith("good is kept: it gains 10.0 ± ")
-    facts = as_facts([untrained, noise, good], kept=good)
+    assert best_of([UNTRAINED, noise]) is UNTRAINED
+    assert best_of([UNTRAINED, noise, GOOD]) is GOOD
+    assert best_of([UNTRAINED, GOOD, noise]) is GOOD
+    assert verdict([UNTRAINED, noise], UNTRAINED).startswith("untrained is kept: no training")
+    assert verdict([UNTRAINED, GOOD], GOOD).startswith("good is kept: it gains 10.0 ± ")
+    facts = as_facts([UNTRAINED, noise, GOOD], kept=GOOD)
     assert [entry["gain"] for entry in facts] == [0.0, pytest.approx(0.0), pytest.approx(10.0)]
     whys = ["good is better", "gains less than its error", "kept"]
     assert [entry["why"] for entry in facts] == whys
@@ -70,31 +78,22 @@ def test_the_table_has_a_line_per_trial_and_the_reasons_below(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    untrained = trial("untrained", HALF)
-    good = trial("quick-longer", np.where(np.arange(100) < 20, 1.0, HALF))
-    open_console().print(table_of([untrained, good], kept=good))
+    tried = [UNTRAINED, replace(GOOD, name="quick-longer")]
+    open_console().print(table_of(tried, kept=tried[1]))
     title, header, line, first, second = capsys.readouterr().out.splitlines()
     assert first.split()[0] == "untrained" and second.split()[0] == "quick-longer"
     assert max(map(len, (title, header, line, first, second))) <= 80
-    assert [said.rpartition("; ")[2] for said in reasons([untrained, good], kept=good)] == [
-        "quick-longer is better",
-        "kept",
-    ]
+    said = [reason.rpartition("; ")[2] for reason in reasons(tried, kept=tried[1])]
+    assert said == ["quick-longer is better", "kept"]
 
 
-def test_a_better_mean_with_a_worse_first_label_is_not_kept() -> None:
-    untrained = trial("untrained", HALF)
+def test_a_later_trial_must_gain_over_the_one_that_is_kept_without_losing_p1() -> None:
     deep = trial("deep", np.where(np.arange(100) < 60, 1.0, HALF), first=49.0)
-    assert best_of([untrained, deep]) is untrained
-    assert reason(deep, [untrained, deep], untrained) == "P@1 is below untrained's"
-
-
-def test_a_later_trial_must_gain_over_the_one_that_is_kept() -> None:
-    untrained = trial("untrained", HALF)
-    good = trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
+    assert best_of([UNTRAINED, deep]) is UNTRAINED
+    assert reason(deep, [UNTRAINED, deep], UNTRAINED) == "P@1 is below untrained's"
     again = trial("again", np.where(np.arange(100) < 21, 1.0, HALF))
-    assert best_of([untrained, good, again]) is good
-    assert reason(again, [untrained, good, again], good) == "over good within its error"
+    assert best_of([UNTRAINED, GOOD, again]) is GOOD
+    assert reason(again, [UNTRAINED, GOOD, again], GOOD) == "over good within its error"
 
 
 def test_a_row_that_two_splits_hold_out_counts_once() -> None:
@@ -108,3 +107,60 @@ def test_a_row_that_two_splits_hold_out_counts_once() -> None:
     trial = joined([first, second], name="a", summary="", folder=Path("a"), seconds=1.0)
     assert trial.rows[:, 0].tolist() == [1.0, 0.0, 1.0, 0.5]  # of the rows 4, 7, 8 and 9
     assert trial.metrics == {"P@1": 49.5}
+
+
+CHOICES = replace(UNCHOSEN, memorization=1.0, depth=2)
+QUERIES = 12
+
+
+def held_out(*, weight: float) -> HeldOutRetrieval:
+    """Return two equally near instances; both vote for the right label 0, one also for label 1."""
+    memory = OfflineMemory(
+        keys=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float16),
+        labels_of=csr_matrix(np.array([[1.0, weight], [1.0, 0.0]], np.float32)),
+        label_ids=("right", "wrong"),
+    )
+    queries = np.tile(np.array([[1.0, 0.0]], np.float32), (QUERIES, 1))
+    return HeldOutRetrieval(
+        rows_of_training=np.arange(2, 2 + QUERIES),
+        memory=memory,
+        retrieved=retrieve(memory, queries, depth=2),
+        positives=csr_matrix(np.tile([1.0, 0.0], (QUERIES, 1))),
+        filtered=csr_matrix((QUERIES, 2), dtype=bool),
+        inverse_propensities=np.ones(2),
+    )
+
+
+def lines(weight: float) -> list[str]:
+    split = held_out(weight=weight)
+    return list(weight_lines(weight_trials([split], [measure(split, CHOICES)])))
+
+
+def test_misleading_weights_are_told() -> None:
+    """Binary votes are 1 + 1 for label 0 and 1 for label 1; weighted ones are 0.02 + 1 and 1.98."""
+    compared, advice = lines(weight=100.0)
+    assert compared.startswith("weights of the memory's votes, mean on the held-out rows: given ")
+    assert advice.startswith("binary gains ")
+    assert advice.endswith(
+        "the memory of what is kept votes with relevance binary"
+        " (`export bundle --relevance given` overrules it)"
+    )
+    assert len(lines(weight=0.5)) == 1, "they do no harm"
+    assert lines(weight=1.0) == [], "there are none"
+
+
+@pytest.mark.parametrize(("weight", "best"), [(100.0, "binary"), (0.5, "given"), (1.0, None)])
+def test_the_best_relevance(weight: float, best: str | None) -> None:
+    split = held_out(weight=weight)
+    assert best_relevance(weight_trials([split], [measure(split, CHOICES)])) == best
+
+
+def test_settings_are_chosen_for_the_votes_that_are_kept() -> None:
+    split = held_out(weight=100.0)
+    given = measure(split, CHOICES)
+    binary = chosen_with("binary", split, given)
+    assert binary.choices.relevance == "binary"
+    assert binary.metrics["P@1"] > given.metrics["P@1"]
+    kept = chosen_with("given", split, given)
+    assert kept.choices == replace(CHOICES, relevance="given")
+    assert kept.metrics == given.metrics

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from training.lab.metadata_conditions import bank, dropped, replaced, within
-
 pytest.importorskip("torch")
 
 from service.core.types import Floats, Role
 from training.lab.metadata_conditions import (
-    QueryVectors,
+    bank,
     conditions,
+    dropped,
     predicted_items,
+    query_vectors,
+    replaced,
+    within,
 )
 from training.lab.robustness import NO_ITEMS, PREDICTED, TRUE, Condition
 
@@ -81,24 +83,19 @@ def test_only_unknown_texts_are_encoded() -> None:
 
     true, plain = ("a x", "b", "c y"), ("a", "b", "c")
     known = ((true, np.ones((3, 2), np.float32)), (plain, np.zeros((3, 2), np.float32)))
-    vectors = QueryVectors(encode=encode, known=known)
-    found = vectors.of(("a x", "b", "c z"))
+    found = query_vectors(("a x", "b", "c z"), known, encode=encode)
     assert found[:, 0].tolist() == [1.0, 1.0, 7.0], "the first known text counts"
     assert encoded == ["c z"]
-    assert vectors.of(("a", "b", "c"))[:, 0].tolist() == [0.0, 1.0, 0.0]
+    again = query_vectors(("a", "b", "c"), known, encode=encode)
+    assert again[:, 0].tolist() == [0.0, 1.0, 0.0]
     assert encoded == ["c z"], "nothing new to encode"
 
 
-def test_a_changed_link_stays_a_link_of_weight_one() -> None:
-    changed = replaced(some_items(), 0.4, np.random.default_rng(0))
-    assert set(np.unique(changed.data)) == {1.0}
-    assert (replaced(some_items(), 0.0, np.random.default_rng(0)) != some_items()).nnz == 0
-
-
-@pytest.mark.parametrize(("share", "left"), [(0.0, 1.0), (1.0, 0.0)])
-def test_all_or_none_of_the_links_are_dropped(share: float, left: float) -> None:
-    kept = dropped(some_items(), share, np.random.default_rng(0))
-    assert kept.nnz == left * some_items().nnz
+def test_all_or_none_of_the_links_are_changed_and_each_has_weight_one() -> None:
+    links, rng = some_items(), np.random.default_rng(0)
+    assert [dropped(links, share, rng).nnz for share in (0.0, 1.0)] == [links.nnz, 0]
+    assert (replaced(links, 0.0, rng) != links).nnz == 0
+    assert set(np.unique(replaced(links, 0.4, rng).data)) == {1.0}
 
 
 def test_a_bank_keeps_the_links_to_its_items() -> None:

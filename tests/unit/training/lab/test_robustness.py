@@ -71,22 +71,15 @@ def test_a_runs_role(reads: Any, guided_by: str | None, role: str) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "format: must be 'keymatch-robustness'"),
-        ({"version": 2}, "version: must be 1"),
         ({"runs": []}, "runs"),
         ({"colour": "red"}, "colour is unknown"),
-        ("[]", "format"),
-        ("{", "not valid JSON"),
-        (None, "cannot be read"),
         ({}, "a draw has no nDCG@5"),
     ],
 )
-def test_other_files_are_refused(change: Any, message: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / robustness.FILE
-    if isinstance(change, str):
-        path.write_text(change)
-    elif change is not None:
-        robustness.write(some_robustness(), tmp_path)
-        whole = path.read_text() if change else path.read_text().replace("nDCG@5", "nDCG@6")
-        path.write_text(json.dumps({**json.loads(whole), **change}))
+    robustness.write(some_robustness(), tmp_path)
+    whole = path.read_text() if change else path.read_text().replace("nDCG@5", "nDCG@6")
+    path.write_text(json.dumps({**json.loads(whole), **change}))
     with pytest.raises((InvalidData, InvalidConfig), match=rf"robustness\.json: .*{message}"):
         robustness.read(path)

@@ -1,21 +1,22 @@
 """`rerank` learns trees on held-out rows and compares them with the memory; `score` uses them."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import lightgbm
 import numpy as np
 import pytest
 
-from service.core.errors import BundleAltered, BundleMissing
+from service.core.errors import BundleAltered, BundleMissing, InvalidData, InvalidInput
 from tests.support.commands import status_of
-from tests.support.tiny.training import train_tiny
+from tests.support.tiny.training import tiny_dataset, train_tiny
 from training.__main__ import app
 from training.checkpoints import reranker_folder
 from training.checkpoints.reranker_folder import is_reranker, read
+from training.datasets import lf_xmc
 from training.evaluation import results
-from training.reranking.candidates import Pairs
+from training.reranking.finished_run import open_run
 from training.reranking.learning import Lesson
 
 
@@ -139,19 +140,6 @@ def test_wrong_options_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_row_is_ranked_by_trees_that_learned_without_it() -> None:
-    rows = np.array([4, 1])
-    candidates = Pairs(queries=np.array([0, 0, 1]), labels=np.arange(3), votes=np.ones(3), count=2)
-    lesson = Lesson(
-        rows=rows,
-        described=SimpleNamespace(candidates=candidates),  # type: ignore[arg-type]
-        held_out=SimpleNamespace(),  # type: ignore[arg-type]
-    )
-    fold_of = np.array([0, 1, 2, 3, 4])
-    assert lesson.within(fold_of, 4).tolist() == [True, True, False]
-    assert lesson.within(fold_of, 1).tolist() == [False, False, True]
-
-
 def test_too_few_held_out_rows_are_refused(
     two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,3 +153,22 @@ def test_too_few_held_out_rows_are_refused(
         assert train_tiny(tmp_path, name, *settings, recipe="ngrams") == 0
         assert rerank(tmp_path / name, tmp_path / "data", tmp_path / "out") == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_is_opened_with_the_rows_that_it_holds_out(two_runs: Path) -> None:
+    run = open_run(two_runs / "rae", lf_xmc.read(two_runs / "data"))
+    assert (run.name, run.best) == ("rae", two_runs / "rae" / "best")
+    assert len(run.slices.held_out) == 8 and run.seconds > 0.0
+
+
+def test_a_run_that_has_not_finished_is_refused(two_runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match="is missing: the run has not finished"):
+        open_run(tmp_path, lf_xmc.read(two_runs / "data"))
+
+
+def test_other_data_are_refused(two_runs: Path) -> None:
+    dataset = tiny_dataset(seed=1)
+    with pytest.raises(InvalidInput, match="was trained on other texts"):
+        open_run(two_runs / "rae", dataset)
+    with pytest.raises(InvalidInput, match="was trained on 'colours'"):
+        open_run(two_runs / "rae", replace(dataset, name="shapes"))

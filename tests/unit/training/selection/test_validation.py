@@ -1,14 +1,18 @@
 """The held-out rows, and the choices that are made on them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidConfig
 from tests.support.tiny.training import tiny_dataset
 from training.checkpoints.choices import Choices
-from training.datasets.training_pairs import TrainingPairs
+from training.loop.training_data import training_pairs
+from training.recipes import recipe
 from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, choose_on
 from training.selection.validation import (
     Validation,
@@ -16,6 +20,7 @@ from training.selection.validation import (
     criterion,
     default_slices,
     gain_of_rows,
+    hidden_labels,
     hold_out,
     retrieve_held_out,
 )
@@ -24,9 +29,7 @@ from training.selection.validation import (
 @given(count=st.integers(0, 20), seed=st.integers(0, 9))
 def test_held_out_rows_leave_the_training_rows(count: int, seed: int) -> None:
     candidates = np.arange(3, 53)
-
     slices = hold_out(candidates, total=60, count=count, seed=seed)
-
     assert len(slices.held_out) == count
     assert np.isin(slices.held_out, candidates).all()
     assert sorted([*slices.kept, *slices.held_out]) == list(range(60))
@@ -58,19 +61,10 @@ def test_perfect_vectors_score_perfectly() -> None:
     dataset = tiny_dataset()
     labels = np.eye(16, dtype=np.float32)
     instances = dataset.train.labels_of.toarray() / np.sqrt(2)
-    slices = hold_out(
-        TrainingPairs(
-            labels_of=dataset.train.labels_of, filtered=dataset.train.filtered
-        ).trainable(),
-        total=48,
-        count=10,
-        seed=0,
-    )
+    slices = hold_out(np.arange(48), total=48, count=10, seed=0)
     settings = ValidationSettings(rows=10, depth=16, memorization=(0.0,))
     validation = Validation(dataset=dataset, slices=slices, settings=settings, tau=0.04)
-
     scores = validation.scores(instances.astype(np.float32), labels)
-
     assert scores[0.0]["P@1"] == 100.0
     assert scores[0.0]["R@10"] == 100.0
     assert scores[0.0]["rows"] == 10
@@ -85,13 +79,9 @@ def test_the_criterion_is_the_mean_at_the_best_lambda() -> None:
 
 
 def test_at_most_a_fifth_is_held_out_by_default() -> None:
-    dataset = tiny_dataset()
-    train = dataset.train
-    candidates = TrainingPairs(labels_of=train.labels_of, filtered=train.filtered).trainable()
-
+    train = tiny_dataset().train
     slices = default_slices(train.labels_of, train.filtered)
-
-    assert len(slices.held_out) == len(candidates) // 5
+    assert len(slices.held_out) == 48 // 5
     assert len(slices.kept) + len(slices.held_out) == len(train)
 
 
@@ -132,3 +122,39 @@ def test_the_error_is_that_of_the_mean_over_rows() -> None:
     assert gain.counts and not gain_of_rows(0.5, rows, over).counts
     assert not gain_of_rows(-1.0, over, over).counts
     assert gain_of_rows(0.1, over, over).counts
+
+
+def test_a_share_of_the_labels_that_have_clicks_is_hidden() -> None:
+    dataset = tiny_dataset()
+    hidden = hidden_labels(dataset, share=0.25, seed=0)
+    assert len(hidden) == 4
+    assert hidden.tolist() == sorted(set(hidden.tolist()))
+    assert np.array_equal(hidden, hidden_labels(dataset, share=0.25, seed=0))
+    assert not np.array_equal(hidden, hidden_labels(dataset, share=0.25, seed=1))
+    assert len(hidden_labels(dataset, share=0.0, seed=0)) == 0
+
+
+def test_their_clicks_count_for_nothing() -> None:
+    dataset, hidden = tiny_dataset(), np.array([2, 5])
+    pairs = training_pairs(dataset, hidden)
+    everything = training_pairs(dataset, np.zeros(0, np.int64))
+    assert not set(pairs.drawable.indices.tolist()) & {2, 5}
+    left = everything.drawable.nnz - pairs.drawable.nnz
+    clicks = dataset.train.labels_of[:, hidden].nnz
+    assert left == clicks > 0
+    assert pairs.filtered[:, hidden].nnz == clicks, "neither for nor against"
+    others = np.setdiff1d(np.arange(len(dataset.labels)), hidden)
+    assert pairs.filtered[:, others].nnz == 0
+    assert np.array_equal(
+        pairs.drawable[:, others].toarray(), everything.drawable[:, others].toarray()
+    )
+    filtered = csr_matrix(dataset.train.filtered.shape, dtype=bool).tolil()
+    filtered[0, 7] = True
+    train = replace(dataset.train, filtered=csr_matrix(filtered))
+    assert training_pairs(replace(dataset, train=train), np.array([2])).filtered[0, 7]
+
+
+@pytest.mark.parametrize("share", ["-0.1", "0.6"])
+def test_a_share_out_of_range_is_named(share: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"validation\.labels"):
+        recipe.load("irene-moby", [f"validation.labels={share}"])

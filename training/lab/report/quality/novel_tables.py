@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from service.core.errors import InvalidData
+from training.documents import read_json
 from training.evaluation.results import RERANKED
 from training.lab.report.tables import Table, percent
 
@@ -136,11 +135,8 @@ def _figures(document: Mapping[str, Any]) -> Figures:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(path, f"not valid JSON: {error}") from error
+def _read(path: Path) -> Any:
+    document = read_json(path)
     for field in ("split", "rows"):
         if not isinstance(document, dict) or field not in document:
             raise InvalidData(path, "is missing; `lab score-novel --json` writes it", field=field)

@@ -75,13 +75,8 @@ def quality_page(measured: Path) -> str:
     parts += ["\n".join(_dataset_section(dataset, runs)) for dataset, runs in plain.items()]
     for dataset, runs in guided.items():
         parts.append("\n".join(mogic_section(dataset, runs, noise)))
-    unidec = list(unidec_section(measured))
-    if unidec:
-        parts.append("\n".join(unidec))
-    novel = list(novel_section(measured))
-    if novel:
-        parts.append("\n".join(novel))
-    return "\n".join(parts)
+    others = (list(unidec_section(measured)), list(novel_section(measured)))
+    return "\n".join([*parts, *("\n".join(lines) for lines in others if lines)])
 
 
 def _dataset_section(dataset: str, runs: Sequence[Run]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from service.core.errors import InvalidInput
 from training.evaluation import results
@@ -65,24 +64,12 @@ def unidec_section(measured: Path) -> Iterator[str]:
 
 def differences(run: Run, base: Run) -> dict[str, str]:
     """The settings of a run that differ from those of `base`, keyed table.key."""
-    ours, theirs = (dict(listed(one.results.settings)) for one in (run, base))
+    theirs = base.settings
     return {
-        name: value
-        for name, value in ours.items()
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in run.settings.items()
         if theirs.get(name) != value and not name.startswith(IGNORED)
     }
-
-
-def listed(facts: Mapping[str, Any], *, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested settings as (table.key, value), without unset ones."""
-    for name, value in facts.items():
-        place = f"{above}.{name}" if above else name
-        if isinstance(value, Mapping):
-            yield from listed(value, above=place)
-        elif isinstance(value, list | tuple):
-            yield place, ", ".join(map(str, value))
-        elif value is not None:
-            yield place, str(value)
 
 
 def bytes_of_key(run: Run) -> int:
@@ -161,5 +148,4 @@ def _dimension(run: Run) -> str:
 
 def _figures(run: Run | None) -> list[str]:
     """The metrics of the label keys alone; empty cells without a run."""
-    alone = None if run is None else run.labels_alone
-    return ["" if alone is None else percent(alone.metrics[name]) for name in METRICS]
+    return [percent(None if run is None else run.alone(name)) for name in METRICS]

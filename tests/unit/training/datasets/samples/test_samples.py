@@ -1,12 +1,14 @@
-"""Rows of a sample become a data set; the table of samples lists all."""
+"""Rows of a sample, and how they become a data set; the table of samples lists all."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidData, InvalidInput, MissingExtra
 from training.datasets.dataset import Dataset, Split
-from training.datasets.samples import SAMPLES, build, load_sample
+from training.datasets.samples import SAMPLES, build, debian, definitions, load_sample, names
 from training.datasets.train_test_split import is_test
 
 ROWS = [(f"row {number}", [f"label {number % 3}"]) for number in range(30)]
@@ -44,16 +46,11 @@ def test_a_label_that_equals_the_text_is_filtered() -> None:
     assert [dataset.labels.texts[label] for label in split.filtered[row].indices] == ["x"]
 
 
-def test_the_order_of_the_rows_does_not_matter() -> None:
+def test_rows_are_sorted_and_split_as_by_data_pairs() -> None:
     one, other = (build(rows, name="n", source="s") for rows in (ROWS, ROWS[::-1]))
-    assert one.train.instances == other.train.instances
-    assert one.labels == other.labels
+    assert (one.train.instances, one.labels) == (other.train.instances, other.labels)
     assert (one.train.labels_of != other.train.labels_of).nnz == 0
-
-
-def test_the_split_is_that_of_data_pairs() -> None:
-    dataset = built()
-    for split, test in ((dataset.train, False), (dataset.test, True)):
+    for split, test in ((one.train, False), (one.test, True)):
         assert all(is_test(t, fraction=0.2, seed=0) == test for t in split.instances.texts)
 
 
@@ -81,3 +78,112 @@ def test_a_sample_of_a_file(tmp_path: Path) -> None:
 def test_an_unknown_name_and_a_missing_source_are_refused(name: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         load_sample(name)
+
+
+PACKAGES = """\
+Package: 0ad
+Depends: 0ad-data (>= 0.0.26), 0ad-data (<= 0.0.26-3), python3:any | python2
+Description: Real-time strategy game
+ of ancient warfare.
+ .
+ Free.
+Tag: game::strategy, role::program,
+ x11::application
+
+Package: bare
+Maintainer: none
+ continued
+"""
+
+
+def test_tags_and_at_most_fifty_dependencies_of_packages(tmp_path: Path) -> None:
+    path = tmp_path / "Packages"
+    path.write_text(PACKAGES)
+    text = "Real-time strategy game of ancient warfare. Free."
+    found = ["game::strategy", "role::program", "x11::application"]
+    assert list(debian.tags(path)) == [(text, found), ("", [])]
+    expected = [("0ad", ["0ad-data", "python3", "python2"]), ("bare", [])]
+    assert list(debian.dependencies(path)) == expected
+    path.write_text("Package: all\nDepends: " + ", ".join(f"p{n}" for n in range(60)))
+    assert list(debian.dependencies(path)) == [("all", [f"p{n}" for n in range(50)])]
+    path.write_text("Package: a\nno field\n")
+    with pytest.raises(InvalidData, match=r"Packages:2: is not 'Field: value'"):
+        list(debian.tags(path))
+
+
+LICENCE = "  1 This software is provided to you | under a licence\n"
+NOUN = (
+    "00023953 03 n 03 motivation 0 motive 0 a_need 0 001 @ 00023280 n 0000"
+    ' | what arouses to action; the reason; "we know his motives"; "the best motives"  \n'
+)
+ADJECTIVE = "00001740 00 s 01 awake(p) 0 000 | not asleep\n"
+
+
+def test_words_of_a_definition(tmp_path: Path) -> None:
+    for name, lines in zip(definitions.FILES, (NOUN, "", ADJECTIVE, ""), strict=True):
+        (tmp_path / name).write_text(LICENCE + lines)
+    assert list(definitions.rows(tmp_path)) == [
+        ("what arouses to action; the reason", ["motivation", "motive", "a need"]),
+        ("not asleep", ["awake"]),
+    ]
+    for line in ("00001740 00 s zz awake 0 | x", "a b", "1 00 s 01 awake 0 000 x"):
+        (tmp_path / "data.verb").write_text(f"{LICENCE}{line}\n")
+        with pytest.raises(InvalidData, match=r"data\.verb:2: is not a line of WordNet's data"):
+            list(definitions.rows(tmp_path))
+
+
+def package(folder: Path, **files: Any) -> Path:
+    """Write each file `folder__name` as JSON at folder/name.json."""
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def test_names_of_a_large_city(tmp_path: Path) -> None:
+    large = {"population": 600_000, "alternatenames": ["Athina"], "countrycode": "GR"}
+    small = {"population": 49_999, "alternatenames": [], "countrycode": "US"}
+    cities = {"1": {"name": "Athens", **large}, "2": {"name": "Athens", **small}}
+    countries = {"GR": {"name": "Greece"}, "US": {"name": "United States"}}
+    folder = package(tmp_path, data__cities15000=cities, data__countries=countries)
+    assert list(names.cities(folder)) == [
+        ("Athens", ["Athens, Greece"]),
+        ("Athina", ["Athens, Greece"]),
+    ]
+
+
+def test_emoji_without_skin_tones_and_incomplete_spellings(tmp_path: Path) -> None:
+    english = {
+        "🐦": {"en": ":black_bird:", "status": 2, "alias": [":raven:"]},
+        "👋🏽": {"en": ":waving_hand_medium_skin_tone:", "status": 2},
+        "☺": {"en": ":smiling_face:", "status": 4},
+    }
+    others: dict[str, Any] = {f"unicode_codes__emoji_{name}": {} for name in names.LANGUAGES}
+    others["unicode_codes__emoji_de"] = dict.fromkeys(english, ":schwarzer_vogel:")
+    folder = package(tmp_path, unicode_codes__emoji=english, **others)
+    assert list(names.emoji(folder)) == [
+        ("raven", ["black bird"]),
+        ("schwarzer vogel", ["black bird"]),
+    ]
+
+
+def test_labels_of_a_subdivision(tmp_path: Path) -> None:
+    countries = [{"alpha_2": "GB", "name": "United Kingdom of ...", "common_name": "Britain"}]
+    parts = [
+        {"code": "GB-WLS", "name": "Wales", "type": "Country"},
+        {"code": "GB-CRF", "name": "Cardiff", "type": "Unitary authority", "parent": "WLS"},
+        {"code": "GB-SWA", "name": "Swansea", "type": "Unitary authority", "parent": "GB-WLS"},
+    ]
+    files = {"iso3166-1": {"3166-1": countries}, "iso3166-2": {"3166-2": parts}}
+    folder = package(tmp_path, **{f"databases__{name}": file for name, file in files.items()})
+    assert list(names.subdivisions(folder)) == [
+        ("Wales", ["Britain", "Country"]),
+        ("Cardiff", ["Britain", "Unitary authority", "Wales"]),
+        ("Swansea", ["Britain", "Unitary authority", "Wales"]),
+    ]
+
+
+def test_a_missing_package_names_the_extra() -> None:
+    with pytest.raises(MissingExtra, match=r"no_such_package is not installed.*\[samples\]"):
+        names.read_json("no_such_package", "a.json", None)

@@ -11,7 +11,7 @@ import pytest
 
 from service.core.errors import InvalidData, MissingExtra
 from service.core.files.lines import Rejects
-from tests.support.tiny.tables import HEADER, ROWS, from_table, relevance, table, write_table
+from tests.support.tiny.tables import HEADER, from_table, table, write_table
 from training.datasets.tables.rows import time_of
 
 BAD_ROWS = [
@@ -21,7 +21,6 @@ BAD_ROWS = [
         ("csv", f"q,k,w\na,b,{weight}\n", f":2: w: '{weight}' is not a positive finite number")
         for weight in ("0", "-1", "nan", "inf")
     ),
-    ("csv", "q,k,w\na,b\n", ":2: 2 fields, but the header has 3"),
     ("csv", 'q,k,w\n"a\nb",c,1\n"d\ne",,1\n', ":4: k: is empty"),
     ("tsv", "q\tk\tw\na\tb\n", ":2: 2 fields, but the header has 3"),
     ("jsonl", '{"q": "a", "k": "b", "w": 1}\n{', ":2: not valid JSON"),
@@ -72,17 +71,6 @@ def test_an_id_with_two_texts_is_a_bad_row(tmp_path: Path) -> None:
     assert read.facts.rows == 3
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
-def test_a_row_that_is_not_utf8_is_named_or_rejected(tmp_path: Path, ending: str) -> None:
-    path, rejects = write_table(tmp_path, ending, ROWS, HEADER), Rejects()
-    path.write_bytes(path.read_bytes().replace(b"hat", b"h\xe9t", 1))
-    read = table(path, query="q", label="k", test_fraction=0, on_bad=rejects)
-    assert "not valid UTF-8" in str(rejects.rows[0])
-    assert read.dataset.train.instances.texts == ("red shoes", "boots", "scarf")
-    with pytest.raises(InvalidData, match=rf"table\.{ending}:\d: not valid UTF-8"):
-        from_table(path, query="q", label="k")
-
-
 def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
     rows = [["a", "b", 1.0, "1"], ["c", " ", 1.0, "2"]]
     path = write_table(tmp_path, "parquet", rows, HEADER)
@@ -97,28 +85,6 @@ def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "t.parquet").write_bytes(b"")
     with pytest.raises(MissingExtra, match=r"pyarrow is not installed: .*keymatch\[training\]"):
         from_table(tmp_path / "t.parquet", query="q", label="k")
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl.gz", "parquet"])
-def test_an_absent_file(tmp_path: Path, ending: str) -> None:
-    with pytest.raises(InvalidData, match=r"No such file|cannot be read"):
-        from_table(tmp_path / f"none.{ending}", query="q", label="k")
-
-
-@pytest.mark.parametrize(
-    ("ending", "content", "queries"),
-    [
-        ("tsv", 'q\tk\n"exact phrase"\tb\n\n27" tv\tc\n', {'"exact phrase"', '27" tv'}),
-        ("csv", '\ufeffq,k\n"a, ""b""",c\n\nd,e\n', {'a, "b"', "d"}),
-    ],
-)
-def test_quotes_and_blank_lines(
-    tmp_path: Path, ending: str, content: str, queries: set[str]
-) -> None:
-    path = tmp_path / f"t.{ending}"
-    path.write_text(content)
-    dataset = from_table(path, query="q", label="k", test_fraction=0)
-    assert {query for query, _ in relevance(dataset)} == queries
 
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()

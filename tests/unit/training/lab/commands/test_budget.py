@@ -93,18 +93,7 @@ def test_what_is_wrong_is_one_line(
     own = refused("budget", "--data", data, "--run", trained, "--held-out", "4")
     assert "a run has its own held-out rows" in own
     assert "run.json" in refused("budget", "--data", data, "--run", tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"dataset": "moby"}, "was trained on 'moby', not on 'colours'"),
-        ({"settings": {"validation": {"rows": 0}, "seed": 0}}, "held no rows out"),
-    ],
-)
-def test_a_run_that_cannot_be_asked(
-    refused: Refused, data: Path, trained: Path, facts: dict, said: str
-) -> None:
     document = orjson.loads((trained / "run.json").read_bytes())
-    (trained / "run.json").write_bytes(orjson.dumps(document | facts))
-    assert said in refused("budget", "--data", data, "--run", trained)
+    document["settings"]["validation"]["rows"] = 0
+    (trained / "run.json").write_bytes(orjson.dumps(document))
+    assert "holds no rows out" in refused("budget", "--data", data, "--run", trained)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from service.core.config import parse
-from service.core.errors import InvalidConfig, InvalidInput, MissingExtra
+from service.core.errors import InvalidConfig, MissingExtra
 from tests.support.tiny.training import ADJECTIVES, NOUNS, tiny_dataset
 from training.datasets.dataset import Dataset
 from training.lab import peers
-from training.lab.peers import PEERS, PeerModule, peer_training_data
+from training.lab.peers import PeerModule, peer_training_data
 from training.lab.peers.ranking import Ranked, Ranking
 
 # Python warns of an invalid escape in napkinXC's source when it compiles the file.
@@ -49,23 +49,27 @@ def ranked(name: str, dataset: Dataset, folder: Path, *, top_k: int = 100) -> Ra
 def test_it_ranks_what_was_clicked_first(name: str, tmp_path: Path) -> None:
     dataset = tiny_dataset()
     fitted = trained(name, dataset, tmp_path)
+    assert (fitted.device, bool(fitted.libraries)) == (None, True)
 
     [(result, rows)] = fitted.measure(dataset)
-
     assert result.metrics["P@1"] > 80.0  # at random: 12.5
     assert result.metrics["R@10"] > 90.0
     assert rows.shape == (len(dataset.test), 3)
-    assert (fitted.device, bool(fitted.libraries)) == (None, True)
 
+    # If nouns are filtered, each row has one label left, and no noun is ranked above it.
+    filtered = dataset.test.filtered.tolil()
+    filtered[:, -len(NOUNS) :] = True
+    test = replace(dataset.test, filtered=filtered.tocsr())
+    [(result, _)] = fitted.measure(replace(dataset, test=test))
+    assert result.metrics["P@1"] > 80.0
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_rows_hold_distinct_labels_then_nothing(name: str, tmp_path: Path) -> None:
-    dataset = tiny_dataset()
-
-    for line in ranked(name, dataset, tmp_path, top_k=20):
+    # Rows hold distinct labels, then nothing. A text without known words is no error.
+    for line in fitted.rank(dataset.test.instances.texts, 20):
         kept = line[line >= 0]
         assert len(set(kept.tolist())) == len(kept) <= len(dataset.labels)
         assert (line[len(kept) :] == -1).all()
+    found = fitted.rank(["§§§", "red"], 5)
+    assert found.shape == (2, 5) and found[1, 0] == ADJECTIVES.index("red")
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -81,34 +85,11 @@ def test_filtered_pairs_teach_nothing(name: str, tmp_path: Path) -> None:
     assert (first >= len(ADJECTIVES)).all()
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_filtered_test_pairs_do_not_count(name: str, tmp_path: Path) -> None:
-    """If nouns are filtered, each row has one label left, and no noun is ranked above it."""
-    dataset = tiny_dataset()
-    filtered = dataset.test.filtered.tolil()
-    filtered[:, -len(NOUNS) :] = True
-    dataset = replace(dataset, test=replace(dataset.test, filtered=filtered.tocsr()))
-
-    [(result, _)] = trained(name, dataset, tmp_path).measure(dataset)
-
-    assert result.metrics["P@1"] > 80.0
-
-
 @pytest.mark.parametrize("name", SEEDED)
 def test_it_is_deterministic(name: str, tmp_path: Path) -> None:
     dataset = tiny_dataset()
-
     first = ranked(name, dataset, tmp_path / "first")
-
     assert (first == ranked(name, dataset, tmp_path / "again")).all()
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_text_without_known_words_is_no_error(name: str, tmp_path: Path) -> None:
-    found = trained(name, tiny_dataset(), tmp_path).rank(["§§§", "red"], 5)
-
-    assert found.shape == (2, 5)
-    assert found[1, 0] == ADJECTIVES.index("red")
 
 
 def test_shared_words_decide_for_bm25(tmp_path: Path) -> None:
@@ -130,11 +111,6 @@ def test_settings_are_checked(name: str) -> None:
     first = next(iter(settings.__dataclass_fields__))
     with pytest.raises(InvalidConfig, match=f"peer {name}: {first}: Input should be"):
         parse(settings, {first: []}, source=f"peer {name}")
-
-
-def test_an_unknown_peer_names_the_known() -> None:
-    with pytest.raises(InvalidInput, match=f"'fastxml' is unknown; there are {', '.join(PEERS)}"):
-        peers.load("fastxml")
 
 
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,10 @@ def settings(*, hard_negatives: int = 2, seed: int = 0, **system: Any) -> dict[s
     }
 
 
-def test_joint_against_separate(run: Any, peer: Any) -> None:
+def test_joint_against_separate_where_equal_is_no_worse(run: Any, peer: Any, result: Any) -> None:
     ordering = orderings.joint([run(), peer])
     assert ordering.holds == {"rae, λ 0.5": [True, True, False]}  # R@100: 80 < 81
     assert ordering.verdict == "does not hold in 1 of 3"
-
-
-def test_equal_is_no_worse(run: Any, result: Any) -> None:
     ways = (
         result((5, 5, 5), memorization=0.5, depth=9, chosen=True),
         result((5, 5, 5), memorization=0.5, depth=9, method="separate"),
@@ -30,13 +27,10 @@ def test_equal_is_no_worse(run: Any, result: Any) -> None:
     assert orderings.joint([run(ways=ways)]).verdict == "holds in all 3"
 
 
-def test_with_the_memory_against_without(run: Any, peer: Any) -> None:
+def test_with_the_memory_against_without(run: Any, peer: Any, result: Any) -> None:
     assert orderings.memory([run(), peer]).holds == {"rae": [True, True, True]}
-
-
-def test_lambda_0_as_chosen_is_no_comparison(run: Any, result: Any) -> None:
-    ways = (result((5, 5, 5), memorization=0.0, depth=9, chosen=True),)
-    assert orderings.memory([run(ways=ways)]).holds == {}
+    chosen_0 = (result((5, 5, 5), memorization=0.0, depth=9, chosen=True),)
+    assert orderings.memory([run(ways=chosen_0)]).holds == {}
 
 
 @pytest.mark.parametrize(
@@ -66,18 +60,12 @@ def test_ablations_are_found_by_their_settings(run: Any, result: Any) -> None:
     assert [one.source for one in orderings.orderings(runs)][:2] == ["Table 3", "Table 3"]
 
 
-def test_an_ablation_that_differs_in_more_is_not_compared(run: Any) -> None:
+def test_what_is_no_ablation_is_not_compared(run: Any, peer: Any) -> None:
     full = run("full", settings=settings())
-    bare = run("bare", settings=settings(in_batch_instances=False, seed=1))
-    assert orderings.in_batch_instances([full, bare]).holds == {}
-
-
-def test_other_systems_are_no_ablations(run: Any) -> None:
-    other = run("supcon", system="supcon-de", settings=settings(hard_negatives=0))
-    assert orderings.hard_negatives([run(settings=settings()), other]).holds == {}
-
-
-def test_nothing_is_said_of_peers(peer: Any) -> None:
+    differs_in_more = run("bare", settings=settings(in_batch_instances=False, seed=1))
+    assert orderings.in_batch_instances([full, differs_in_more]).holds == {}
+    other_system = run("supcon", system="supcon-de", settings=settings(hard_negatives=0))
+    assert orderings.hard_negatives([full, other_system]).holds == {}
     assert orderings.orderings([peer]) == []
 
 

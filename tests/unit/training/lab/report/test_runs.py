@@ -1,4 +1,4 @@
-"""Folders of runs are read and checked against each other; errors name the folders."""
+"""Folders of runs are read, checked against each other, and shown by `keymatch lab report`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidData, InvalidInput
+from tests.support.commands import one_line, status_of
+from training.__main__ import app
 from training.lab.report.runs import read_runs
 
 
@@ -21,29 +23,6 @@ def test_runs_by_data_set_in_their_order(run: Any, peer: Any, written: Any) -> N
         "colours": ["b", "bm25"],
         "moby": ["a"],
     }
-
-
-def test_a_run_knows_its_sweeps(run: Any) -> None:
-    one = run()
-    assert one.chosen.chosen
-    assert list(one.by_memorization) == [0.0, 0.5, 1.0]
-    assert list(one.by_depth) == [50, 200]
-    assert list(one.separate) == [0.5]
-    assert one.others == []
-
-
-def test_a_peer_has_none(peer: Any) -> None:
-    assert (peer.by_memorization, peer.by_depth, peer.separate) == ({}, {}, {})
-
-
-def test_no_folder() -> None:
-    with pytest.raises(InvalidInput, match="at least one folder"):
-        read_runs([])
-
-
-def test_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(InvalidData, match=r"results\.json: cannot be read"):
-        read_runs([tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -69,23 +48,35 @@ def _with(run: Any, results: tuple[Any, ...]) -> Any:
     return run
 
 
-def test_one_name_twice_on_a_data_set(run: Any, written: Any) -> None:
+def test_runs_that_cannot_be_compared_are_named(run: Any, peer: Any, written: Any) -> None:
     first, second = written(run(), "first"), written(run(), "second")
-    with pytest.raises(InvalidInput, match="are both named 'rae' on 'colours'") as caught:
+    with pytest.raises(InvalidInput, match=f"{first} and {second} are both named 'rae' on 'col"):
         read_runs([first, second])
-    assert str(first) in str(caught.value)
-    assert str(second) in str(caught.value)
-
-
-def test_rows_of_unequal_length(run: Any, peer: Any, written: Any) -> None:
-    other = run(rows=np.zeros((5, 3)))
-    with pytest.raises(InvalidInput, match="differ in test rows of 'colours': 5 and 4") as caught:
-        read_runs([written(other, "long"), written(peer, "short")])
-    assert "long and " in str(caught.value)
-    assert "short differ" in str(caught.value)
-
-
-def test_unequal_propensity_constants(run: Any, written: Any) -> None:
-    other = run("other", propensity={"a": 0.5, "b": 0.4})
+    rows = written(run("long", rows=np.zeros((5, 3))))
+    with pytest.raises(
+        InvalidInput, match=r"long and .* differ in test rows of 'colours': 5 and 4"
+    ):
+        read_runs([rows, written(peer)])
+    propensity = written(run("other", propensity={"a": 0.5, "b": 0.4}))
     with pytest.raises(InvalidInput, match="differ in propensity constants"):
-        read_runs([written(run()), written(other)])
+        read_runs([first, propensity])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    return one_line(status_of(app, "report", *arguments), capsys.readouterr().err)
+
+
+def test_the_command_writes_a_page_and_says_what_is_wrong_in_a_line(
+    run: Any, peer: Any, written: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, folder = tmp_path / "report", written(run())
+    assert refused(capsys, "--out", out) == "--run: name at least one folder with results"
+    said = refused(capsys, "--run", tmp_path, "--out", out)
+    assert said.startswith(f"{tmp_path / 'results.json'}: cannot be read")
+    assert "are both named 'rae'" in refused(capsys, "--run", folder, folder, "--out", out)
+    assert not out.exists()
+    assert status_of(app, "report", "--run", folder, written(peer), "--out", out) == 0
+    assert [path.name for path in out.iterdir()] == ["report.html"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "bm25" in page and str(tmp_path) not in page
+    assert refused(capsys, "--run", folder, "--out", out).startswith(f"{out}: exists already")

@@ -37,8 +37,5 @@ def test_a_run_with_several_seeds_has_a_row(three: Run, run: Callable[..., Run])
     ]
     assert list(seed_lines([run("alone")])) == []
     assert any(line.startswith("| rae | 3 |") for line in seed_lines([three]))
-
-
-def test_the_page_shows_them(three: Run, run: Callable[..., Run]) -> None:
     assert "52.00 ± 2.65" in render([section_of([three])])
     assert "Several seeds" not in render([section_of([run()])])

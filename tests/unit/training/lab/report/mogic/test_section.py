@@ -1,7 +1,8 @@
-"""The page's section on MOGIC: commands, tables, and what was not measured."""
+"""MOGIC's tables from made-up runs, and the page's section; the committed page shows real runs."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,17 @@ import pytest
 
 from service.core.errors import InvalidData
 from training.evaluation import results
+from training.evaluation.results import write
+from training.evaluation.seeds import folder_of_seed
 from training.lab import robustness
+from training.lab.report.mogic import section
+from training.lab.report.mogic.section import gain, gains
 from training.lab.report.plots import loss_curves
 from training.lab.report.quality.page import quality_page
 from training.lab.report.runs import Run
-from training.lab.robustness import (
-    METRICS,
-    Condition,
-    Measured,
-    Robustness,
-    RunRobustness,
-)
+from training.lab.report.significance import p_value, paired_p
+from training.lab.robustness import METRICS, Condition, Measured, Robustness, RunRobustness
 
-MEASURED = Path(__file__).parents[6] / "training" / "lab" / "measured"
 SETS = ("mogic-debian-seealso", "mogic-ablations-debian-seealso")
 
 
@@ -30,7 +29,7 @@ def under(metadata: Any, share: float, *p1: float) -> Measured:
     return Measured(condition=condition, draws=tuple(dict.fromkeys(METRICS, one) for one in p1))
 
 
-def noise(dataset: str = "colours") -> Robustness:
+def noise() -> Robustness:
     """Noise costs the oracle more than the guided OAK; the other disciple reads no metadata."""
 
     def reader(run: str, reads: Any, guided_by: str | None, *, lost: float) -> RunRobustness:
@@ -56,7 +55,7 @@ def noise(dataset: str = "colours") -> Robustness:
         reader("oracle", "texts", None, lost=20.0),
         reader("oak-guided", "items", "oracle", lost=2.0),
     )
-    return Robustness(dataset=dataset, seeds=(1, 2, 3), precision="fp32", runs=(*readers, alone))
+    return Robustness(dataset="colours", seeds=(1, 2, 3), precision="fp32", runs=(*readers, alone))
 
 
 @pytest.fixture
@@ -70,14 +69,14 @@ def measured(runs: list[Run], run: Callable[..., Run], tmp_path: Path) -> Path:
 
 def test_sets_of_mogic_make_one_section(measured: Path) -> None:
     page = quality_page(measured)
-    plain, section = page.split("## MOGIC on colours\n")
+    plain, guided = page.split("## MOGIC on colours\n")
     assert "## colours\n" in plain and "| guided |" not in plain
-    first, second = (section.index(f"compare {name} ") for name in SETS)
+    first, second = (guided.index(f"compare {name} ") for name in SETS)
     assert first < second, "what the other one extends comes first"
     for part in ("Table 4", "Tables 7 and 13", "Table 5", "Table 10", "Table 14", "All runs"):
-        assert part in section
-    assert "| Disciple + Matching | matched |" in section
-    assert "from `robustness.json` in the folder of a set" in section
+        assert part in guided
+    assert "| Disciple + Matching | matched |" in guided
+    assert "from `robustness.json` in the folder of a set" in guided
     assert "/far/away" not in page, "no folder of whoever trained"
 
 
@@ -85,9 +84,9 @@ def test_what_no_run_measures_is_said(measured: Path) -> None:
     for name in ("projected", "strong"):
         for found in measured.glob(f"*/{name}"):
             shutil.rmtree(found)
-    section = quality_page(measured).split("## MOGIC on colours\n")[1]
+    guided = quality_page(measured).split("## MOGIC on colours\n")[1]
     for heading in ("### The weights of the losses", "### A learned projection (Table 14)"):
-        assert "No run here measures this." in section.split(heading)[1].split("###")[0]
+        assert "No run here measures this." in guided.split(heading)[1].split("###")[0]
 
 
 def test_a_damaged_file_is_named(measured: Path) -> None:
@@ -110,3 +109,115 @@ def test_a_picture_has_a_band_for_draws_and_a_level_line_without_metadata() -> N
     assert predicted.points[0] == (0.0, 40.0), "it begins with the whole bank's predictions"
     assert predicted.points[1] == (pytest.approx(0.2), 38.0)
     assert curves["guided: no metadata"].points == [(0.0, 52.0), (0.8, 52.0)]
+
+
+Make = Callable[..., Run]
+RowsOf = Callable[[list[Run]], Iterator[list[str]]]
+
+
+def test_a_gain_has_the_paired_tests_p(runs: list[Run]) -> None:
+    _, alone, guided, *_ = runs
+    p = p_value(paired_p(guided.rows[:, 0], alone.rows[:, 0]))
+    assert gain(guided, alone) == f"+2.00 (p {p})"
+    assert gains(guided, alone) == [f"+2.00 (p {p})", "+0.00 (p none)", *["+0.00"] * 3, "+2.00"]
+
+
+TABLES: dict[RowsOf, tuple[slice, list[list[str]]]] = {
+    section.oracle_rows: (
+        slice(4),
+        [["oracle", "rae", "queries and labels", "60.00"], ["rae", "rae", "none", "51.00"]],
+    ),
+    # The oracle without metadata belongs to Table 10, and there is no run of OAK alone.
+    section.guided_rows: (
+        slice(2),
+        [["MOGIC (ngame)", "guided"], ["ngame", "ngame"], ["gain", ""]],
+    ),
+    section.loss_rows: (
+        slice(1, 3),
+        [
+            ["Disciple + Alignment + Matching", "guided"],
+            ["Disciple + Alignment", "aligned"],
+            ["Disciple + Matching", "matched"],
+            ["Disciple", "ngame"],
+            ["Alignment + Matching", "guidance-alone"],
+        ],
+    ),
+    section.weight_rows: (
+        slice(1, 4),
+        [
+            ["", "", "ngame"],
+            ["0", "0.1", "matched"],
+            ["0.1", "0", "aligned"],
+            ["0.1", "0.1", "guided"],
+            ["2", "0.1", "strong"],
+        ],
+    ),
+    section.component_rows: (
+        slice(0, 4, 3),
+        [
+            ["ngame", "guided"],
+            ["ngame", "guided-without-metadata"],
+            ["oak", "oak-guided"],
+            ["oak", "oak-linked"],
+        ],
+    ),
+    section.projection_rows: (
+        slice(2, 4),
+        [["main directions", "guided"], ["learned", "projected"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("rows_of", TABLES)
+def test_a_table_has_the_runs_that_its_settings_tell(
+    rows_of: RowsOf, runs: list[Run], make: Make
+) -> None:
+    columns, expected = TABLES[rows_of]
+    assert [row[columns] for row in rows_of(runs)] == expected
+    if rows_of is not section.oracle_rows:
+        assert list(rows_of([make("oracle", append="both"), make("ngame")])) == []
+
+
+def test_rows_are_compared_with_the_first_of_their_table(runs: list[Run]) -> None:
+    losses, guided = list(section.loss_rows(runs)), list(section.guided_rows(runs))
+    assert losses[0][-1] == "" and losses[3][-1].startswith("-2.00")
+    components = section.component_rows(runs)
+    assert [row[-1] == "" for row in components] == [True, False, True, False]
+    assert guided[2][2].startswith("+2.00")
+    assert not [*section.weight_rows([run for run in runs if run.name != "strong"])]
+
+
+def test_gains_over_seeds_are_differences_with_the_same_seed(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    for name, figures in {"ngame": (50.0, 51.0), "guided": (52.0, 55.0)}.items():
+        one = next(run for run in runs if run.name == name)
+        result, *others = one.results.results
+        for seed, figure in enumerate(figures):
+            ways = (replace(result, metrics=result.metrics | {"P@1": figure}), *others)
+            folder = folder_of_seed(tmp_path / name, seed)
+            write(replace(one.results, results=ways), folder)
+    moved = [
+        replace(run, folder=tmp_path / run.name) if run.name in ("ngame", "guided") else run
+        for run in runs
+    ]
+    [row] = section.seeded_rows(moved)
+    assert row[:4] == ["ngame", "guided", "2", "+3.00 ± 1.41"]
+    assert list(section.seeded_rows(runs)) == []
+
+
+def test_names_say_nothing(runs: list[Run]) -> None:
+    names = {run.name: f"run-{place}" for place, run in enumerate(runs)}
+
+    def renamed(run: Run) -> Run:
+        settings: dict[str, Any] = run.results.settings
+        guidance = dict(settings["guidance"])
+        if guidance["oracle"] is not None:
+            guidance["oracle"] = names[guidance["oracle"].split("/")[-1]]
+        settings = {**settings, "guidance": guidance}
+        results = replace(run.results, name=names[run.name], settings=settings)
+        return Run(folder=run.folder.with_name(names[run.name]), results=results)
+
+    for rows_of in TABLES:
+        before, after = rows_of(runs), rows_of([renamed(run) for run in runs])
+        assert [row[-6:] for row in before] == [row[-6:] for row in after]
