@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ SERVICE = ROOT / "service"
 PERIODIC = ("log-checker", "log-watcher")
 # The writer's own commit tells it to read the log, before or after the answer is sent.
 FOLLOWED = {"engine/loaded_bundle.py"}
+QUIET_SECONDS = 0.3
 MOST = {"A query": 30, "A label": 45}
 LABEL = {"labels": [{"text": "a green lamp"}]}  # warm-up request
 REQUESTS = {
@@ -44,6 +46,14 @@ class Walked:
             if path.is_relative_to(SERVICE):
                 self.files.add(str(path.relative_to(SERVICE)))
 
+    def wait_until_quiet(self) -> None:
+        """Wait until earlier requests have no work left; then collect anew."""
+        self.on, busy = True, True
+        while busy:
+            self.files = set()
+            sleep(QUIET_SECONDS)
+            busy = bool(self.files - SWEPT)
+
 
 @pytest.fixture(scope="module")
 def walks(
@@ -58,7 +68,7 @@ def walks(
             for path, document in (("/predict", {"queries": ["a"]}), ("/labels", LABEL)):
                 service.client.post(path, json=document).raise_for_status()
             for name, (path, document) in REQUESTS.items():
-                walked.files, walked.on = set(), True
+                walked.wait_until_quiet()
                 service.client.post(path, json=document).raise_for_status()
                 walked.on = False
                 files[name] = walked.files
