@@ -129,11 +129,11 @@ def test_items_are_cut_where_that_is_wanted(
     reload(service, "plain")
     assert service.post("/admin/snapshot", {"bundle": "plain-2"}).status_code == 200
     reload(service, "plain-2")
-    arguments = ("--state", tmp_path / "state", "--compact", shelf / "plain-2", "--drop-items")
-    cut = run("service", "log", *arguments)
-    assert cut.returncode == 0, cut.stderr
-    assert "3 events were cut, 1 are kept" in cut.stdout
     service.engine.close()
     with local_service(shelf / "plain", tmp_path / "state") as restarted:
         # Reloads in the log are ignored if the service starts with another bundle.
         assert_problem(restarted.get("/items"), 422, field="items")
+    arguments = ("--state", tmp_path / "state", "--compact", shelf / "plain-2", "--drop-items")
+    cut = run("service", "log", *arguments)
+    assert cut.returncode == 0, cut.stderr
+    assert "3 events were cut, 1 are kept" in cut.stdout
