@@ -244,7 +244,7 @@ def test_the_pod_has_the_port_and_the_time_to_end_of_its_settings(pod_settings: 
 def test_the_probes_call_routes_that_exist() -> None:
     routes = "".join(path.read_text() for path in (ROOT / "service/http/routes").glob("*.py"))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert f'"{CONTAINER[probe]["httpGet"]["path"]}"' in routes
+        assert f'"GET {CONTAINER[probe]["httpGet"]["path"]}"' in routes
 
 
 # Memory: the limits cover all that the service may use ----------------------------------------

@@ -83,8 +83,7 @@ def test_recall_counts_retrieved_rows_and_no_row_twice(trigram_bundle: Bundle) -
     recalls = recall_per_query(
         queries=queries,
         retrieved=worse,
-        exact_rows=rows,
-        exact_similarities=similarities,
+        exact=(similarities, rows),
         vectors_of=view.vectors,
     )
     assert recalls.tolist() == [0.25, 0.5, 1.0]

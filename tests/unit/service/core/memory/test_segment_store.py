@@ -330,7 +330,7 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
     _job(tmp_path)
     command = [sys.executable, "-c", script, str(tmp_path)]
     LowPriorityChild().run(command)
-    assert (tmp_path / "seen").read_text() == "19 1"
+    assert (tmp_path / "seen").read_text() == f"{min(19, os.nice(0) + 19)} 1"
     assert (tmp_path / INDEX).exists()
     if os.nice(0) <= 12:
         LowPriorityChild().run([*command, "7"])  # a late segment is built at higher priority
