@@ -22,6 +22,7 @@ TREES = [
     *(("trigrams of the label", float(at), -0.35, 0.45) for at in range(6, 15)),
     *(("words, rarity", at / 2, -0.25, 0.3) for at in range(1, 6)),
     *(("label frequency", at / 4, 0.55, -0.4) for at in range(1, 5)),
+    *(("similarity", at / 50, 0.013, -0.017) for at in range(-50, 50)),  # few equal sums
 ]
 
 
