@@ -35,18 +35,6 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3))
 
 
-def test_votes_of_every_row_by_hand(memory: KnowledgeMemory) -> None:
-    """Columns: 0 boots, 1 bottle, 2 lamp, 3 shoes, 4 stove, 5 tent."""
-    columns, counts = memory.view.votes(np.array([1, 4, 13, 3]))  # [trail, nothing, tent, light]
-    assert counts.tolist() == [2, 0, 1, 2]
-    assert columns.tolist() == [3, 0, 5, 2, 5]
-    assert [len(found) for found in memory.view.votes(np.zeros(0, np.int64))] == [0, 0]
-    deleted = memory.apply([delete(1, "boots")])
-    columns, counts = deleted.votes(np.array([1, 3, 7, 0]))  # [trail, light, winter boots, shoes]
-    assert columns.tolist() == [3, 2, 5, 3]
-    assert counts.tolist() == [1, 2, 0, 1]
-
-
 def test_a_memory_of_labels_only_votes_by_its_identity_block(
     make_bundle: Callable[..., Path],
 ) -> None:

@@ -92,14 +92,6 @@ def test_a_segment_says_what_its_graph_finds(folder: Path, key: str) -> None:
     assert (facts["nodes"], facts["ef"], facts["recall"]) == (ROWS, PARAMETERS.ef, 1.0)
 
 
-def test_vectors_are_collected_in_a_file(store: SegmentStore, folder: Path) -> None:
-    matrix = store.matrix((3, 2))
-    matrix[:] = 1.0
-    assert isinstance(matrix, np.memmap)
-    assert matrix.tolist() == [[1.0, 1.0]] * 3
-    assert entries(folder) == []
-
-
 def test_a_disk_without_room_for_the_vectors_is_an_error(small_disk: SmallDisk) -> None:
     """Room is checked before any page is written: a page that does not fit kills the process."""
     with small_disk.full(), pytest.raises(SealError, match=r"no room for 80000000 bytes"):
