@@ -50,11 +50,6 @@ def test_another_type_or_shape_is_refused(
         mapped(path, np.int64, shape)
 
 
-def test_a_shape_may_leave_a_length_open(path: Path) -> None:
-    np.save(path, np.zeros((3, 4), np.float16))
-    assert mapped(path, np.float16, (None, 4)).shape == (3, 4)
-
-
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00v\x00{'descr': '<i8'"])
 def test_a_file_without_an_array_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)

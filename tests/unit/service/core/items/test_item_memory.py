@@ -32,13 +32,6 @@ def nearest_ids(memory: ItemMemory, vector: np.ndarray, count: int) -> list[str]
     return [memory.id_at(place) for place in places]
 
 
-def test_an_item_is_found_by_id_and_by_text(memory: ItemMemory) -> None:
-    assert memory.find("b") == 1
-    assert memory.find("z") is None
-    assert memory.find_text("first thing") == 0
-    assert memory.find_text("fourth thing") is None
-
-
 def test_the_nearest_descend(memory: ItemMemory) -> None:
     query = (unit(1) + 0.5 * unit(2)).astype(np.float32)
     similarities, places = memory.nearest(query[None], 5)
