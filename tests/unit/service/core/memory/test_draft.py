@@ -147,9 +147,11 @@ def test_rows_deleted_while_a_segment_is_built_stay_dead(
 ) -> None:
     view = memory.apply([one_row(n) for n in (1, 2, 3)])
     (plan,) = view.unsealed_plans()
-    sealed = memory.seal(plan, build(view, plan, tmp_path))
-    later = memory.apply([delete(4, "l2")])  # after the build got its rows
+    segment = build(view, plan, tmp_path)
+    memory.apply([delete(4, "l2")])  # after the build got its vectors
+    sealed = memory.seal(plan, segment)
+    later = memory.apply([delete(5, "l3")])  # after the part got its rows
     assert memory.attach(sealed)
-    assert (memory.view.version, memory.view.dead_rows) == (4, 1)
+    assert (memory.view.version, memory.view.dead_rows) == (5, 2)
     assert described_rows(memory.view) == described_rows(later)
     assert np.array_equal(alive_rows(memory.view), alive_rows(later))
